@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Literal
 
 from ndld_flow.base.errors import BackendError
 
@@ -130,6 +131,10 @@ EXTRAS = {
     )
 }
 """Extras by name. `[all]` is all of them; `[dev]` and `[docs]` are for contributors."""
+
+EngineBackend = Literal["tensorrt", "tensorrt_rtx"]
+"""A library of engines: `tensorrt` for data centres, workstations and Jetson; `tensorrt_rtx` for RTX GPUs."""
+TITLES: dict[EngineBackend, str] = {"tensorrt": EXTRAS["tensorrt"].title, "tensorrt_rtx": EXTRAS["rtx"].title}
 
 
 def require(name: str, task: str) -> None:

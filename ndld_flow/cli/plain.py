@@ -12,7 +12,6 @@ from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.terminal import format_end
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.report.value_text import value_text
-from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible
 from ndld_flow.runner.events import (
     Event,
     Fetching,
@@ -57,6 +56,8 @@ def describe_point(event: PointFinished) -> str:
 
 def describe_variant(event: VariantTried) -> str:
     """Describe a variant: `INT8: may be the best: 1.82x as fast (1.75x to 1.85x), cosine 0.9995, 2.1 s`."""
+    from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible  # not for runs
+
     tried = event.variant
     speed = tried.speed if tried.speed and tried.speed.low < tried.speed.high else None  # the source has no interval
     times = "{} as fast ({})".format(*describe_times(speed)) if speed and is_possible(speed) else ""

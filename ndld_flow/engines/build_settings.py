@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Bytes
 from ndld_flow.base.settings import Settings
 from ndld_flow.inputs import Shape
-from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.runtimes.tensorrt.release_names import Release
 from ndld_flow.step import DataFile, RunsCode
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from ndld_flow.base import errors
 from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError, RequestError
+from ndld_flow.base.extras import TITLES
 from ndld_flow.base.text import short_name, shortened, visible_text
 from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.engines.foresight import describe_missing, find_build_library
 from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
-from ndld_flow.records.engine_backend import TITLES
 from ndld_flow.runtimes.tensorrt.library import Library, is_of_release
 from ndld_flow.runtimes.tensorrt.required_library import provide_library
 from ndld_flow.store.files import make_folder, share

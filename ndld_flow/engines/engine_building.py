@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.extras import TITLES
 from ndld_flow.base.text import shortened
 from ndld_flow.engines.build_request import BuildRequest
 from ndld_flow.engines.configuration import configure, read_applied, read_flags, read_network_flags
@@ -43,7 +44,6 @@ from ndld_flow.processes.worker import ReportProgress, peak_memory_bytes
 from ndld_flow.profiles.read.engine_layers import read_engine_info
 from ndld_flow.profiles.read.tensorrt_profile import join_layers
 from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
-from ndld_flow.records.engine_backend import TITLES
 from ndld_flow.records.engine_lock import EngineLock, LockedRequest
 from ndld_flow.runtimes.tensorrt.build_log import BuildLog, join_reasons, make_logger, make_monitor
 from ndld_flow.runtimes.tensorrt.library import Bindings, Bound, import_bindings

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from ndld_flow.base.dtype_names import dtype_of_tensorrt
 from ndld_flow.base.errors import ModelError
+from ndld_flow.base.extras import TITLES, EngineBackend
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.models.external_files import mentions
 from ndld_flow.models.files import read_proto, unname_dims
-from ndld_flow.records.engine_backend import TITLES, EngineBackend
 from ndld_flow.records.profile import TensorInfo
 from ndld_flow.runtimes.tensorrt.build_log import join_reasons, reason_of
 from ndld_flow.runtimes.tensorrt.library import Bindings, Bound

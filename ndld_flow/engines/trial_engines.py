@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.base.extras import TITLES, EngineBackend
 from ndld_flow.engines.build_settings import BuildSettings
-from ndld_flow.records.engine_backend import TITLES, EngineBackend
 from ndld_flow.runtimes.protocol import RuntimeNames, Session, SessionRequest
 from ndld_flow.runtimes.tensorrt.settings import TensorrtSettings
 from ndld_flow.store.kinds import Engine, Onnx

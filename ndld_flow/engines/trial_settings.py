@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import model_validator
 
 from ndld_flow.base.errors import BackendError
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.machine.versions import read_version
-from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
 from ndld_flow.runtimes.tensorrt.settings import describe_missing_gpu
 from ndld_flow.step import Context, Foresight

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
-from ndld_flow.records.document import Document, Record
+from ndld_flow.records.document import Count, Document, Record
 from ndld_flow.records.execution import BuiltFile, Execution
 from ndld_flow.records.power import Power
-
-Count = Annotated[int, Field(ge=0, le=2**53)]
-"""Number of elements, within the integers that JavaScript represents exactly."""
 
 
 class TensorRange(Record):

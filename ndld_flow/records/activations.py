@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ndld_flow.records.accuracy import Count, LayerDivergence, TensorRange
-from ndld_flow.records.document import Document, Record
+from ndld_flow.records.accuracy import LayerDivergence, TensorRange
+from ndld_flow.records.document import Count, Document, Record
 
 
 class Histogram(Record):

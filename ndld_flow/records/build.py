@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from ndld_flow.base.extras import TITLES, EngineBackend
 from ndld_flow.records.document import Document, Record, Time
-from ndld_flow.records.engine_backend import TITLES, EngineBackend
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 

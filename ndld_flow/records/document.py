@@ -60,7 +60,7 @@ Digest = Annotated[str, StringConstraints(pattern=r"\A[0-9a-f]{64}\z")]
 """A blake3 digest in hex: it identifies contents, and names files and folders of a store."""
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
-"""A number of bytes or of anything else, small enough to be added up, and divided, without error."""
+"""A number of bytes or of anything else: JavaScript represents it exactly, and sums and quotients have no error."""
 
 Seconds = Annotated[float, Field(ge=0, le=1e10)]
 """A duration; `ge` refuses NaN too."""

@@ -9,10 +9,10 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from ndld_flow.base.extras import TITLES, EngineBackend
 from ndld_flow.records.build import BuiltProfile, LayersBasis
 from ndld_flow.records.comparison import MatchMethod
 from ndld_flow.records.document import Document, Record
-from ndld_flow.records.engine_backend import TITLES, EngineBackend
 
 
 class LockedRequest(Record):

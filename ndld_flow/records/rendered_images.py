@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
-from ndld_flow.records.accuracy import Count
-from ndld_flow.records.document import Document, Record
+from ndld_flow.records.document import Count, Document, Record
 
 MOST_ENCODED = 160_000
 """Maximum number of characters of a thumbnail."""

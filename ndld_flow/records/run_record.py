@@ -1,4 +1,4 @@
-"""The records of a run and of its steps, with all parts of each step's key."""
+"""The records of a run, of its steps and of its exports, with all parts of each step's key."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -161,3 +161,28 @@ class RunRecord(Document):
         records = [step.record for step in self.steps if step.record is not None]
         sources = [source.artifact.digest for source in (self.source, *self.models.values())]
         return {record.key for record in records}, {*sources, *(record.artifact.digest for record in records)}
+
+
+class ExportRecord(Document):
+    """An exported result: `model.onnx.json` next to `model.onnx`, or next to the folder of a model for Triton."""
+
+    document: Literal["export"] = "export"
+    format_version: int = 1
+    sha256: dict[str, str]
+    """File, by its path from the folder of this record -> its SHA-256: the main file first, then external data."""
+    step: str
+    """The step that produced it."""
+    artifact: str
+    """Digest of the artifact in the store."""
+    source: str
+    """The recipe's model, as written in the recipe."""
+    source_digest: str
+    run: str
+    """`RECIPE/ID` of the run."""
+    started_at: Time
+    """Start of the run."""
+    metrics: dict[str, Metric]
+    """`STEP.METRIC` -> value with its unit, of the whole run."""
+    gates: tuple[GateResult, ...]
+    versions: dict[str, str]
+    """Libraries by name, ndld_flow's own among them."""

@@ -14,10 +14,9 @@ from ndld_flow.export.triton import VERSION, describe_engine, describe_onnx
 from ndld_flow.models.external_files import external_files
 from ndld_flow.recipe.recipe import TRITON, Recipe
 from ndld_flow.records.document import read_document
-from ndld_flow.records.export import ExportRecord
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.run_folder import find_file, read_run_record
-from ndld_flow.records.run_record import RunRecord, metrics_of
+from ndld_flow.records.run_record import ExportRecord, RunRecord, metrics_of
 from ndld_flow.store.digest import sha256_of
 from ndld_flow.store.files import copy_file, make_folder, place_folder, write_text_atomically, writing_atomically
 from ndld_flow.store.kinds import Engine, Onnx

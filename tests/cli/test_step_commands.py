@@ -12,7 +12,7 @@ from ndld_flow.cli.step_command import find_step_command
 from ndld_flow.cli.verbs import changing_steps
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.records.document import read_document
-from ndld_flow.records.export import ExportRecord
+from ndld_flow.records.run_record import ExportRecord
 from ndld_flow.step import Reads
 from ndld_flow.store.kinds import Engine, Onnx
 from tests.support.command_line import ndld_flow

@@ -20,13 +20,13 @@ from pydantic import ValidationError
 
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.engines import foresight
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
 from ndld_flow.engines.foresight import foresee_build
 from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.engines.unsupported_settings import OWN_SETTINGS, refuse_settings
 from ndld_flow.machine.description import describe_machine
-from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.runtimes.tensorrt import required_library
 from ndld_flow.runtimes.tensorrt.library import Library
 from ndld_flow.runtimes.tensorrt.release_names import Names, known_releases, names_of_release

@@ -12,13 +12,13 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
-from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
 from tests.support.gpu_machine import require_clocks, require_engines, require_gpu, require_provider

@@ -19,6 +19,7 @@ import pytest
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import BackendError, KilledError, RequestError
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.measure.timing_pass import TimingPlan, time_passes
 from ndld_flow.measure.worker_job import Job
@@ -27,7 +28,6 @@ from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
-from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.runner.measure_model import profile_model

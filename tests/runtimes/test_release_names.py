@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.records.engine_backend import EngineBackend
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.runtimes.tensorrt.release_names import known_releases, names_of_bindings, names_of_release, releases_with
 from tests.support.tensorrt_standin.write_release_names import SHIPPED, read_names, shipped_form
 

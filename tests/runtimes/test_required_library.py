@@ -16,12 +16,12 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base import user_folders
 from ndld_flow.base.errors import BackendError
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.engines.building import build_engine
 from ndld_flow.engines.foresight import foresee_build
 from ndld_flow.machine.hardware import read_hardware
 from ndld_flow.records.build import Build
-from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.runner.collect_garbage import find_kept_libraries
 from ndld_flow.runtimes.tensorrt import library as libraries
 from ndld_flow.runtimes.tensorrt import required_library

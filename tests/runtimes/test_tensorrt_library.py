@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.records.engine_backend import EngineBackend
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.runtimes.tensorrt.library import Library, find_library
 
 OURS = f"3.{sys.version_info.minor}"

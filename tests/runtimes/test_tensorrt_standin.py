@@ -19,8 +19,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.profiles.read.engine_layers import read_engine_info, split_bindings
-from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.runtimes.tensorrt.release_names import known_releases, names_of_release
 from tests.support.models import GraphBuilder
 from tests.support.tensorrt_standin import write_plugin, write_standin

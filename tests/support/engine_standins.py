@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ndld_flow.records.engine_backend import EngineBackend
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.steps.build_engine import BuildEngine
 from tests.support.cuda_standin import compile_cudart
 from tests.support.models_run import run_step, write_model

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.records.engine_backend import EngineBackend
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.runtimes.onnxruntime.trial import try_provider
 from ndld_flow.runtimes.tensorrt.library import Library, find_library
 from ndld_flow.runtimes.tensorrt.probe import Probe, probe_gpu, probe_library

@@ -12,6 +12,7 @@ import numpy as np
 import PIL
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.extras import TITLES
 from ndld_flow.base.settings import fields_of
 from ndld_flow.base.text import short_name, suggest, visible_name
 from ndld_flow.graph.model_tool import copy_model
@@ -19,7 +20,6 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import model_inputs, model_outputs
 from ndld_flow.models.tensors import Array, TensorSpec
 from ndld_flow.records.build import Build
-from ndld_flow.records.engine_backend import TITLES
 from ndld_flow.records.profile import TensorInfo
 from ndld_flow.samples.feeds import Feed, make_feeds
 from ndld_flow.samples.images import ImageInput

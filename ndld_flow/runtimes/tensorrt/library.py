@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.records.engine_backend import TITLES, EngineBackend
+from ndld_flow.base.extras import TITLES, EngineBackend
 
 _PACKAGES = re.compile(
     r"""(tensorrt(_rtx)?(_cu\d+)?(_bindings|_libs)?(\.libs)?|nvidia(_\w+)?)  # packages

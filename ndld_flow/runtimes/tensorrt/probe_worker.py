@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.records.engine_backend import TITLES, EngineBackend
+from ndld_flow.base.extras import TITLES, EngineBackend
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import TO_DEVICE, TO_HOST, CudaRuntime, open_cuda_runtime
 from ndld_flow.runtimes.tensorrt.library import import_bindings
 from ndld_flow.runtimes.tensorrt.probe import ANSWERS, GPU, Probe

@@ -16,7 +16,7 @@ from typing import Annotated, Protocol, TypedDict
 from pydantic import BeforeValidator, Field
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.records.engine_backend import TITLES, EngineBackend
+from ndld_flow.base.extras import TITLES, EngineBackend
 
 _RTX = "rtx-"
 

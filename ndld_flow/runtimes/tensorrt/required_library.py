@@ -38,8 +38,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ndld_flow.base.errors import BackendError
+from ndld_flow.base.extras import TITLES, EngineBackend
 from ndld_flow.machine.hardware import read_hardware
-from ndld_flow.records.engine_backend import TITLES, EngineBackend
 from ndld_flow.runtimes.kept_library import KeptLibrary, created_aside, find_kept, kept_root
 from ndld_flow.runtimes.pip_environment import PipError, create_environment
 from ndld_flow.runtimes.tensorrt.library import (

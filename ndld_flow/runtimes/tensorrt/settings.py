@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.extras import TITLES, EngineBackend
 from ndld_flow.base.quantities import Bytes
 from ndld_flow.machine.container_limits import UNKNOWN
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.records.document import read_document
-from ndld_flow.records.engine_backend import TITLES, EngineBackend
 from ndld_flow.runtimes.settings import Builder, ReadArtifact, RuntimeSettings
 from ndld_flow.runtimes.tensorrt.release_names import Release
 from ndld_flow.step import DataFile, Foresight, Reads, RunsCode

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ndld_flow.records.engine_backend import EngineBackend
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.runtimes.tensorrt.release_names import names_of_release
 
 _PACKAGE = Path(__file__).with_name("package")

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
+from ndld_flow.base.extras import TITLES
 from ndld_flow.base.quantities import seconds, size
 from ndld_flow.base.text import short_name
 from ndld_flow.machine.container_limits import UNKNOWN
 from ndld_flow.machine.gpu_state import visible_gpus
 from ndld_flow.models.tensors import Array
-from ndld_flow.records.engine_backend import TITLES
 from ndld_flow.runtimes.protocol import SessionFacts
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import CudaRuntime, open_cuda_runtime
 from ndld_flow.runtimes.tensorrt.engine.engine_settings import EngineSettings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ndld_flow.models.tensors import TensorSpec
 
 if TYPE_CHECKING:  # measuring processes start with this module
-    from ndld_flow.records.engine_backend import EngineBackend
+    from ndld_flow.base.extras import EngineBackend
 
 
 @dataclass(frozen=True)
