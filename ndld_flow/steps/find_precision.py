@@ -19,7 +19,6 @@ from ndld_flow.engines.trial_settings import TrialEngineSettings
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.power import qualify
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.runtimes.settings import RuntimeSettings
@@ -237,6 +236,8 @@ def _summary(search: PrecisionSearch, bounds: Mapping[str, float]) -> str:
 
 
 def _caveats(search: PrecisionSearch) -> str:
+    from ndld_flow.records.power import qualify
+
     fitted = f"judged on the {counted(search.sample_count, 'sample')} that it was fitted to"
     return qualify(search.power, (fitted,) if search.is_fitted else ())
 

@@ -17,7 +17,6 @@ from ndld_flow.machine.versions import read_version
 from ndld_flow.placement.settings import PlacementSettings
 from ndld_flow.quantize.settings import ModelOpt, QuantizeSettings
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.power import qualify
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.runtimes.settings import RuntimeSettings
@@ -325,6 +324,8 @@ def _result(quantized: Quantization) -> Result:
 
 def _placed(quantized: Quantization, placement: Placement, out: Path) -> Result:
     """Write the record of a placement; return the result with what was measured."""
+    from ndld_flow.records.power import qualify
+
     placement.write(out)
     result = _result(quantized)
     measured = placement.delivered

@@ -15,6 +15,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError, KilledError, RecipeError, RequestError
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.machine import gpu_state
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.machine.gpu_state import Gpu
@@ -22,7 +23,6 @@ from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
-from ndld_flow.records.engine_backend import EngineBackend
 from ndld_flow.runner.export import plan_exports
 from ndld_flow.runtimes.tensorrt import settings as engine_settings
 from ndld_flow.steps.check_accuracy import CheckAccuracy
