@@ -13,14 +13,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jsonschema
 import onnx
 import pytest
 
 from docs import reference
-from ndld_flow import api, records, runtimes, steps
+from ndld_flow import api, records, runtimes, steps, verbs
 from ndld_flow.base import user_code
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.base.settings import describe_settings
+from ndld_flow.cli.verbs import list_verbs
 from ndld_flow.graph.edit import catalogue, operations
 from ndld_flow.graph.lint import check, checks
 from ndld_flow.profiles.diagnose import lints
@@ -39,6 +41,7 @@ from ndld_flow.report.run_page import draw_report
 from ndld_flow.runtimes import registry
 from ndld_flow.step import _annotations
 from ndld_flow.steps.profile import ProfileModel
+from tests.support.command_line import ndld_flow
 from tests.support.compare_samples import profile_of
 from tests.support.models import make_cnn
 from tests.support.run_fixtures import write_quickstart
@@ -88,12 +91,31 @@ def forgetting() -> Iterator[None]:
         catalogue.find_operation,
         find_panels,
         environment,
+        list_verbs,
     )
     for function in remembered:
         function.cache_clear()
     yield
     for function in remembered:
         function.cache_clear()
+
+
+@pytest.mark.usefixtures("forgetting")
+def test_a_verb_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        word = in_package(verbs, tmp_path_factory.mktemp("verbs"), patch)
+        make_cnn(in_folder / "model.onnx")
+        helped, shown = ndld_flow("--help", cwd=in_folder), ndld_flow(word, "model.onnx", cwd=in_folder)
+        printed = ndld_flow(word, "model.onnx", "--json", cwd=in_folder)
+        refused = ndld_flow(word, "nowhere.onnx", "--json", cwd=in_folder)
+        found, schema = getattr(api, word)("model.onnx"), api.schema(verb=word)
+        pages = (reference._verbs(), reference._api(), reference._outputs())
+    assert re.search(rf"^  {word} +List the operators of a model\.$", helped.stdout, re.MULTILINE)
+    assert "Conv" in found == json.loads(printed.stdout) == shown.stdout.splitlines()
+    assert (refused.returncode, json.loads(refused.stdout)["kind"]) == (2, "ModelError")
+    for line in (printed.stdout, refused.stdout):
+        jsonschema.validate(json.loads(line), schema)
+    assert all(f"## {word} {{ #{word} }}" in page for page in pages)
 
 
 @pytest.mark.usefixtures("forgetting")

@@ -42,7 +42,7 @@ class VerbOutput(Generic[Value]):
 
 @cache
 def list_verbs() -> Mapping[str, str]:
-    """Return verb -> its summary, the first line of its file. No verb is imported."""
+    """Return verb -> its summary, the first line of its file's docstring. No verb is imported."""
     files = [file for folder in importlib.import_module(_PACKAGE).__path__ for file in Path(folder).glob("[!_]*.py")]
     files.sort(key=lambda file: (_FIRST.index(file.stem) if file.stem in _FIRST else len(_FIRST), file.stem))
     return {file.stem: _read_summary(file) for file in files}
@@ -50,7 +50,7 @@ def list_verbs() -> Mapping[str, str]:
 
 def _read_summary(file: Path) -> str:
     with file.open(encoding="utf-8") as lines:
-        return lines.readline().strip().strip('"')
+        return next((line.strip().strip('"') for line in lines if line.startswith('"""')), "")
 
 
 def import_verb(name: str) -> ModuleType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -17,7 +18,8 @@ def test_the_names_of_the_module_are_those_that_checkers_of_types_see() -> None:
         if getattr(value, "__module__", "") == api.__name__ and name != "__getattr__"
     }
     assert sorted(api.__all__) == sorted({*names_for_checkers(api.__name__), *own})
-    assert all(getattr(api, name) is not None for name in api.__all__)
+    functions = [value for name in api.__all__ if inspect.isfunction(value := getattr(api, name))]
+    assert [function for function in functions if not hasattr(function, "__wrapped__")] == [], "not public"
 
 
 def test_importing_the_api_imports_no_library() -> None:
