@@ -46,6 +46,14 @@ def draw_pair(folder: Path) -> Path:
     return draw_comparison(pair.comparison, pair.profiles, folder / "report.html")
 
 
+def draw_twelve(folder: Path) -> Path:
+    """Draw a comparison of more subjects than there are colours."""
+    subjects = [comparison_fixtures.subject(f"v{place}", place) for place in range(12)]
+    profiles = {place: comparison_fixtures.in_turns("x", 10.0 + place, 1 + place, turn=place) for place in range(12)}
+    twelve = comparison_fixtures.compared(subjects, {"x": profiles})
+    return draw_comparison(twelve.comparison, twelve.profiles, folder / "report.html")
+
+
 def draw_diff(folder: Path) -> Path:
     api.diff(str(make_cnn(folder / "cnn.onnx")), str(make_tfm(folder / "tfm.onnx")), page=folder / "report.html")
     return folder / "report.html"
@@ -73,6 +81,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "profile": lambda folder: draw_profile(profile("half", 10, 1, 72), "half", folder / "report.html"),
     "imported profile": lambda folder: api.report(str(a100_exports() / "fp16"), to=folder / "report.html"),
     "comparison": draw_pair,
+    "comparison of twelve": draw_twelve,
     "two engines": draw_two_engines,
     "sweep": lambda folder: draw_sweep(sweep_samples.session(), folder),
     "activations": lambda folder: draw_activations(activation_samples.write_pair(folder)),
