@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 from tests.benchmarks.bench_rivals import contest, measure, read_measured, read_outcomes, row, source_key
 from tests.benchmarks.rivals.protocol import Delivery, Sample, cosine
 from tests.support.models_run import write_model
-from tests.support.rivalry import subjects
+from tests.support.rivalry import judging, subjects
 from tests.support.rivalry.contest import Outcome, Terms, find_error
 from tests.support.rivalry.judging import Judged, Times, compare, judge
 from tests.support.rivalry.table import Row, breaks_promise, ends_wrongly, print_table, verdict
@@ -137,6 +138,24 @@ def test_wall_time_decides_where_threads_spin() -> None:
 def test_results_of_other_terms_are_apart() -> None:
     terms = [Terms(), Terms(threads=2), Terms(loaded=True), Terms(budget="60 s")]
     assert len({each.name for each in terms}) == len(terms)
+
+
+def test_a_model_does_not_always_follow_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO after ONNX Runtime was slower than after itself."""
+    turns: list[str] = []
+
+    def burst(run: str, *_: object) -> tuple[float, float]:
+        turns.append(run)
+        return 1.0, 1.0
+
+    monkeypatch.setattr(judging, "_open", lambda delivery, _: delivery.model)
+    monkeypatch.setattr(judging, "_passes", lambda *_: 1)
+    monkeypatch.setattr(judging, "_burst", burst)
+    judging._time([Delivery(name) for name in "abcd"], [{}], 1, 60)
+    assert {turns.count(name) for name in "abcd"} == {60}
+    for name in "abcd":
+        before = {one for one, other in itertools.pairwise(turns) if other == name}
+        assert before >= set("abcd") - {name}
 
 
 def test_rounds_are_compared_one_by_one() -> None:
