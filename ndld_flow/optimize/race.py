@@ -1,8 +1,9 @@
 """Race the variants of a model: build each when its turn comes, judge it, and keep it while it may be the best.
 
-A variant leaves the race for the first of these reasons: one that quantizes less is wrong; it cannot be built or run; a
-pass takes 1.6 times as long as the leader's; three samples show that it is wrong; alternating passes show with 95 %
-confidence that it is slower than the leader; all samples show that it is wrong, or so near a bound that others may be.
+A variant leaves the race for the first of these reasons: one that quantizes less is wrong; it cannot be built or run;
+it takes 1.6 times as long as the leader in each of three rounds; three samples show that it is wrong; alternating
+passes show with 95 % confidence that it is slower than the leader; all samples show that it is wrong, or so near a
+bound that others may be.
 A leader is right on all samples.
 """
 
@@ -21,7 +22,7 @@ from typing import Any
 from ndld_flow.accuracy.accuracy_record import metrics_of
 from ndld_flow.accuracy.model_comparison import ModelPair, ReferenceRun, run_reference
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.base.quantities import counted, quantity
+from ndld_flow.base.quantities import counted
 from ndld_flow.inputs import InputSpec
 from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
@@ -263,21 +264,26 @@ class Race:
     def _qualify(self, entrant: Entrant) -> None:
         """Let a variant stay, or lead. Raises LostError if it cannot be the best, or is wrong."""
         leader = self._leader
-        racer, parallel = entrant.racer, entrant.racer.threads > 1
-        with self._measuring():
-            if racer.ms > _HOPELESS * leader.racer.ms:
-                racer.measure(2, parallel=parallel)
-        if racer.ms > _HOPELESS * leader.racer.ms:
-            times = f"{quantity(racer.ms, 'ms')} a pass, and {leader.name} {quantity(leader.racer.ms, 'ms')}"
-            raise LostError("slower", times)
+        if entrant.racer.ms > _HOPELESS * leader.racer.ms and self._is_hopeless(entrant):
+            raise _slower_than(leader, compare(entrant.racer, leader.racer))
         self._screen(entrant)
         ratio = self._compare_first(entrant)
         if ratio.low > 0 and ratio.log > _SLOWER:
-            raise LostError("slower", f"{math.exp(ratio.log):.2f} times the time of {leader.name}")
+            raise _slower_than(leader, ratio)
         if ratio.log < 0 and ratio.high < _SLOWER:
             self._judge(entrant)
             self._leader = entrant
             self._drop_slower()
+
+    def _is_hopeless(self, entrant: Entrant) -> bool:
+        """Return whether a variant is that much slower than the leader in each of a few rounds: on a busy machine, the
+        quickest of a few passes may be twice as long as that of many.
+        """
+        own, leaders, first = entrant.racer, self._leader.racer, self._rounds.count
+        with self._measuring():
+            self._rounds.run([leaders, own], _FIRST_ROUNDS)
+        rounds = range(first, self._rounds.count)
+        return all(own.logs[number] - leaders.logs[number] > math.log(_HOPELESS) for number in rounds)
 
     def _compare_first(self, entrant: Entrant) -> Ratio:
         """Measure a variant against the leader until it is known who is faster, or that it does not matter."""

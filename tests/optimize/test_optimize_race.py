@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -323,6 +325,30 @@ def test_a_proof_says_which_figures_no_condition_judges(net: Path) -> None:
 
 def racer(name: str, logs: dict[int, float]) -> Racer:
     return Racer(name, lambda: None, 1, 1.0, logs)
+
+
+@pytest.mark.parametrize(("times", "is_lost"), [([15.0, 40.0, 30.0], True), ([30.0, 12.0, 30.0], False)])
+def test_a_slow_first_pass_does_not_end_a_variant(
+    monkeypatch: pytest.MonkeyPatch, times: list[float], is_lost: bool
+) -> None:
+    """The leader had many passes and one of them was quick; those of both are measured in the same rounds."""
+    nothing: Any = None
+    leader, late = (
+        race.Entrant(name, "", nothing, nothing, Racer(name, lambda: None, 1, ms), lambda: None)
+        for name, ms in (("leader", 5.0), ("late", 15.0))
+    )
+    passes = {"leader": itertools.repeat(8.0), "late": itertools.chain(times, itertools.repeat(8.0))}
+    monkeypatch.setattr(Racer, "measure", lambda self, *_, **__: next(passes[self.name]))
+    monkeypatch.setattr(race.Race, "_measuring", lambda _: nullcontext())
+    monkeypatch.setattr(race.Race, "_screen", lambda *_: None)
+    monkeypatch.setattr(race.Race, "_judge", lambda *_: None)
+    running = race.Race.__new__(race.Race)
+    running._rounds, running._source, running._leader, running._alive = Rounds(), leader, leader, [leader]
+    if is_lost:
+        with pytest.raises(race.LostError):
+            running._qualify(late)
+    else:
+        running._qualify(late)
 
 
 def test_a_fallback_that_is_not_right_is_not_called_slower(monkeypatch: pytest.MonkeyPatch) -> None:
