@@ -60,7 +60,7 @@ class RaceSearch:
                 self._race_others([name for name in costly if name not in self._hopeless])
             self._stopped_because = self._describe_end()
         except KeyboardInterrupt as ended:
-            self._stopped_because = str(ended) or "Ctrl-C"
+            self._stopped_because = str(ended) or "interrupted"
         return self._found()
 
     def _race_others(self, names: Sequence[str]) -> None:

@@ -80,7 +80,7 @@ class SweepSearch:
                 self._sweep()
                 self._prove()
         except KeyboardInterrupt as ended:
-            self._end(str(ended) or "Ctrl-C")
+            self._end(str(ended) or "interrupted")
         several = len(self._composer.objectives) > 1
         proofs = choose(self._proofs, self._composer.variants, several=several)
         best = next((proof for proof in proofs.values() if proof.outcome == "delivered"), None)

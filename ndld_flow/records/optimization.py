@@ -149,7 +149,7 @@ class Optimization(Document):
     not_tried: tuple[str, ...] = ()
     """Sentences on what was not tried, and why."""
     stopped_because: str
-    """The reason why the search ended, such as `all 5 points tried`, a time limit, or Ctrl-C."""
+    """The reason why the search ended, such as `all 5 points tried`, a time limit, or `interrupted`."""
     ending: Ending
     """Unless it is `faster`, the source is delivered."""
     budget_s: float | None = None

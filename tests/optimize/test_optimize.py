@@ -326,7 +326,7 @@ def test_an_interrupted_sweep_concludes_with_what_it_has_tried(here: Path) -> No
             raise KeyboardInterrupt
 
     found = api.optimize(model, options, output="fast.onnx", listener=listen)
-    assert found is not None and found.stopped_because == "Ctrl-C" and not found.sweep
+    assert found is not None and found.stopped_because == "interrupted" and not found.sweep
     assert Path("fast.onnx").read_bytes() == model.read_bytes()
     first = [event for event in heard if isinstance(event, PointFinished)]
     untried = [each.name for each in found.variants if each.outcome == "not tried"]
