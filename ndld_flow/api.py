@@ -27,190 +27,110 @@ if TYPE_CHECKING:
     import matplotlib.figure
     import pandas
 
-    from ndld_flow.base.errors import (
-        BackendError,
-        FormatError,
-        KilledError,
-        ModelError,
-        NdldFlowError,
-        OutputsError,
-        Problem,
-        RecipeError,
-        RequestError,
-        SourceError,
-    )
-    from ndld_flow.drawing.graph import Look, Reading
-    from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
-    from ndld_flow.graph.inspect_model import Query
-    from ndld_flow.machine.check import Check
-    from ndld_flow.models.op_reference import ListedOperator
-    from ndld_flow.optimize.options import OptimizeOptions
-    from ndld_flow.profiles.compare.measured import Rules
-    from ndld_flow.recipe.step_types import StepType
-    from ndld_flow.recipe.write_recipe import AskShape, RecipeOptions, WrittenRecipe
-    from ndld_flow.records.comparison import Comparison
-    from ndld_flow.records.engine_lock import EngineComparison
-    from ndld_flow.records.history import AcceptedChange, MetricHistory
-    from ndld_flow.records.inspection import Inspection
-    from ndld_flow.records.measurement import Metric
-    from ndld_flow.records.model_diff import ModelDiff, Part
-    from ndld_flow.records.noise import Noise
-    from ndld_flow.records.optimization import Optimization
-    from ndld_flow.records.profile import Layer, Profile
-    from ndld_flow.reduce.options import ReduceOptions
-    from ndld_flow.reduce.pack import Reduced
-    from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
-    from ndld_flow.runner.collect_cache import CacheFreed
-    from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
-    from ndld_flow.runner.comment_run import Commented
-    from ndld_flow.runner.compare_models import ComparedModels, ModelOptions
-    from ndld_flow.runner.compare_runs import Compared
-    from ndld_flow.runner.diff_engines import ComparedEngines
-    from ndld_flow.runner.events import Event, RunFinished, SweepFinished
-    from ndld_flow.runner.executors.ssh.targets import TargetFreed
-    from ndld_flow.runner.list_runs import RunSummary
-    from ndld_flow.runner.listener import Listener
-    from ndld_flow.runner.measure_model import Profiled
-    from ndld_flow.runner.mlflow_export import Logged
-    from ndld_flow.runner.plan import Decision
-    from ndld_flow.runner.request import AnyRecipe, Placement
-    from ndld_flow.runner.verify import Verified
-    from ndld_flow.sweep.plan_sweep import SweepPlan
-    from ndld_flow.verbs.apply import apply, offered_changes
-    from ndld_flow.verbs.comment import comment
-    from ndld_flow.verbs.compare import compare, compare_engines, compare_models
-    from ndld_flow.verbs.diff import diff, diff_engines
-    from ndld_flow.verbs.doctor import doctor
-    from ndld_flow.verbs.draw import draw
-    from ndld_flow.verbs.gc import gc, gc_cache, gc_libraries, gc_node, gc_target
-    from ndld_flow.verbs.history import accept, history
-    from ndld_flow.verbs.init import init, init_example
-    from ndld_flow.verbs.inspect import inspect
-    from ndld_flow.verbs.mlflow import log_to_mlflow
-    from ndld_flow.verbs.noise import noise
-    from ndld_flow.verbs.ops import ops
-    from ndld_flow.verbs.optimize import optimize
-    from ndld_flow.verbs.plan import digest, plan
-    from ndld_flow.verbs.profile import profile
-    from ndld_flow.verbs.reduce import reduce
-    from ndld_flow.verbs.report import report
-    from ndld_flow.verbs.run import compose, list_files, run, sweep
-    from ndld_flow.verbs.runs import runs
-    from ndld_flow.verbs.schema import schema
-    from ndld_flow.verbs.steps import steps
-    from ndld_flow.verbs.tag import tag, untag
-    from ndld_flow.verbs.verify import verify
+    from ndld_flow.base.errors import BackendError as BackendError
+    from ndld_flow.base.errors import FormatError as FormatError
+    from ndld_flow.base.errors import KilledError as KilledError
+    from ndld_flow.base.errors import ModelError as ModelError
+    from ndld_flow.base.errors import NdldFlowError as NdldFlowError
+    from ndld_flow.base.errors import OutputsError as OutputsError
+    from ndld_flow.base.errors import Problem as Problem
+    from ndld_flow.base.errors import RecipeError as RecipeError
+    from ndld_flow.base.errors import RequestError as RequestError
+    from ndld_flow.base.errors import SourceError as SourceError
+    from ndld_flow.drawing.graph import Look as Look
+    from ndld_flow.drawing.graph import Reading as Reading
+    from ndld_flow.graph.edit.settings import NodeSelect as NodeSelect
+    from ndld_flow.graph.edit.settings import TensorSelect as TensorSelect
+    from ndld_flow.graph.inspect_model import Query as Query
+    from ndld_flow.machine.check import Check as Check
+    from ndld_flow.models.op_reference import ListedOperator as ListedOperator
+    from ndld_flow.optimize.options import OptimizeOptions as OptimizeOptions
+    from ndld_flow.profiles.compare.measured import Rules as Rules
+    from ndld_flow.recipe.step_types import StepType as StepType
+    from ndld_flow.recipe.write_recipe import AskShape as AskShape
+    from ndld_flow.recipe.write_recipe import RecipeOptions as RecipeOptions
+    from ndld_flow.recipe.write_recipe import WrittenRecipe as WrittenRecipe
+    from ndld_flow.records.comparison import Comparison as Comparison
+    from ndld_flow.records.engine_lock import EngineComparison as EngineComparison
+    from ndld_flow.records.history import AcceptedChange as AcceptedChange
+    from ndld_flow.records.history import MetricHistory as MetricHistory
+    from ndld_flow.records.inspection import Inspection as Inspection
+    from ndld_flow.records.measurement import Metric as Metric
+    from ndld_flow.records.model_diff import ModelDiff as ModelDiff
+    from ndld_flow.records.model_diff import Part as Part
+    from ndld_flow.records.noise import Noise as Noise
+    from ndld_flow.records.optimization import Optimization as Optimization
+    from ndld_flow.records.profile import Layer as Layer
+    from ndld_flow.records.profile import Profile as Profile
+    from ndld_flow.reduce.options import ReduceOptions as ReduceOptions
+    from ndld_flow.reduce.pack import Reduced as Reduced
+    from ndld_flow.runner.apply_finding import AppliedChange as AppliedChange
+    from ndld_flow.runner.apply_finding import OfferedChange as OfferedChange
+    from ndld_flow.runner.collect_cache import CacheFreed as CacheFreed
+    from ndld_flow.runner.collect_garbage import Freed as Freed
+    from ndld_flow.runner.collect_garbage import LibrariesFreed as LibrariesFreed
+    from ndld_flow.runner.comment_run import Commented as Commented
+    from ndld_flow.runner.compare_models import ComparedModels as ComparedModels
+    from ndld_flow.runner.compare_models import ModelOptions as ModelOptions
+    from ndld_flow.runner.compare_runs import Compared as Compared
+    from ndld_flow.runner.diff_engines import ComparedEngines as ComparedEngines
+    from ndld_flow.runner.events import Event as Event
+    from ndld_flow.runner.events import RunFinished as RunFinished
+    from ndld_flow.runner.events import SweepFinished as SweepFinished
+    from ndld_flow.runner.executors.ssh.targets import TargetFreed as TargetFreed
+    from ndld_flow.runner.list_runs import RunSummary as RunSummary
+    from ndld_flow.runner.listener import Listener as Listener
+    from ndld_flow.runner.measure_model import Profiled as Profiled
+    from ndld_flow.runner.mlflow_export import Logged as Logged
+    from ndld_flow.runner.plan import Decision as Decision
+    from ndld_flow.runner.request import AnyRecipe as AnyRecipe
+    from ndld_flow.runner.request import Placement as Placement
+    from ndld_flow.runner.verify import Verified as Verified
+    from ndld_flow.sweep.plan_sweep import SweepPlan as SweepPlan
+    from ndld_flow.verbs.apply import apply as apply
+    from ndld_flow.verbs.apply import offered_changes as offered_changes
+    from ndld_flow.verbs.comment import comment as comment
+    from ndld_flow.verbs.compare import compare as compare
+    from ndld_flow.verbs.compare import compare_engines as compare_engines
+    from ndld_flow.verbs.compare import compare_models as compare_models
+    from ndld_flow.verbs.diff import diff as diff
+    from ndld_flow.verbs.diff import diff_engines as diff_engines
+    from ndld_flow.verbs.doctor import doctor as doctor
+    from ndld_flow.verbs.draw import draw as draw
+    from ndld_flow.verbs.gc import gc as gc
+    from ndld_flow.verbs.gc import gc_cache as gc_cache
+    from ndld_flow.verbs.gc import gc_libraries as gc_libraries
+    from ndld_flow.verbs.gc import gc_node as gc_node
+    from ndld_flow.verbs.gc import gc_target as gc_target
+    from ndld_flow.verbs.history import accept as accept
+    from ndld_flow.verbs.history import history as history
+    from ndld_flow.verbs.init import init as init
+    from ndld_flow.verbs.init import init_example as init_example
+    from ndld_flow.verbs.inspect import inspect as inspect
+    from ndld_flow.verbs.mlflow import log_to_mlflow as log_to_mlflow
+    from ndld_flow.verbs.noise import noise as noise
+    from ndld_flow.verbs.ops import ops as ops
+    from ndld_flow.verbs.optimize import optimize as optimize
+    from ndld_flow.verbs.plan import digest as digest
+    from ndld_flow.verbs.plan import plan as plan
+    from ndld_flow.verbs.profile import profile as profile
+    from ndld_flow.verbs.reduce import reduce as reduce
+    from ndld_flow.verbs.report import report as report
+    from ndld_flow.verbs.run import compose as compose
+    from ndld_flow.verbs.run import list_files as list_files
+    from ndld_flow.verbs.run import run as run
+    from ndld_flow.verbs.run import sweep as sweep
+    from ndld_flow.verbs.runs import runs as runs
+    from ndld_flow.verbs.schema import schema as schema
+    from ndld_flow.verbs.steps import steps as steps
+    from ndld_flow.verbs.tag import tag as tag
+    from ndld_flow.verbs.tag import untag as untag
+    from ndld_flow.verbs.verify import verify as verify
 else:
-    _offered = lazy_names(__name__)
+    _import, __dir__ = lazy_names(__name__)
 
     def __getattr__(name: str) -> object:
-        return getattr(import_verb(name), name) if name in list_verbs() else _offered(name)
-
-
-__all__ = [
-    "AcceptedChange",
-    "AnyRecipe",
-    "AppliedChange",
-    "AskShape",
-    "BackendError",
-    "CacheFreed",
-    "Check",
-    "Commented",
-    "Compared",
-    "ComparedEngines",
-    "ComparedModels",
-    "Comparison",
-    "Decision",
-    "EngineComparison",
-    "Event",
-    "FormatError",
-    "Freed",
-    "Inspection",
-    "KilledError",
-    "Layer",
-    "LibrariesFreed",
-    "ListedOperator",
-    "Listener",
-    "Logged",
-    "Look",
-    "Metric",
-    "MetricHistory",
-    "ModelDiff",
-    "ModelError",
-    "ModelOptions",
-    "NdldFlowError",
-    "NodeSelect",
-    "Noise",
-    "OfferedChange",
-    "Optimization",
-    "OptimizeOptions",
-    "OutputsError",
-    "Part",
-    "Placement",
-    "Problem",
-    "Profile",
-    "Profiled",
-    "Query",
-    "Reading",
-    "RecipeError",
-    "RecipeOptions",
-    "ReduceOptions",
-    "Reduced",
-    "RequestError",
-    "Rules",
-    "RunFinished",
-    "RunSummary",
-    "SourceError",
-    "StepType",
-    "SweepFinished",
-    "SweepPlan",
-    "TargetFreed",
-    "TensorSelect",
-    "Verified",
-    "WrittenRecipe",
-    "accept",
-    "apply",
-    "comment",
-    "compare",
-    "compare_engines",
-    "compare_models",
-    "compose",
-    "diff",
-    "diff_engines",
-    "digest",
-    "doctor",
-    "draw",
-    "figures",
-    "frame",
-    "gc",
-    "gc_cache",
-    "gc_libraries",
-    "gc_node",
-    "gc_target",
-    "history",
-    "init",
-    "init_example",
-    "inspect",
-    "layers",
-    "list_files",
-    "log_to_mlflow",
-    "noise",
-    "offered_changes",
-    "ops",
-    "optimize",
-    "plan",
-    "profile",
-    "reduce",
-    "report",
-    "run",
-    "runs",
-    "schema",
-    "steps",
-    "sweep",
-    "tag",
-    "untag",
-    "verify",
-]
+        return getattr(import_verb(name), name) if name in list_verbs() else _import(name)
 
 
 @public

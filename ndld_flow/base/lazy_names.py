@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 
-def lazy_names(module: str) -> Callable[[str], object]:
-    """Return the `__getattr__` of a module that imports its names under `if TYPE_CHECKING:`."""
+def lazy_names(module: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return the `__getattr__` and the `__dir__` of a module that imports its names under `if TYPE_CHECKING:`."""
 
     def load(name: str) -> object:
         homes = names_for_checkers(module)
@@ -19,7 +19,10 @@ def lazy_names(module: str) -> Callable[[str], object]:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         return getattr(importlib.import_module(homes[name]), name)
 
-    return load
+    def list_names() -> list[str]:
+        return [*vars(sys.modules[module]), *names_for_checkers(module)]
+
+    return load, list_names
 
 
 @cache

@@ -22,7 +22,9 @@ from ndld_flow.runner.request import Placement
 from tests.support.toys import make_toy
 
 FUNCTIONS: Mapping[str, Callable[..., object]] = {
-    name: getattr(api, name) for name in api.__all__ if inspect.isfunction(getattr(api, name))
+    name: value
+    for name in dir(api)
+    if inspect.isfunction(value := getattr(api, name)) and hasattr(value, "__wrapped__")
 }
 
 QUICK = ["passes=2", "duration=0", "warmup=0", "warmup_passes=1", "runs=1"]

@@ -128,7 +128,7 @@ def _plain_operations() -> dict[str, Mapping[str, Any]]:
 
 def verbs(with_slow: bool, with_noise: bool) -> list[str]:
     """Return the functions of `api` that take a model, and `diff`, which takes two; `noise` takes a minute."""
-    names = [name for name in api.__all__ if name.islower()]
+    names = [name for name in dir(api) if inspect.isfunction(getattr(api, name))]
     taking = [
         name for name in names if "model" in inspect.signature(getattr(api, name)).parameters and name not in _OF_RUNS
     ]
