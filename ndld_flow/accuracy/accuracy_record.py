@@ -28,7 +28,7 @@ from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, UNITS, Tolerance, outside
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.name_patterns import is_plain, name_matcher
-from ndld_flow.base.quantities import counted, number, percent
+from ndld_flow.base.quantities import counted, number
 from ndld_flow.base.text import first_of, short_name, suggest
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import (
@@ -39,6 +39,7 @@ from ndld_flow.records.accuracy import (
     SampleAgreement,
     SeenSamples,
     SequenceAgreement,
+    describe_worst_slice,
 )
 from ndld_flow.records.execution import BuiltFile
 from ndld_flow.records.measurement import Metric
@@ -223,7 +224,7 @@ def unseen_notes(outputs: Sequence[OutputAgreement]) -> list[str]:
 
 
 def summarize(accuracy: Accuracy, kept: Collection[str] = ()) -> str:
-    """Return `worst slice 1.2 % off (scores, channel 4), cosine 0.9998: within tolerance`, with remarks in brackets.
+    """Return `worst slice off by 1.2 % of its spread (channel 4), cosine 0.9998: within tolerance`, and remarks.
 
     Gates of a recipe judge the metrics that are `kept`, so that these are neither within a tolerance nor unjudged.
     """
@@ -270,16 +271,11 @@ def _worst(accuracy: Accuracy) -> dict[str, float]:
 def _agreement(accuracy: Accuracy) -> dict[str, str]:
     """Return metric -> its worst value as text."""
     worst = _worst(accuracy)
-    slices = {} if accuracy.worst_slice is None else {"slice_rms": _describe_slice(*accuracy.worst_slice)}
+    slices = {} if accuracy.worst_slice is None else {"slice_rms": describe_worst_slice(*accuracy.worst_slice)}
     if "cosine" in worst:
         figures = {"cosine": f"cosine {number(worst['cosine'])}", "max_abs": f"max abs {number(worst['max_abs'])}"}
         return slices | figures
     return {"mismatched": f"{worst['mismatched']:.2%} of elements differ"} if "mismatched" in worst else {}
-
-
-def _describe_slice(error: float, place: str) -> str:
-    where = f" ({place})" if place else ""
-    return f"worst slice {percent(error)} off{where}" if error else "no slice differs"
 
 
 def _over_steps(sequence: SequenceAgreement) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
-from ndld_flow.base.quantities import count, number, percent, seconds, size, size_change
+from ndld_flow.base.quantities import count, number, seconds, size, size_change
 from ndld_flow.base.text import first_of
+from ndld_flow.records.accuracy import describe_worst_slice
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RunDocuments
@@ -112,14 +113,12 @@ def engine_words(engine: EngineOutcome) -> str:
 
 
 def accuracy_words(accuracy: AccuracyOutcome | None) -> str:
-    """Return `worst slice 1.2 % off (channel 4), cosine 0.9999998, max abs 9e-07 (within tolerance)`."""
+    """Return `worst slice off by 1.2 % of its spread (channel 4), cosine 0.99998 (within tolerance)`."""
     if accuracy is None:
         return "not checked"
     parts = []
     if accuracy.worst_slice is not None:
-        place = f" ({accuracy.worst_slice_place})" if accuracy.worst_slice_place else ""
-        worst = f"worst slice {percent(accuracy.worst_slice)} off{place}"
-        parts.append(worst if accuracy.worst_slice else "no slice differs")
+        parts.append(describe_worst_slice(accuracy.worst_slice, accuracy.worst_slice_place))
     if accuracy.cosine is not None:
         parts.append(f"cosine {number(accuracy.cosine)}")
     if accuracy.max_abs is not None:

@@ -11,11 +11,13 @@ import { count, counted } from "./quantities.js";
  * @param {Record<string, string>} choices texts of the buttons
  * @param {string} chosen
  * @param {(choice: string) => void} changed
+ * @param {(choice: string) => string} about the tooltip of a choice
  */
-export function makeSwitch(label, choices, chosen, changed) {
+export function makeSwitch(label, choices, chosen, changed, about = (_) => "") {
   const buttons = Object.entries(choices).map(([value, text]) => make("button", {
     type: "button",
     "aria-pressed": String(value === chosen),
+    title: about(value),
     onclick: () => {
       for (const [place, key] of Object.keys(choices).entries()) buttons[place].setAttribute("aria-pressed", String(key === value));
       changed(value);

@@ -22,7 +22,7 @@ import {
 
 /**
  * A quantity of the strip; one without a value shows the ranges of the tensors.
- * @typedef {{label: string, value?: (tensor: Tensor) => number, unit?: string, log?: boolean, better?: string}} View
+ * @typedef {{label: string, about?: string, value?: (tensor: Tensor) => number, unit?: string, log?: boolean, better?: string}} View
  */
 
 /** @typedef {{y: (value: number) => number, marks: {value: number, text: string}[]}} Axis */
@@ -160,7 +160,7 @@ const DEPTH = { height: 210, left: 58, right: 8, top: 12, bottom: 24 };
 /** @type {Record<string, View>} */
 const DEPTH_VIEWS = {
   snr_db: { label: "Signal to noise", value: (tensor) => metricOf(tensor, "snr_db"), unit: "dB", better: "↑" },
-  slice_rms: { label: "Worst slice", value: (tensor) => metricOf(tensor, "slice_rms"), log: true, better: "↓" },
+  slice_rms: { label: "Worst slice", about: "RMS error of the worst channel, relative to its own spread", value: (tensor) => metricOf(tensor, "slice_rms"), log: true, better: "↓" },
   relative_rms: { label: "Relative RMS", value: (tensor) => metricOf(tensor, "relative_rms"), log: true, better: "↓" },
   cosine: { label: "1 − cosine", value: (tensor) => Math.max(0, 1 - metricOf(tensor, "cosine")), log: true, better: "↓" },
   sizes: { label: "Magnitudes", log: true },
@@ -184,7 +184,7 @@ export class DepthStrip {
     this.view = views[0][0];
     const tools = make("div", { class: "tools" });
     if (views.length > 1) {
-      tools.append(makeSwitch("Show", Object.fromEntries(views.map(([name, { label }]) => [name, label])), this.view, (view) => { this.view = view; this.picture.again(); }));
+      tools.append(makeSwitch("Show", Object.fromEntries(views.map(([name, { label }]) => [name, label])), this.view, (view) => { this.view = view; this.picture.again(); }, (view) => DEPTH_VIEWS[view].about ?? ""));
     }
     this.room = make("figure", { class: "picture depth" });
     host.replaceChildren(...(views.length > 1 ? [tools] : []), this.room);
