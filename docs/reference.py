@@ -516,7 +516,7 @@ def _plugin() -> str:
 # Plugins
 
 A step, an operation, a check or a runtime of your own imports one module, `ndld_flow.plugin`; [own
-step](../how-to/own-step.md) shows a step, and [contributing](../about/contributing.md#adding-a-step) an example of each
+step](../how-to/own-step.md) shows a step, and [contributing](../../CONTRIBUTING.md#adding-a-step) an example of each
 kind. These names are [stable](../about/stability.md). Each is imported when it is first used.
 
 """

@@ -137,7 +137,7 @@ else:
 def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.DataFrame:
     """Return the layers of one profile as a table; `subject` as in `compare`, such as `quickstart:speed`.
 
-    Raises RequestError if it names several profiles, BackendError without pandas (`ndld-flow[frames]`).
+    Raises RequestError if it names several profiles, BackendError without pandas (the extra `frames`).
     """
     from ndld_flow.base.extras import require
     from ndld_flow.report.exports.frames import layers_frame
@@ -155,7 +155,7 @@ def frame(
     """Return a result as a table: the metrics of a run, the points of a sweep, the layers of a profile, the matched
     layers of a comparison, the measurements of a history, or one row per run for a list of `runs`.
 
-    Raises BackendError without pandas (`ndld-flow[frames]`).
+    Raises BackendError without pandas (the extra `frames`).
     """
     from ndld_flow.base.extras import require
     from ndld_flow.runner.notebook import make_frame
@@ -168,7 +168,7 @@ def frame(
 def figures(result: SweepFinished | Compared) -> dict[str, matplotlib.figure.Figure]:
     """Return the picture of a sweep or a comparison as a figure of matplotlib, by name, if there is one.
 
-    Raises BackendError without matplotlib (`ndld-flow[plots]`).
+    Raises BackendError without matplotlib (the extra `plots`).
     """
     from ndld_flow.base.extras import require
     from ndld_flow.runner.notebook import draw_figures

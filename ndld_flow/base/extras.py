@@ -7,9 +7,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from ndld_flow.base.errors import BackendError
+
+DISTRIBUTION = "ndld-flow"
+
+
+def install_arguments(extra: str) -> str:
+    """Return pip's arguments for an extra of this package from where it was installed; empty if that is not known, or
+    gone: the package is on no index.
+    """
+    import shlex
+    from urllib.parse import unquote, urlsplit
+
+    recorded = read_origin()
+    url = recorded.get("url", "")
+    path = Path(unquote(urlsplit(url).path)) if url.startswith("file:") else None
+    if path is not None and not path.exists():
+        return ""
+    if path is not None and "dir_info" in recorded:
+        editable = "-e " if recorded["dir_info"].get("editable") else ""
+        return f"{editable}{shlex.quote(f'{path}[{extra}]')}"
+    if vcs := recorded.get("vcs_info"):
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    return shlex.quote(f"{DISTRIBUTION}[{extra}] @ {url}") if url else ""
+
+
+def read_origin() -> dict[str, Any]:
+    """Return what pip recorded of the folder, file or address that this package was installed from (PEP 610)."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        recorded: dict[str, Any] = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        return {}
+    return recorded
 
 
 @dataclass(frozen=True)
@@ -35,7 +70,8 @@ class Extra:
 
     @property
     def command(self) -> str:
-        return f"pip install 'ndld-flow[{self.name}]'"
+        """Return a command that installs it, in whichever way this package was installed."""
+        return f"pip install {install_arguments(self.name) or ' '.join(self.distributions)}"
 
     @property
     def is_installed(self) -> bool:

@@ -16,7 +16,7 @@ from ndld_flow.engines.typing_modes import decide_typing
 from ndld_flow.engines.unsupported_settings import refuse_settings
 from ndld_flow.machine.description import describe_machine, has_nvidia_gpu
 from ndld_flow.precision.constraints.constraints import requested_precisions as read_requested
-from ndld_flow.runtimes.tensorrt.library import INSTALLING, Library, is_of_release
+from ndld_flow.runtimes.tensorrt.library import Library, how_to_install, is_of_release
 from ndld_flow.runtimes.tensorrt.release_names import (
     Names,
     names_of_release,
@@ -38,7 +38,7 @@ def describe_missing(settings: BuildSettings, library: Library) -> str:
         if library.found:
             return ""
         if settings.backend is None and library.origin == "not installed":
-            rtx = INSTALLING["tensorrt_rtx"]
+            rtx = how_to_install("tensorrt_rtx")
             return f"{library.missing}; or TensorRT-RTX, which builds without a GPU too: {rtx}"
         return library.missing
     return describe_other_release(library, settings.release)

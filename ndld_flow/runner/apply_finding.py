@@ -27,12 +27,11 @@ from ndld_flow.runner.compare_runs import Compared, compare_runs
 from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.references import FoundSubject, find_subject
-from ndld_flow.runner.request import request_recipe
+from ndld_flow.runner.request import recipe_of, request_recipe
 from ndld_flow.runner.run import run_alone
 from ndld_flow.store.files import write_text_atomically
 
 _NO_FILE = "the run has no recipe file that still gives its recipe"
-_ARGUMENT = re.compile(r"[~+]{0,2}[\w.@]+(=.*)?", re.DOTALL)
 
 
 class OfferedChange(Record):
@@ -186,19 +185,6 @@ def _changed_recipe(
     if path is None:
         return change_record(run.recipe, change, step, source, _NO_FILE)
     return change_file(path, overrides, change, step, source, run.recipe)
-
-
-def recipe_of(run: RunRecord) -> tuple[Path | None, tuple[str, ...]]:
-    """Return the recipe's file and the overrides in the command of a run; None if the command names no file."""
-    if run.command[1:2] != ("run",):
-        return None, ()
-    for place, word in enumerate(run.command[2:], 2):
-        path = Path(run.directory, word)
-        is_option_value = run.command[place - 1] in ("--best", "--output", "-o")
-        if path.suffix.lower() in (".yaml", ".yml") and not is_option_value and path.is_file():
-            words = [each for each in run.command[place + 1 :] if _ARGUMENT.fullmatch(each)]
-            return path, tuple(each for each in words if "=" in each or each.startswith("~"))
-    return None, ()
 
 
 def _gives(run: RunRecord, path: Path, overrides: Sequence[str], *, trust: bool) -> bool:

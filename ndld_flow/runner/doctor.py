@@ -49,7 +49,7 @@ def examine(outputs: Path, library: Path | None = None) -> list[Check]:
 def _check_library(name: str) -> Check:
     version = read_version(name)
     if version == "not installed":
-        return Check(name=name, state="broken", found=version, advice="pip install ndld-flow")
+        return Check(name=name, state="broken", found=version, advice=f"pip install {name}")
     return Check(name=name, state="ok", found=version)
 
 

@@ -19,12 +19,13 @@ from ndld_flow.runner.cache_settings import choose_cache
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.executors.ssh.targets import open_targets, send_to
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.request import Request
+from ndld_flow.runner.request import Request, recipe_of
 from ndld_flow.runner.run_state import RunOpener, RunState, choose_forced
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
     from ndld_flow.recipe.points import Sweep
+    from ndld_flow.records.run_record import RunRecord, StepRecord
     from ndld_flow.runner.cache import Cache
     from ndld_flow.runner.executors.ray.executor import OnRay
     from ndld_flow.runner.listener import Listener
@@ -78,11 +79,12 @@ def open_single(recipe: Recipe, request: Request, listener: Listener, *, looks_o
     targets = open_targets(send_to(recipe, request.on), listener, typed=request.on, trust=request.trust)
     cache = open_cache(request, outputs.store, listener, looks_only=looks_only)
     latest = outputs.latest(recipe.name)
-    try:
-        steps = read_run_record(latest).steps if latest is not None else ()
-        previous = {step.name: step.record for step in steps if step.record is not None}
-    except RequestError:
-        previous = {}  # the record of another version gives no reasons, but must not stop this run
+    previous: dict[str, StepRecord] = {}
+    if latest is not None:
+        with contextlib.suppress(RequestError):  # of another version: it gives no reasons, but must not stop this run
+            earlier = read_run_record(latest)
+            previous = {step.name: step.record for step in earlier.steps if step.record is not None}
+            _warn_of_namesake(earlier, request, outputs, listener)
     forced = choose_forced(request.force, recipe)
     opener = RunOpener(outputs, listener, forced, cache=cache, targets=targets, on=request.on, looks_only=looks_only)
     run = opener.open_run(recipe, previous)
@@ -95,6 +97,23 @@ def open_single(recipe: Recipe, request: Request, listener: Listener, *, looks_o
     if request.place.ray:
         _compute_on_cluster(run, request, cache)
     return run
+
+
+def _warn_of_namesake(earlier: RunRecord, request: Request, outputs: Outputs, listener: Listener) -> None:
+    """Warn of another recipe's file with the name of this one: their runs would be one history."""
+    other, _ = recipe_of(earlier)
+    if other is None or request.given is not None:
+        return
+    files = other.resolve(), request.recipe.resolve()
+    if files[0] == files[1] or any(file.is_relative_to(outputs.root.resolve()) for file in files):  # runs have copies
+        return
+    from ndld_flow.runner.events import Notice
+
+    text = (
+        f"{other} has the name {earlier.recipe_name!r} too, so that its runs and those of {request.recipe} are one "
+        "history: give one of them another `name:`"
+    )
+    listener(Notice(text=text, warning=True))
 
 
 def _compute_on_cluster(run: RunState, request: Request, cache: Cache | None) -> None:

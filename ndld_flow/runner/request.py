@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.recipe.yaml_file import YamlFile, yaml_of_values
 from ndld_flow.runner.cache_settings import NO_CACHE, CacheChoice
 
+if TYPE_CHECKING:
+    from ndld_flow.records.run_record import RunRecord
+
 AnyRecipe = str | Path | Mapping[str, Any]
 """The path of a recipe's file, or its contents."""
+
+
+_ARGUMENT = lazy_pattern(r"(?s)[~+]{0,2}[\w.@]+(=.*)?")
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,19 @@ class Request:
             return ("ndld-flow", "run", str(folder / "recipe.yaml"), *options)
         multirun = ("-m",) if self.multirun else ()
         return ("ndld-flow", "run", *multirun, str(self.recipe), *self.overrides, *options)
+
+
+def recipe_of(run: RunRecord) -> tuple[Path | None, tuple[str, ...]]:
+    """Return the recipe's file and the overrides in the command of a run; None if the command names no file."""
+    if run.command[1:2] != ("run",):
+        return None, ()
+    for place, word in enumerate(run.command[2:], 2):
+        path = Path(run.directory, word)
+        is_option_value = run.command[place - 1] in ("--best", "--output", "-o")
+        if path.suffix.lower() in (".yaml", ".yml") and not is_option_value and path.is_file():
+            words = [each for each in run.command[place + 1 :] if _ARGUMENT.fullmatch(each)]
+            return path, tuple(each for each in words if "=" in each or each.startswith("~"))
+    return None, ()
 
 
 class RequestOptions(TypedDict, total=False):

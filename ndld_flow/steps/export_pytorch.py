@@ -51,7 +51,7 @@ class ExportPytorch(SampleSettings, Step[Onnx, TorchModule]):
 
     check: bool = True
     """Run the module in a process of its own and fail unless every output agrees with ONNX Runtime's: float outputs to
-    1 % of the spread of each channel (5 % for fp16 and bf16), others exactly. It needs PyTorch (`ndld-flow[torch]`)."""
+    1 % of the spread of each channel (5 % for fp16 and bf16), others exactly. It needs PyTorch (the extra `torch`)."""
     timeout: Annotated[Milliseconds, Field(gt=0)] = 600_000.0
     """Time limit of the check, such as `10 min`."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -72,7 +73,7 @@ def parse(command: str) -> None:
 def test_every_command_can_be_parsed() -> None:
     commands = [line for block in BLOCKS for line in block.commands() if line.startswith("ndld-flow")]
     assert len(commands) > 60
-    inline = [code for path in pages.page_paths() for code in pages.codes(pages.without_code(pages.page_text(path)))]
+    inline = [code for path in pages.page_paths() for code in pages.codes(pages.without_code(path.read_text()))]
     for command in [*commands, *(code for code in inline if code.startswith("ndld-flow "))]:
         parse(command)
 
@@ -99,7 +100,7 @@ def test_commands_are_in_blocks_of_commands() -> None:
     """In a block of another language they would be neither run nor checked; two pages have tests of their own."""
     for block in BLOCKS:
         is_other = block.language in ("text", "console", "shell", "")
-        if is_other and block.page not in ("README.md", "docs/about/contributing.md"):
+        if is_other and block.page not in ("README.md", "CONTRIBUTING.md"):
             command = re.search(r"^\s*(?:\$ )?(?:ndld-flow|pip|python3?|pytest) ", block.text, re.MULTILINE)
             assert command is None, f"{block.page}: {block.text}"
 
@@ -161,7 +162,7 @@ def test_settings_in_tables_exist(recipe_schema: dict[str, Any]) -> None:
     """A column headed "step `NAME`" has settings of this step, one headed "operation" has operations of `edit`."""
     checked = 0
     for path in pages.page_paths():
-        for header, rows in pages.tables(pages.page_text(path)):
+        for header, rows in pages.tables(path.read_text()):
             for row in rows:
                 for code in pages.codes(row[1]) if len(row) > 1 else []:
                     checked += check_setting(header[1], code, recipe_schema, f"{path}: {code}")
@@ -239,7 +240,7 @@ def test_every_verb_is_shown() -> None:
 @pytest.fixture(scope="module")
 def site() -> dict[str, str]:
     """All pages of the site by their paths below `docs/`, generated ones too."""
-    written = {str(path.relative_to(pages.DOCS)): pages.page_text(path) for path in pages.DOCS.rglob("*.md")}
+    written = {str(path.relative_to(pages.DOCS)): path.read_text() for path in pages.DOCS.rglob("*.md")}
     return written | reference.pages()
 
 
@@ -258,9 +259,11 @@ def test_links_have_targets(site: dict[str, str]) -> None:
             path, _, anchor = target.partition("#")
             if "://" in target:
                 continue
-            full = str((Path("/") / Path(name).parent / path).resolve()).lstrip("/") if path else name
-            exists = full in site or (pages.DOCS / full).is_file()
-            if not exists or (anchor and anchor not in anchors(site[full])):
+            full = (pages.DOCS / name).parent / path if path else pages.DOCS / name
+            full = Path(os.path.normpath(full))
+            of_site = site.get(str(full.relative_to(pages.DOCS))) if full.is_relative_to(pages.DOCS) else None
+            exists = of_site is not None or full.is_file()
+            if not exists or (anchor and anchor not in anchors(of_site or full.read_text())):
                 broken.append(f"{name}: {target}")
     assert broken == []
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.extras import EngineBackend
+from ndld_flow.base.extras import EXTRAS, EngineBackend
 from ndld_flow.engines import foresight
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
 from ndld_flow.engines.foresight import foresee_build
@@ -450,8 +450,8 @@ def test_nothing_is_installed(here: Any) -> None:
     seen = foresee_build(settings("{}"))
     assert (seen.notes, seen.problems) == ((), ())
     assert seen.lacks == (
-        "it is not installed: pip install it; or TensorRT-RTX, which builds without a GPU too: pip install "
-        "'ndld-flow[rtx]' (Linux x86-64, Windows)",
+        "it is not installed: pip install it; or TensorRT-RTX, which builds without a GPU too: "
+        f"{EXTRAS['rtx'].command} (Linux x86-64, Windows)",
     )
     assert foresee_build(settings("backend: tensorrt")).lacks == ("it is not installed: pip install it", NO_GPU)
 

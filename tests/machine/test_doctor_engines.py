@@ -14,6 +14,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError
+from ndld_flow.base.extras import EXTRAS
 from ndld_flow.machine.check import Check
 from ndld_flow.runner.doctor import examine
 from ndld_flow.runtimes.tensorrt.library import find_library
@@ -250,8 +251,8 @@ def test_missing_packages_are_listed_with_the_command_to_install_them(
     hide_installed(monkeypatch, tmp_path)
     checks = by_name(examine(tmp_path))
     assert (checks["tensorrt"].state, checks["tensorrt"].found) == ("absent", "TensorRT is not installed")
-    assert checks["tensorrt"].advice.startswith("pip install 'ndld-flow[tensorrt]'")
-    assert checks["tensorrt-rtx"].advice.startswith("pip install 'ndld-flow[rtx]'")
+    assert checks["tensorrt"].advice.startswith(EXTRAS["tensorrt"].command)
+    assert checks["tensorrt-rtx"].advice.startswith(EXTRAS["rtx"].command)
 
 
 @pytest.mark.thorough

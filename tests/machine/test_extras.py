@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,12 +58,12 @@ def test_doctor_explains_each_extra(tmp_path: Path, hide: None) -> None:
     for name, extra in EXTRAS.items():
         assert extra.tasks in checks[f"extra [{name}]"].found
     plots = checks["extra [plots]"]
-    assert (plots.state, plots.advice) == ("absent", "pip install 'ndld-flow[plots]'")
+    assert (plots.state, plots.advice) == ("absent", EXTRAS["plots"].command)
     assert plots.found.startswith("Matplotlib (76 MB): ")
 
 
 def test_a_data_frame_needs_pandas(hide: None) -> None:
-    with pytest.raises(BackendError, match=r"^`api.layers` needs pandas: pip install 'ndld-flow\[frames\]'.$"):
+    with pytest.raises(BackendError, match=re.escape(f"`api.layers` needs pandas: {EXTRAS['frames'].command}.")):
         api.layers("quickstart:speed")
 
 
@@ -73,7 +74,7 @@ def test_a_video_is_refused_before_anything_runs(in_folder: Path, hide: None) ->
         "name: r\nmodel: m.onnx\ninputs: {image: {shape: [1, 3, 16, 16], data: clip.MP4}}\n"
         "steps:\n  clean: {step: sanitize}\n  agree: {step: check_accuracy, reference: source, candidate: clean}\n"
     )
-    message = r'^step agree: input "image": clip.MP4 needs PyAV: pip install \'ndld-flow\[video\]\'$'
+    message = re.escape(f'step agree: input "image": clip.MP4 needs PyAV: {EXTRAS["video"].command}')
     with pytest.raises(BackendError, match=message):
         api.run("r.yaml")
     assert not list(in_folder.glob("outputs/store/records/*/*")), "a step ran"
@@ -85,7 +86,7 @@ def test_an_operation_is_refused_before_anything_runs(in_folder: Path, hide: Non
         "name: r\nmodel: m.onnx\nsteps:\n  clean: {step: sanitize}\n"
         '  edit: {operations: [apply_rules: {rules: ["*"], allow_empty: true}]}\n'
     )
-    message = r"^step edit: the operation `apply_rules` needs onnxscript: pip install 'ndld-flow\[rules\]'$"
+    message = re.escape(f"step edit: the operation `apply_rules` needs onnxscript: {EXTRAS['rules'].command}")
     with pytest.raises(BackendError, match=message):
         api.run("r.yaml")
     assert load_recipe(Path("r.yaml")).steps[1].step.foresee().lacks
@@ -95,3 +96,29 @@ def test_an_operation_is_refused_before_anything_runs(in_folder: Path, hide: Non
 def test_each_operation_names_an_existing_extra() -> None:
     operations = [found for word in operation_names() if (found := find_operation(word))]
     assert {operation.extra for operation in operations} == {"", "rules"}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "command"),
+    [
+        ({"url": "file://{here}", "dir_info": {"editable": True}}, "pip install -e '{here}[tpe]'"),
+        ({"url": "file://{here}", "dir_info": {}}, "pip install '{here}[tpe]'"),
+        ({"url": "file://{here}/a.whl", "archive_info": {}}, "pip install 'ndld-flow[tpe] @ file://{here}/a.whl'"),
+        ({"url": "https://a.org/a.whl", "archive_info": {}}, "pip install 'ndld-flow[tpe] @ https://a.org/a.whl'"),
+        (
+            {"url": "https://a.org/a", "vcs_info": {"vcs": "git", "commit_id": "f00"}},
+            "pip install 'ndld-flow[tpe] @ git+https://a.org/a@f00'",
+        ),
+        ({"url": "file://{here}/gone", "dir_info": {"editable": True}}, "pip install optuna"),
+        ({"url": "file://{here}/gone.whl", "archive_info": {}}, "pip install optuna"),
+        ({}, "pip install optuna"),
+    ],
+)
+def test_an_extra_is_installed_from_where_the_package_came(
+    recorded: dict[str, Any], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.whl").touch()
+    if "url" in recorded:
+        recorded = {**recorded, "url": recorded["url"].format(here=tmp_path)}
+    monkeypatch.setattr("ndld_flow.base.extras.read_origin", lambda: recorded)
+    assert EXTRAS["tpe"].command == command.format(here=tmp_path)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ndld_flow.base.extras import EXTRAS
 from ndld_flow.machine import onnxruntime_builds
 from ndld_flow.machine.onnxruntime_builds import build_in_use, find_cuda_lack, installed_builds
 from ndld_flow.runner.doctor import check_onnxruntime_files
@@ -73,8 +74,8 @@ def test_the_build_for_the_cpu_alone(site: Site) -> None:
     site.install("onnxruntime", "1.32.0")
     assert str(build_in_use()) == "onnxruntime 1.32.0"
     assert site.check() == ("ok", "onnxruntime 1.32.0, complete", "")
-    expected = "provider cuda is set, but onnxruntime 1.32.0 is the build for the CPU: pip install 'ndld-flow[gpu]'"
-    assert lacks_of("cuda") == (expected,)
+    expected = "provider cuda is set, but onnxruntime 1.32.0 is the build for the CPU"
+    assert lacks_of("cuda") == (f"{expected}: {EXTRAS['gpu'].command}",)
     assert lacks_of("tensorrt")[0].startswith("provider tensorrt is set, but onnxruntime 1.32.0 is the build")
     assert lacks_of("cpu") == lacks_of("NvTensorRTRTXExecutionProvider") == (), "other builds have others"
 

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ndld_flow import api
+from ndld_flow.base.extras import EXTRAS
 from ndld_flow.records.profile import Layer
 from ndld_flow.report.exports.csv_tables import LAYER_COLUMNS
 from ndld_flow.report.exports.workbook import comparison_workbook, layers_workbook, workbook
@@ -96,5 +97,7 @@ def test_a_comparison_has_a_workbook() -> None:
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("ndld_flow.base.extras.find_spec", lambda _: None)
-    with pytest.raises(api.BackendError, match=r"an Excel workbook needs XlsxWriter: pip install 'ndld-flow\[excel\]'"):
+    with pytest.raises(
+        api.BackendError, match=re.escape(f"an Excel workbook needs XlsxWriter: {EXTRAS['excel'].command}")
+    ):
         api.report(str(a100_exports() / "fp16"), to=tmp_path / "fp16.xlsx")

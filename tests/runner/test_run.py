@@ -15,12 +15,13 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, OutputsError, RequestError
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.events import RunFinished, StepProgressed
+from ndld_flow.runner.events import Event, Notice, RunFinished, StepProgressed
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.store.store import Store
 from tests.support.models import make_cnn, make_ext
 from tests.support.models_run import write_model
 from tests.support.toys import RECIPE, STAMP, make_toy, outcomes, started
+from tests.support.typed_api import run_once
 
 
 def objects(folder: Path) -> list[Path]:
@@ -362,3 +363,25 @@ def test_errors_name_the_step_whose_model_fails_and_no_path_of_the_store(in_fold
     with pytest.raises(RequestError, match=r"step speed: .*model\.onnx of step sanitize fails at run time") as raised:
         api.run("r.yaml")
     assert "objects" not in str(raised.value)
+
+
+def test_two_recipes_of_one_name_get_a_warning(in_folder: Path) -> None:
+    """Not a run again, by whatever path, nor one of the copy that each run's folder has."""
+    toy = make_toy(in_folder)
+
+    def warnings(recipe: Path | str) -> list[str]:
+        events: list[Event] = []
+        run_once(recipe, outputs=toy.folder / "outputs", trust=True, listener=events.append)
+        return [event.text for event in events if isinstance(event, Notice) and event.warning]
+
+    (toy.folder / "sub").mkdir()
+    other = toy.folder / "sub/other.yaml"
+    other.write_text(toy.recipe.read_text().replace("steps/stamp.py", str(toy.folder / "steps/stamp.py")))
+    assert warnings(toy.recipe) == []
+    assert warnings("sub/../toy.yaml") == []
+    copy = next(toy.folder.glob("outputs/runs/toy/2*")) / "recipe.yaml"
+    assert warnings(copy) == []
+    [warning] = warnings(other)
+    assert "toy.yaml" in warning and "sub/other.yaml" in warning
+    toy.recipe.unlink()
+    assert warnings(other) == [], "it was renamed"

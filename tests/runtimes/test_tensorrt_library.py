@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.extras import EngineBackend
+from ndld_flow.base.extras import EXTRAS, EngineBackend
 from ndld_flow.runtimes.tensorrt.library import Library, find_library
 
 OURS = f"3.{sys.version_info.minor}"
@@ -86,12 +86,12 @@ def test_a_child_imports_the_installed_library(tmp_path: Path) -> None:
 
 def test_without_any_library_the_result_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide_installed(monkeypatch, tmp_path)
-    for library, extra in (
-        (find_library("tensorrt"), "ndld-flow[tensorrt]"),
-        (find_library("tensorrt_rtx"), "ndld-flow[rtx]"),
+    for library, command in (
+        (find_library("tensorrt"), EXTRAS["tensorrt"].command),
+        (find_library("tensorrt_rtx"), EXTRAS["rtx"].command),
     ):
         assert not library.found
-        assert extra in library.missing
+        assert command in library.missing
 
 
 def test_tensorrt_is_preferred_to_rtx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_a_library_that_does_not_load_gives_reason_and_remedy(tmp_path: Path, mo
     error = in_child(find_library("tensorrt", place), tmp_path, code)
     assert error.startswith("ndld_flow.base.errors.BackendError: TensorRT does not load (")
     assert reason in error
-    assert "pip install 'ndld-flow[tensorrt]'" in error
+    assert EXTRAS["tensorrt"].command in error
 
 
 def make_archive_of_rtx(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.extras import EXTRAS
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.runner.keys import describe_key
 from ndld_flow.samples.feeds import make_feeds
@@ -127,7 +129,7 @@ def test_text_that_does_not_fit_is_refused(folder: Path) -> None:
 def test_text_needs_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ndld_flow.base.extras.find_spec", lambda name: None)
     Path("tokenizer.json").write_text("{}")
-    with pytest.raises(BackendError, match=r"tokenizer.json needs Tokenizers: pip install 'ndld-flow\[text\]'"):
+    with pytest.raises(BackendError, match=re.escape(f"tokenizer.json needs Tokenizers: {EXTRAS['text'].command}")):
         rows(TEXT)
 
 

@@ -12,7 +12,6 @@ DOCS = ROOT / "docs"
 _FENCE = re.compile(
     r"^(?:<!-- not run: ([^\n]+) -->\n)?( *)```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^\2```$", re.MULTILINE | re.DOTALL
 )
-_SNIPPET = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
 _COMMENT = re.compile(r"\s#\s.*")  # to a shell, the `#` of `sweep-cpu#1` begins no comment
 
 
@@ -39,17 +38,12 @@ class Block:
 
 
 def page_paths() -> list[Path]:
-    """Return the README and all pages that people wrote, in the order of their names."""
-    return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    """Return the pages that people wrote: three of the root, then those of the documentation by name."""
+    return [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(DOCS.rglob("*.md"))]
 
 
 def page_name(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-def page_text(path: Path) -> str:
-    """Return a page with the files that it includes."""
-    return _SNIPPET.sub(lambda match: (ROOT / match[1]).read_text(), path.read_text())
 
 
 def blocks() -> list[Block]:
@@ -57,7 +51,7 @@ def blocks() -> list[Block]:
     return [
         Block(page_name(path), language, title, text, reason)
         for path in page_paths()
-        for reason, _, language, title, text in _FENCE.findall(page_text(path))
+        for reason, _, language, title, text in _FENCE.findall(path.read_text())
     ]
 
 

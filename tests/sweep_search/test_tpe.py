@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import BackendError
+from ndld_flow.base.extras import EXTRAS
 from ndld_flow.sweep_search.search import Direction, SearchOptions, Trial
 from ndld_flow.sweep_search.searches import make_search
 from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space, all_tried
@@ -112,7 +114,7 @@ def test_the_search_follows_the_objective(direction: Direction, low: int, high: 
 
 def test_a_missing_optuna_is_reported_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(BackendError, match=r"`method: tpe` needs Optuna: pip install 'ndld-flow\[tpe\]'"):
+    with pytest.raises(BackendError, match=re.escape(f"`method: tpe` needs Optuna: {EXTRAS['tpe'].command}")):
         make_search(MIXED, SearchOptions("tpe", ONE))
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.extras import TITLES, EngineBackend
+from ndld_flow.base.extras import EXTRAS, TITLES, EngineBackend
 
 _PACKAGES = re.compile(
     r"""(tensorrt(_rtx)?(_cu\d+)?(_bindings|_libs)?(\.libs)?|nvidia(_\w+)?)  # packages
@@ -64,10 +64,11 @@ def unpack_wheel(wheel: Path, target: Path) -> None:
 BACKENDS: tuple[EngineBackend, ...] = ("tensorrt", "tensorrt_rtx")
 """Backends in order of preference."""
 
-INSTALLING: dict[EngineBackend, str] = {
-    "tensorrt": "pip install 'ndld-flow[tensorrt]' (fetched from NVIDIA's own index, pypi.nvidia.com)",
-    "tensorrt_rtx": "pip install 'ndld-flow[rtx]' (Linux x86-64, Windows)",
+_INSTALLED_FROM: dict[EngineBackend, tuple[str, str]] = {
+    "tensorrt": ("tensorrt", "fetched from NVIDIA's own index, pypi.nvidia.com"),
+    "tensorrt_rtx": ("rtx", "Linux x86-64, Windows"),
 }
+"""Extra that brings a library, and where it comes from or runs."""
 
 _DISTRIBUTIONS: dict[EngineBackend, tuple[str, ...]] = {
     "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu11"),
@@ -173,7 +174,7 @@ def find_library(backend: EngineBackend | None, place: Path | None = None) -> Li
                 of_system, others = find_of_system(each)
                 libraries += of_system
                 hints = "".join(f"; {other}" for other in others)
-                missing = f"{TITLES[each]} is not installed: {INSTALLING[each]}{hints}"
+                missing = f"{TITLES[each]} is not installed: {how_to_install(each)}{hints}"
             origin = "installed" if site else "not installed"
             libraries.append(Library(each, "" if missing else version, site, origin, missing))
         return next((library for library in libraries if library.found), libraries[0])
@@ -267,7 +268,7 @@ def _look_up(backend: EngineBackend, site: Path | None) -> tuple[str, Path | Non
     if absent:
         missing = (
             f"{TITLES[backend]} {version} is installed without its parts ({', '.join(absent)}), which the stub on PyPI "
-            f"should have fetched: {INSTALLING[backend]}"
+            f"should have fetched: {how_to_install(backend)}"
         )
     return version, Path(str(known[0].locate_file(""))), missing
 
@@ -322,8 +323,14 @@ def _other_python(what: str, pythons: str) -> str:
     return f"{what} is for Python {pythons}, and this is Python {_OUR_PYTHON}: run ndld-flow with that Python"
 
 
+def how_to_install(backend: EngineBackend) -> str:
+    """Return the command that installs a library, and where it comes from or runs."""
+    extra, remark = _INSTALLED_FROM[backend]
+    return f"{EXTRAS[extra].command} ({remark})"
+
+
 def _not_loading(backend: EngineBackend, reason: str) -> str:
-    advice = f"{INSTALLING[backend]}; `ndld-flow doctor` lists what else is missing"
+    advice = f"{how_to_install(backend)}; `ndld-flow doctor` lists what else is missing"
     return f"{TITLES[backend]} does not load ({reason}): {advice}"
 
 
