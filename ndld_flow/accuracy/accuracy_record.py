@@ -391,7 +391,12 @@ class Criteria:
         slices = output.yardstick.slices
         unseen = () if slices is None else slices.unseen
         bounds = self.bounds_of(output)
-        wrong = (*output.wrong, *_nonfinite(output), *outside(metrics, bounds, places), *failed)
+        beyond = outside(metrics, bounds, places)
+        is_certain = bool(self.rounding) or bool(outside(output.agreement.certain_metrics(), bounds))
+        wrong = (*output.wrong, *_nonfinite(output), *(beyond if is_certain else ()), *failed)
+        undecided = _NO_VALUES if bounds and output.agreement.is_without_values else ""
+        if beyond and not is_certain:
+            undecided = f"{_HARDLY_VARIES}: {beyond[0]}"
         return OutputAgreement(
             output=output.name,
             dtype=output.dtype,
@@ -405,7 +410,7 @@ class Criteria:
             unseen=unseen[:_MOST_UNSEEN],
             unseen_count=len(unseen),
             failed=wrong,
-            undecided=_NO_VALUES if bounds and not wrong and output.agreement.is_without_values else "",
+            undecided="" if wrong else undecided,
         )
 
     @property
@@ -440,6 +445,7 @@ class Criteria:
         return self.by_output.get(output) or self.by_output.get(sequence_of(output))
 
 
+_HARDLY_VARIES = "its values hardly vary on the samples, which do not show the scale of its errors"
 _NO_VALUES = "no value can be compared: all are NaN or infinite in both models, or the output is empty"
 
 

@@ -449,6 +449,11 @@ class Agreement:
         """Return every metric that is defined for the samples added, by name."""
         return self._metrics(self._all, self._slices, self._overlap)
 
+    def certain_metrics(self) -> dict[str, float]:
+        """Return the metrics, those of slices as small as they may be where the reference does not show their scale."""
+        certain = {} if self._slices is None else self._slices.certain_metrics()
+        return {name: certain.get(name, value) for name, value in self.metrics().items()}
+
     def worst_slices(self) -> dict[str, str]:
         """Return metric -> slice, position or class where it is worst; metrics of the whole output are omitted."""
         places = {}

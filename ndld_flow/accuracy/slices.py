@@ -26,7 +26,9 @@ reference, `e = candidate - reference`, both over all samples and in float64.
 In a smooth map (text or no text, for each pixel) rounding moves an edge by a part of a pixel, so `slice_max` and
 `position_rms` leave out half of the reference's range among the eight neighbours of a value.
 
-A slice whose own std is below its floor was *not seen*: the samples do not activate it, so its error is unknown.
+A slice whose own std is below its floor was *not seen*: the samples do not activate it, so its error is unknown. If no
+slice of an output was seen, its values do not show whether small slices share the unit of large ones: an error is only
+certain that is one with n = 1 too.
 
 The floors, the gap and the default bounds were chosen on healthy conversions and planted faults of real models, which
 `tests/benchmarks/bench_accuracy.py` runs and counts.
@@ -94,6 +96,8 @@ class Reference:
     whole: Scale
     features: Scale | None
     """None without a feature axis."""
+    shared: Scale | None
+    """The features' scale if all of them share a unit, where no slice varies enough to show its own; None elsewhere."""
     position_std: Mapping[int, Array]
     """Position axis -> std at each of its indices; empty if there is a feature axis."""
 
@@ -117,10 +121,12 @@ def measure_reference(samples: Callable[[], Iterable[Array]], positions: Collect
     for array in samples():
         for moments in (whole, *([features] if layout.axis is not None else []), *positions.values()):
             moments.add(array)
+    own = None if layout.axis is None else _scale_of(features)
     return Reference(
         layout=layout,
         whole=_scale_of(whole),
-        features=None if layout.axis is None else _scale_of(features),
+        features=own,
+        shared=None if own is None or own.seen.any() else _scale_of(features, are_one=True),
         position_std={axis: np.sqrt(moments.variance) for axis, moments in positions.items()},
     )
 
@@ -227,19 +233,31 @@ def _pick_axis(rough: Mapping[int, float], ones: set[int], *, plane: bool) -> in
 # --- spreads ---
 
 
-def _scale_of(moments: SliceMoments) -> Scale:
-    return _scale(moments.count, moments.mean, moments.variance, (moments.low, moments.high), moments.effective)
+def _scale_of(moments: SliceMoments, *, are_one: bool = False) -> Scale:
+    ends = moments.low, moments.high
+    return _scale(moments.count, moments.mean, moments.variance, ends, moments.effective, are_one=are_one)
 
 
-def _scale(count: Array, mean: Array, variance: Array, ends: tuple[Array, Array], effective: Array) -> Scale:
-    """Return the scale of slices with these numbers of values, means, variances, lowest and highest values."""
+def _scale(
+    count: Array,
+    mean: Array,
+    variance: Array,
+    ends: tuple[Array, Array],
+    effective: Array,
+    *,
+    are_one: bool = False,
+) -> Scale:
+    """Return the scale of slices with these numbers of values, means, variances, lowest and highest values.
+
+    `are_one`: all slices are of one kind, and all values of each count as one.
+    """
     std, rms, width = np.sqrt(variance), np.sqrt(variance + mean**2), ends[1] - ends[0]
     spread, widest, seen = np.zeros_like(std), np.zeros_like(std), np.zeros(len(std), bool)
-    kinds = _kinds(*ends)
+    kinds = np.ones(len(mean), int) if are_one else _kinds(*ends)
     for kind in set(kinds.tolist()):
         mine = kinds == kind
         n, between = float(count[mine].min()), _CONSTANT * mean[mine].std()
-        worth = 1.0 if len(mean[mine]) >= _MANY and std[mine].max() < between else n
+        worth = 1.0 if are_one or (len(mean[mine]) >= _MANY and std[mine].max() < between) else n
         few = mean[mine] if worth < _FEW else np.zeros(1)
         least = max(_UNIT_FLOOR, _KIND_FLOOR / n) if kind == 0 else _OTHER_FLOOR
         share = max(_KIND_FLOOR, 1 / worth)
@@ -330,20 +348,32 @@ class SliceErrors:
         """Return each metric with the slice or position where it is worst."""
         if not self._count.any():
             return {}
-        rms, peak = [self._whole_rms()], [Worst(float(self._largest.max() / self._reference.whole.range[0]))]
-        features = self._reference.features
-        if features is not None:
-            weight = features.spread * (1 + features.effective**-0.5)
-            rms.append(_worst(np.sqrt(self._squares / np.maximum(self._count, 1)) / weight, _CHANNEL))
-            peak.append(_worst(self._largest / features.range, _CHANNEL))
         positions = [Worst(self._worst_sample, "one sample")]
         positions += [
             _worst(self._place_rms(axis, sums), f"index {{}} of axis {axis}") for axis, sums in self._places.items()
         ]
         return {
+            **self._worst_of_slices(self._reference.features),
+            "position_rms": max(positions, key=lambda worst: worst.value),
+        }
+
+    def certain_metrics(self) -> dict[str, float]:
+        """Return the metrics that hold whether or not slices share a unit, where the reference does not show it."""
+        shared = self._reference.shared
+        if shared is None or not self._count.any():
+            return self.metrics()
+        certain = {name: worst.value for name, worst in self._worst_of_slices(shared).items()}
+        return {name: min(value, certain.get(name, value)) for name, value in self.metrics().items()}
+
+    def _worst_of_slices(self, features: Scale | None) -> dict[str, Worst]:
+        rms, peak = [self._whole_rms()], [Worst(float(self._largest.max() / self._reference.whole.range[0]))]
+        if features is not None:
+            weight = features.spread * (1 + features.effective**-0.5)
+            rms.append(_worst(np.sqrt(self._squares / np.maximum(self._count, 1)) / weight, _CHANNEL))
+            peak.append(_worst(self._largest / features.range, _CHANNEL))
+        return {
             "slice_rms": max(rms, key=lambda worst: worst.value),
             "slice_max": max(peak, key=lambda worst: worst.value),
-            "position_rms": max(positions, key=lambda worst: worst.value),
         }
 
     def _whole_rms(self) -> Worst:

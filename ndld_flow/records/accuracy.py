@@ -99,7 +99,9 @@ class OutputAgreement(Record):
     failed: tuple[str, ...] = ()
     """Metrics outside their tolerance, each as a sentence."""
     undecided: str = ""
-    """The reason why its bounds cannot be decided: there is no value to compare. Empty if they are decided."""
+    """The reason why its bounds cannot be decided: no value can be compared, or none shows the scale of errors.
+
+    Empty if they are decided."""
 
 
 def describe_worst_slice(error: float, place: str) -> str:

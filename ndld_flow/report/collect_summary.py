@@ -117,8 +117,8 @@ class AccuracyOutcome:
     """Which of slices, cosine and max abs are known and have no bound."""
     by_rounding: bool
     """The tolerance is what rounding alone does to the reference."""
-    without_values: bool
-    """An output has no value that can be compared."""
+    undecided: str
+    """The reason why the bounds of an output cannot be decided; empty if they are."""
     broken: tuple[str, ...]
     """Bounds that do not hold, each with the value, the limit and the place."""
     checks: int
@@ -344,7 +344,7 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
             if any(metric in output.metrics for output in shown.outputs) and not shown.judges(metric)
         ),
         by_rounding=shown.by_rounding,
-        without_values=any(output.undecided for output in shown.outputs),
+        undecided=next((short_name(output.undecided, 200) for output in shown.outputs if output.undecided), ""),
         broken=_broken(shown),
         checks=len(accuracies),
         checks_passed=len(accuracies) - len(failed),

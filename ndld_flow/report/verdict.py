@@ -133,7 +133,7 @@ def tolerance_words(accuracy: AccuracyOutcome) -> str:
         text = f"within {limit}"
         text += f"; not judged: {', '.join(accuracy.unjudged)}" if accuracy.unjudged else ""
     elif accuracy.outcome == "inconclusive":
-        text = "undecided: no value to compare" if accuracy.without_values else "undecided: the check is weak"
+        text = f"undecided: {accuracy.undecided or 'the check is weak'}"
     else:
         text = f"outside {limit}: {first_of(accuracy.broken, 1)}"
     if accuracy.checks == 1:
