@@ -152,7 +152,7 @@ function drawDistribution(host, profiles, width) {
     tooltip.hide();
   });
   host.replaceChildren(make("figure", { class: "picture" }, svg,
-    make("figcaption", { class: "quiet small" }, "Densities on one scale: equal areas are equal shares of the passes. The box holds the middle half; the line ends at p95.")));
+    make("figcaption", { class: "quiet small" }, "Equal areas are equal shares of the passes; the box holds the middle half, the line ends at p95.")));
 }
 
 /**

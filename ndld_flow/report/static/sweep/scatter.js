@@ -157,7 +157,7 @@ class Scatter {
     this.room.replaceChildren(svg);
     const numbers = front.map(({ row }) => this.data.number[row]);
     this.about.textContent = front.length
-      ? `${front.length === 1 ? "Point" : "Points"} ${numbers.slice(0, 20).join(", ")}${numbers.length > 20 ? ` and ${numbers.length - 20} more` : ""} ${front.length === 1 ? "is" : "are"} on the front: no point that passed is better in one of the two and not worse in the other.`
+      ? `${front.length === 1 ? "Point" : "Points"} ${numbers.slice(0, 20).join(", ")}${numbers.length > 20 ? ` and ${numbers.length - 20} more` : ""} ${front.length === 1 ? "is" : "are"} on the front: no point that passed is better in one and not worse in the other.`
       : "No point that passed has both.";
   }
 
