@@ -11,7 +11,7 @@ import numpy as np
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import milliseconds, seconds
+from ndld_flow.base.quantities import counted, milliseconds, seconds
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.measure.preflight import disturbed, doubts
@@ -256,4 +256,4 @@ def summarize(profile: Profile) -> str:
     if profile.first_step is not None and profile.later_steps is not None:
         first, later = (milliseconds(each.median_ms) for each in (profile.first_step, profile.later_steps))
         summary += f", first step {first}, later steps {later}"
-    return f"{summary}, {len(profile.layers)} layers" if profile.layers else summary
+    return f"{summary}, {counted(len(profile.layers), 'layer')}" if profile.layers else summary

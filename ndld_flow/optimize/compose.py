@@ -30,10 +30,9 @@ SOURCE = "source"
 """The name of the variant that is the model itself."""
 SEARCH_SHARE = 0.5
 """Share of the budget after which no variant starts: the rest is for the proofs."""
-_ROUNDS_SHARE = 0.3
-"""Share of the budget that the alternating passes of a proof may take."""
-_ROUNDS_OF_REST = 0.4
-"""Their share of what is left of it when a proof starts: the rest is for its check and its profiles."""
+_ROUNDS_SHARE = 0.4
+"""Share of what is left of the budget when a proof starts that its alternating passes may take: the rest is for its
+check and its profiles."""
 WORTH_SHARE = 0.1
 """Share of the budget that planted faults may take in a proof, and made samples too."""
 _MADE_PASSES = 40
@@ -294,9 +293,8 @@ class Composer(Subject):
         if self.preset.built_only:
             return [*checked, *base, *speed]
         rounds = ", rounds: 0" if self.preset.remote else ""
-        if self.budget_s is not None:
-            limit_s = min(self.budget_s * _ROUNDS_SHARE, left_s * _ROUNDS_OF_REST)
-            rounds += f", budget: {max(limit_s, 1):.0f} s"
+        if math.isfinite(left_s):
+            rounds += f", budget: {max(left_s * _ROUNDS_SHARE, 1):.0f} s"
         allow = "[versions, batch, inputs]" if variant.speed else "[versions]"
         versus = f"{{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: {allow}{rounds}}}"
         return [*checked, *base, *speed, f"versus: {versus}"]

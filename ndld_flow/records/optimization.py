@@ -314,6 +314,8 @@ class Optimization(Document):
 
     def describe_search(self) -> str:
         """Return the number of variants, the time, and why the search ended."""
-        tried = counted(len(self._decided), "variant")
+        untried = ("not tried", "cannot win")
+        count = sum(each.outcome not in untried and each.name != "source" for each in self.variants)
+        tried = counted(count, "variant")
         of_budget = f" of {seconds(self.budget_s)}" if self.budget_s is not None else ""
         return f"{tried} tried in {seconds(self.wall_s)}{of_budget} ({self.stopped_because})"

@@ -138,15 +138,19 @@ def test_of_equal_models_the_simplest_variant_is_delivered() -> None:
     assert sum(file.size_bytes for file in placed.model_files) == 9, "without the record beside it"
 
 
-def concluded(*variants: TriedVariant) -> str:
-    """Return the line on the gain of a record without one."""
+def record_of(*variants: TriedVariant) -> Optimization:
     return Optimization(
         model="model.onnx", target="onnxruntime", search_samples=8, held_samples=4, random_inputs=False,
         variants=variants, stopped_because="the time limit of 1 s was reached", delivered="source",
         ending=find_ending(variants, faster=False), runtime="onnxruntime", digest="d", size_bytes=2, source_bytes=2,
         file="m.onnx", recipe="r.yaml", command="ndld-flow run r",
         run="r/1", started_at=datetime(2026, 11, 27, tzinfo=UTC), wall_s=60.0,
-    ).conclude()[1]  # fmt: skip
+    )  # fmt: skip
+
+
+def concluded(*variants: TriedVariant) -> str:
+    """Return the line on the gain of a record without one."""
+    return record_of(*variants).conclude()[1]
 
 
 def variant_with(name: str, outcome: VariantOutcome) -> TriedVariant:
@@ -165,6 +169,12 @@ def test_nothing_pays_only_if_everything_was_tried() -> None:
         assert "the time limit of 1 s" in some
     for known in ((source,), ()):
         assert concluded(*known, variant_with("INT8", "not tried")).startswith("Not decided")
+
+
+def test_a_variant_that_was_raced_and_not_proved_was_tried() -> None:
+    outcomes: tuple[VariantOutcome, ...] = ("not proved", "not tried", "cannot win", "failed")
+    found = record_of(*(variant_with(outcome, outcome) for outcome in outcomes), variant_with("source", "delivered"))
+    assert found.describe_search().startswith("2 variants tried")
 
 
 def test_variants_that_the_search_did_not_reach_are_listed(in_folder: Path) -> None:
