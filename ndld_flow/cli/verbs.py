@@ -1,6 +1,6 @@
-"""The words that the command line knows, found by their files, which are not imported.
+"""The verbs of the command line, found by their files, which are not imported for it.
 
-A file of `ndld_flow/verbs/` is named as its verb, and begins with its help. A step that reads a model is a word too.
+A file of `ndld_flow/verbs/` has the name of its verb, and begins with its help. Steps that read a model are verbs too.
 """
 
 from __future__ import annotations
