@@ -34,20 +34,7 @@ from ndld_flow.machine.operator_libraries import using_libraries
 from ndld_flow.machine.reuse import Reuse
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.measurement import Metric
-from ndld_flow.store.kinds import (
-    AccuracyDocument,
-    ActivationsDocument,
-    Artifact,
-    ComparisonDocument,
-    CppProject,
-    Engine,
-    ImagesDocument,
-    LintDocument,
-    Onnx,
-    PrecisionDocument,
-    ProfileDocument,
-    TorchModule,
-)
+from ndld_flow.store.kinds import Artifact
 
 if TYPE_CHECKING:
     import logging
@@ -55,22 +42,11 @@ if TYPE_CHECKING:
     from ndld_flow.records.model_diff import GraphChange
 
 __all__ = [
-    "AccuracyDocument",
-    "ActivationsDocument",
-    "Artifact",
-    "ComparisonDocument",
     "Context",
-    "CppProject",
     "DataFile",
-    "Engine",
     "Foresight",
     "Held",
-    "ImagesDocument",
-    "LintDocument",
     "Metric",
-    "Onnx",
-    "PrecisionDocument",
-    "ProfileDocument",
     "Reads",
     "Result",
     "Returns",
@@ -78,7 +54,6 @@ __all__ = [
     "RunsCode",
     "SampleData",
     "Step",
-    "TorchModule",
     "Turn",
     "metrics",
 ]

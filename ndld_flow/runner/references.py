@@ -89,7 +89,7 @@ def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
         path = Path(reference)
         profile = read_profile(path)
         label = path.name or path.resolve().name
-        if label in ("profile.json", "build.json"):
+        if label in (Profile.file_name, Build.file_name):
             label = path.resolve().parent.name
         return FoundSubject(reference, recognize(path) or "profile", label, (FoundProfile("", profile),))
     head, colon, step = reference.rpartition(":")

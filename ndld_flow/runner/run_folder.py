@@ -337,7 +337,7 @@ def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile
         "trace.json": lambda: chrome_trace(_labelled(comparison, profiles)),
     }
     notes: list[str] = []
-    write_text_atomically(folder / "comparison.json", comparison.to_json())
+    write_text_atomically(folder / comparison.file_name, comparison.to_json())
     for name, text in texts.items():
         with noting(name, notes):
             write_text_atomically(folder / name, text())

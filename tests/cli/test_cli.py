@@ -304,7 +304,7 @@ def test_a_run_during_gc_keeps_its_results(in_folder: Path, monkeypatch: pytest.
 WAIT = """
 import time
 from pathlib import Path
-from ndld_flow.step import Context, Onnx, Result, Step
+from ndld_flow.plugin import Context, Onnx, Result, Step
 
 class Wait(Step[Onnx, Onnx]):
     \"\"\"Copy a model when told to.\"\"\"

@@ -28,7 +28,7 @@ WEIGH = '''
 from pathlib import Path
 import os
 
-from ndld_flow.step import Context, Onnx, Result, Reuse, Step, Turn
+from ndld_flow.plugin import Context, Onnx, Result, Reuse, Step, Turn
 
 
 class Stamp(Step[Onnx, Onnx]):
@@ -80,7 +80,7 @@ DYE = '''
 
 from pathlib import Path
 
-from ndld_flow.step import Context, Onnx, Result, Step
+from ndld_flow.plugin import Context, Onnx, Result, Step
 
 
 class Dye(Step[Onnx, Onnx]):

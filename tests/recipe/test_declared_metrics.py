@@ -180,7 +180,7 @@ def test_quantities_have_no_other_attributes() -> None:
 
 STEP = """
 from pathlib import Path
-from ndld_flow.step import Context, Onnx, Result, Step, metrics
+from ndld_flow.plugin import Context, Onnx, Result, Step, metrics
 
 class Score(Step[Onnx, Onnx]):
     '''Score.'''

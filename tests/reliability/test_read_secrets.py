@@ -23,7 +23,7 @@ import shutil, warnings
 from datetime import timedelta
 from pathlib import Path
 from ndld_flow.base.errors import RequestError
-from ndld_flow.step import Context, Onnx, Result, Step
+from ndld_flow.plugin import Context, Onnx, Result, Step
 from ndld_flow.base.settings import Settings
 
 class Inner(Settings):

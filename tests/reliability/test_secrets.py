@@ -30,7 +30,7 @@ TALKS = """
 import shutil, warnings
 from pathlib import Path
 from ndld_flow.base.errors import RequestError
-from ndld_flow.step import Context, Onnx, Result, Step
+from ndld_flow.plugin import Context, Onnx, Result, Step
 
 class Talks(Step[Onnx, Onnx]):
     \"""Tells where its model is from, by every way that a step has.\"""

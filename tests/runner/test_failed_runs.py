@@ -30,7 +30,7 @@ import signal
 import time
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.step import Context, Onnx, Result, Step
+from ndld_flow.plugin import Context, Onnx, Result, Step
 
 
 class Falter(Step[Onnx, Onnx]):

@@ -22,7 +22,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from ndld_flow.step import Context, DataFile, Foresight, Onnx, Reads, Result, Reuse, RunsCode, Step
+from ndld_flow.plugin import Context, DataFile, Foresight, Onnx, Reads, Result, Reuse, RunsCode, Step
 
 
 class Stamp(Step[Onnx, Onnx]):

@@ -96,7 +96,7 @@ def test_fixing_shapes_is_reused_when_pictures_change(pictures: Path) -> None:
 
 READS = '''
 from pathlib import Path
-from ndld_flow.step import Context, Onnx, Result, Step
+from ndld_flow.plugin import Context, Onnx, Result, Step
 
 
 class Reads(Step[Onnx, Onnx]):

@@ -26,7 +26,7 @@ from tests.support.toys import Toy, make_toy, started
 STEP = '''
 from pathlib import Path
 %s
-from ndld_flow.step import Context, Onnx, Result, Step
+from ndld_flow.plugin import Context, Onnx, Result, Step
 
 
 class Word(Step[Onnx, Onnx]):

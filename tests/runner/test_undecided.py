@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Profile, ProfileRun
-from ndld_flow.step import Context, Onnx, ProfileDocument, Result, Step
+from ndld_flow.plugin import Context, Onnx, ProfileDocument, Result, Step
 
 MACHINE = Machine(system="", architecture="", cpu="another", cpu_count=1, memory_bytes=1)
 

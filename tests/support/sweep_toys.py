@@ -28,7 +28,7 @@ from pathlib import Path
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.records.measurement import Metric
-from ndld_flow.step import Context, Onnx, Result, Step
+from ndld_flow.plugin import Context, Onnx, Result, Step
 
 
 class Dye(Step[Onnx, Onnx]):
@@ -74,7 +74,7 @@ from pathlib import Path
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.records.measurement import Metric
-from ndld_flow.step import Context, Onnx, Result, Reuse, Step, Turn
+from ndld_flow.plugin import Context, Onnx, Result, Reuse, Step, Turn
 
 
 class Gauge(Step[Onnx, Onnx]):

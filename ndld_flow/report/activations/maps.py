@@ -19,9 +19,6 @@ from ndld_flow.base.text import short_name
 from ndld_flow.records.activations import ActivationMap, Activations, CapturedTensor
 from ndld_flow.records.run_folder import read_record
 
-ACTIVATIONS_RECORD = "activations.json"
-"""File name of the document."""
-
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PICTURE_BYTES = 2**21
 """Maximum size of a picture; inputs of models are small."""
@@ -34,7 +31,7 @@ def read_activations(folder: Path) -> Activations:
     """
     return read_record(
         Activations,
-        folder / ACTIVATIONS_RECORD,
+        folder / Activations.file_name,
         absent="contains no activations",
         give="Give the folder of an inspect_activations step.",
         unreadable="is not a document of activations",

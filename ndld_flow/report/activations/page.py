@@ -16,7 +16,7 @@ from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.run_folder import STORED
-from ndld_flow.report.activations.maps import ACTIVATIONS_RECORD, PackedMaps, pack_maps, read_activations
+from ndld_flow.report.activations.maps import PackedMaps, pack_maps, read_activations
 from ndld_flow.report.activations.payload import activations_payload
 from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.page_data import ActivationsPayload
@@ -285,7 +285,7 @@ def draw_activations(folder: Path, kept: Path | None = None) -> Path:
     Raises a `RequestError` if there is no readable document, and an `OutputsError` if the page cannot be
     written.
     """
-    here = (folder / ACTIVATIONS_RECORD).is_file()
+    here = (folder / Activations.file_name).is_file()
     source = kept or (folder if here else folder / STORED)
     record = read_activations(source)
     with paused_garbage_collection():
