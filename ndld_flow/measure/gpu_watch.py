@@ -19,6 +19,9 @@ from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.runtimes.protocol import Timing
 
 PERIOD_S = 0.05
+_NO_THROTTLING = 0x1 | 0x2 | 0x10 | 0x100
+"""Reasons of NVML for a lower clock that are no throttling: idle, application clocks, GPUs that boost together, the
+display's clock."""
 _UNITS = {"busy_percent": "% of the time with a kernel running", "sm_mhz": "MHz", "power_w": "W"}
 
 
@@ -57,6 +60,9 @@ class GpuSamples:
             for name, unit in _UNITS.items()
             if isinstance(quantity := summary.get(name), dict)
         ]
+        throttled = summary.get("throttled")
+        if isinstance(throttled, dict) and throttled["max"]:
+            values.append(f"throttled by heat or power {'all' if throttled['min'] else 'some'} of the time")
         return (
             f"GPU during the measurement: {', '.join(values)} "
             f"(medians of {summary['samples']} samples by NVML; "
@@ -107,6 +113,7 @@ def _readers(nvml: Any, handle: Any) -> dict[str, Callable[[], float]]:  # noqa:
         "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
         "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
         "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        "throttled": lambda: bool(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle) & ~_NO_THROTTLING),
         "celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         "pcie_sent_kb_per_s": lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES),
         "pcie_received_kb_per_s": lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES),

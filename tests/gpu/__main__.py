@@ -21,7 +21,7 @@ import pytest
 
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.gpu_state import visible_gpus
-from ndld_flow.machine.versions import read_version
+from ndld_flow.machine.installed import find_version
 
 LIMIT_S, ONE_TEST_S = 480, 100
 """The whole, and the longest test, which may begin at the last moment at which one does."""
@@ -65,6 +65,9 @@ class Recorder:
 
 def write_markdown(result: dict[str, Any], tests: list[Test]) -> Iterator[str]:
     """Yield the lines of the page."""
+    if all(test.outcome == "skipped" for test in tests):
+        yield "Nothing ran on a GPU: every test was skipped, for the reason beside it."
+        yield ""
     gpus = ", ".join(result["machine"]["gpus"]) or "no NVIDIA GPU"
     counts = [f"{sum(test.outcome == each for test in tests)} {each}" for each in ("passed", "failed", "skipped")]
     yield f"{result['date']}: {gpus}, driver {result['machine']['driver'] or 'none'}; {', '.join(counts)}"
@@ -90,13 +93,15 @@ def main(folder: Path, *arguments: str) -> int:
         "machine": describe_machine().model_dump(mode="json"),
         "gpus": [asdict(gpu) for gpu in after],
         "settings": ("unchanged" if before == after else "CHANGED") if after else "none were read",
-        "versions": {name: found for name in LIBRARIES if (found := read_version(name))},
+        "versions": {name: found for name in LIBRARIES if (found := find_version(name))},
         "seconds": round(time.monotonic() - started, 1),
         "tests": [asdict(test) for test in tests],
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "gpu.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (folder / "gpu.md").write_text("".join(f"{line}\n" for line in write_markdown(result, tests)), encoding="utf-8")
+    page = [*write_markdown(result, tests)]
+    (folder / "gpu.md").write_text("".join(f"{line}\n" for line in page), encoding="utf-8")
+    print(*page[: page.index("| test | result | seconds | figures or reason |")], sep="\n")
     return int(code != 0 or before != after)
 
 

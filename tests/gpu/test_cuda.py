@@ -16,7 +16,7 @@ from ndld_flow.base.errors import BackendError
 from ndld_flow.machine.gpu_state import visible_gpus
 from ndld_flow.measure.gpu_watch import sampled_gpu
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import TO_DEVICE, TO_HOST, CudaRuntime, open_cuda_runtime
-from tests.support.gpu_machine import require_cuda_runtime, require_gpu
+from tests.support.gpu_machine import mig_instances, require_cuda_runtime, require_gpu
 
 pytestmark = pytest.mark.gpu
 
@@ -99,19 +99,55 @@ def test_nvml_samples_the_gpu(record_property: Record) -> None:
     summary = samples.within([(began, time.monotonic())])
     assert not samples.missing
     assert len(samples.read) >= 5
-    assert {"busy_percent", "sm_mhz", "memory_used_bytes"} <= summary.keys()
+    assert {"busy_percent", "sm_mhz", "memory_used_bytes", "throttled"} <= summary.keys()
+    record_property("throttled", samples.describe(summary).count("throttled"))
     record_property("samples per second", len(samples.read))
+
+
+SEEN = """
+from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import open_cuda_runtime
+from ndld_flow.machine.gpu_state import visible_gpus
+cuda = open_cuda_runtime()
+print(cuda.count_devices()[0], *(gpu.uuid for gpu in visible_gpus()))
+cuda.select(0, spin=True)
+print(cuda.read_memory().total_bytes)
+try:
+    import pynvml
+except ImportError:
+    print("nvidia-ml-py is missing")
+else:
+    from ndld_flow.measure.gpu_clocks import find_in_nvml
+    pynvml.nvmlInit()
+    print(pynvml.nvmlDeviceGetUUID(find_in_nvml(pynvml, 0)))
+"""
+
+
+def see_alone(uuid: str) -> tuple[str, int, str]:
+    """Number and names of what a process sees to which only this GPU is visible, its memory, and its name in NVML."""
+    seen = {**os.environ, "CUDA_VISIBLE_DEVICES": uuid}
+    done = subprocess.run([sys.executable, "-c", SEEN], env=seen, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    names, memory, in_nvml = done.stdout.splitlines()
+    return names, int(memory), in_nvml
 
 
 def test_a_gpu_is_selected_by_its_uuid() -> None:
     """By CUDA and NVML alike: the last GPU, which is another than the first where there are several."""
     require_cuda_runtime()
     uuid = visible_gpus()[-1].uuid
-    program = (
-        "from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import open_cuda_runtime\n"
-        "from ndld_flow.machine.gpu_state import visible_gpus\n"
-        "print(open_cuda_runtime().count_devices()[0], *(gpu.uuid for gpu in visible_gpus()))"
-    )
-    seen = {**os.environ, "CUDA_VISIBLE_DEVICES": uuid}
-    done = subprocess.run([sys.executable, "-c", program], env=seen, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1", uuid]
+    if uuid.startswith("MIG-") or visible_gpus()[-1].mig == "on":
+        pytest.skip("the GPU is partitioned (MIG): its instances are selected, not itself")
+    names, _, in_nvml = see_alone(uuid)
+    assert names == f"1 {uuid}"
+    assert in_nvml in (uuid, "nvidia-ml-py is missing")
+
+
+def test_an_instance_of_a_partitioned_gpu_is_selected_by_its_uuid(record_property: Record) -> None:
+    require_cuda_runtime()
+    instances = mig_instances()
+    if not instances:
+        pytest.skip("no GPU here is partitioned (MIG)")
+    names, memory, in_nvml = see_alone(instances[-1])
+    assert names == f"1 {instances[-1]}"
+    assert in_nvml in (instances[-1], "nvidia-ml-py is missing")
+    record_property("memory in GiB", round(memory / 2**30, 1))

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.extras import EngineBackend
+from ndld_flow.machine.description import describe_machine
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
@@ -21,8 +28,10 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
+from ndld_flow.runner.executors.ssh.connection import SSH_VARIABLE
 from tests.support.gpu_machine import require_clocks, require_engines, require_gpu, require_provider
 from tests.support.models import make_cnn
+from tests.support.ssh_servers import REASON, available, serving
 
 pytestmark = pytest.mark.gpu
 
@@ -40,11 +49,11 @@ class Bench:
 
     folder: Path
 
-    def run(self, steps: Steps, *, force: Sequence[str] = ()) -> Path:
-        """The folder of a run that passed."""
-        recipe = {"name": "gpu", "model": "model.onnx", "inputs": BATCH, "steps": steps}
-        (self.folder / "gpu.yaml").write_text(json.dumps(recipe))  # JSON is YAML
-        done = api.run(self.folder / "gpu.yaml", outputs=self.folder / "outputs", force=force)
+    def run(self, steps: Steps, *, force: Sequence[str] = (), **recipe: Any) -> Path:
+        """The folder of a run that passed; `recipe` has other keys of the recipe."""
+        whole = {"name": "gpu", "model": "model.onnx", "inputs": BATCH, "steps": steps, **recipe}
+        (self.folder / "gpu.yaml").write_text(json.dumps(whole))  # JSON is YAML
+        done = api.run(self.folder / "gpu.yaml", outputs=self.folder / "outputs", force=force, trust=True)
         assert done.passed, done.verdict
         return Path(done.folder)
 
@@ -199,6 +208,7 @@ def test_each_way_to_run_an_engine(bench: Bench, backend: EngineBackend) -> None
         "captured": {"cuda_graph": True},
         "side_by_side": {"streams": 2},
         "copied": {"transfers": True},
+        "queued": {"queue": 1},
         "sleeping": {"spin_wait": False},
         "watched": {"sample_gpu": True},
     }
@@ -284,6 +294,21 @@ def test_layers_of_a_marked_engine_are_compared(bench: Bench, backend: EngineBac
     assert all(layer.metrics["cosine"] > 0.999 for layer in accuracy.layers)
     assert accuracy.layers_built is not None
     assert accuracy.layers_built.name == "marked"
+
+
+@both_backends
+@pytest.mark.parametrize("debug_tensors", ["unfused", ["Conv_*"]], ids=["unfused", "named"])
+def test_layers_of_the_engine_itself_are_compared(
+    bench: Bench, backend: EngineBackend, debug_tensors: str | list[str], record_property: Callable[[str, object], None]
+) -> None:
+    require_engines(backend)
+    engine = {**engine_steps(backend)["engine"], "debug_tensors": debug_tensors}
+    check = engine_check(backend, layers=True, layers_engine="engine")
+    accuracy = read_accuracy(bench.run({"engine": engine, "agree": check}))
+    if debug_tensors != "unfused":
+        assert [layer.node for layer in accuracy.layers] == ["Conv_0", "Conv_4", "Conv_8", "Conv_20"]
+    assert all(layer.metrics["cosine"] > 0.999 for layer in accuracy.layers)
+    record_property("layers compared", len(accuracy.layers))
 
 
 @both_backends
@@ -380,3 +405,83 @@ def test_clocks_are_locked_while_measuring_and_unlocked_after(bench: Bench, back
     assert "locked_clocks" not in free
     assert "gpu_samples" in locked
     assert "gpu_samples" in free
+
+
+def compare_work(
+    bench: Bench, size: int, layers: tuple[int, int], settings: Mapping[str, Any]
+) -> tuple[str, str, float]:
+    """The verdicts on the same model twice and on one with more layers, and the ratio of the times of the two.
+
+    Of engines these are the times on the GPU, else latencies. `settings` are those of `profile`.
+    """
+    for name, count in zip(("model", "more"), layers, strict=True):
+        make_layers(bench.folder / f"{name}.onnx", size, count)
+    measured = {"step": "profile", "layer_passes": 0, "runs": 3, "duration": 300, **settings}
+    steps: dict[str, dict[str, Any]] = {}
+    for name, model in {"one": "source", "two": "source", "three": "more"}.items():
+        steps[name] = {**measured, "from": model}
+        if "backend" in settings:
+            engine = f"engine_{model}"
+            steps = {engine: {"step": "build_engine", "backend": settings["backend"], "from": model}, **steps}
+            steps[name]["engine"] = engine
+    for name, slower in {"same": "two", "slower": "three"}.items():
+        steps[name] = {"step": "compare_profiles", "base": "one", "from": slower, "gates": [], "when_undecided": "pass"}
+    run = bench.run(steps, models={"more": "more.onnx"}, inputs={})
+    verdicts = []
+    for name in ("same", "slower"):
+        (compared,) = read_document(Comparison, run / name / "comparison.json").profiles
+        verdicts.append(compared.deciding[0].verdict)
+    times = [
+        median([ms for each in read_measured(run, name).runs for ms in (each.compute_ms or each.latency_ms)])
+        for name in ("one", "three")
+    ]
+    return verdicts[0], verdicts[1], times[1] / times[0]
+
+
+def make_layers(path: Path, size: int, count: int) -> None:
+    """Write a chain of equal matrix products, which no runtime can join."""
+    weights = numpy_helper.from_array(np.eye(size, dtype=np.float32) * np.float32(1.5), "w")
+    nodes, name = [], "x"
+    for index in range(count):
+        nodes.append(helper.make_node("MatMul", [name, "w"], [f"m{index}"]))
+        name = "y" if index == count - 1 else f"t{index}"
+        nodes.append(helper.make_node("Tanh", [f"m{index}"], [name]))
+    x, y = (helper.make_tensor_value_info(each, TensorProto.FLOAT, [size, size]) for each in ("x", "y"))
+    graph = helper.make_graph(nodes, "layers", [x], [y], [weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+
+
+@pytest.mark.parametrize("runtime", ["cuda", "tensorrt", "tensorrt_rtx"])
+def test_ten_percent_more_work_is_slower_and_the_same_is_not(
+    bench: Bench, runtime: Any, record_property: Callable[[str, object], None]
+) -> None:
+    if runtime == "cuda":
+        require_provider(runtime)
+        settings = {"provider": runtime}
+    else:
+        require_engines(runtime)
+        settings = {"backend": runtime}
+    same, slower, ratio = compare_work(bench, 2048, (20, 22), settings)
+    record_property("times as long", round(ratio, 3))
+    assert same != "regressed"
+    assert slower == "regressed"
+    assert 1.05 < ratio < 1.15
+
+
+def profile_near(bench: Bench, monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, Any]) -> Profile:
+    """The profile of a step on a target by SSH, which is this machine with another home."""
+    if not available():
+        pytest.skip(REASON)
+    found = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES") if name in os.environ}
+    with serving(bench.folder / "network", "near", environment=found) as network:
+        monkeypatch.setenv(SSH_VARIABLE, network.command)
+        target = {"host": "ssh://near", "python": sys.executable}
+        speed = {"step": "profile", "from": "source", "on": "near", **QUICK, **settings}
+        return read_measured(bench.run({"speed": speed}, targets={"near": target}))
+
+
+def test_a_target_by_ssh_measures_on_its_gpu(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = require_provider("cuda")
+    profile = profile_near(bench, monkeypatch, {"provider": "cuda"})
+    assert profile.providers[0] == provider
+    assert [*profile.machine.gpus] == [*describe_machine().gpus]

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.gpu.test_recipes import Bench, compare_work, profile_near
 from tests.support.cuda_standin import compile_cudart
+from tests.support.gpu_machine import mig_instances
+from tests.support.models import make_cnn
 
 ROOT = Path(__file__).parents[2]
 HAS_GPU = Path("/dev/nvidiactl").exists()
@@ -43,6 +46,7 @@ def test_it_skips_with_the_reason_without_a_gpu(tmp_path: Path) -> None:
     assert {test["outcome"] for test in tests.values()} == {"skipped"}
     assert all("no GPU" in str(test["reason"]) for test in tests.values())
     assert "settings of the GPU: none were read" in page
+    assert page.startswith("Nothing ran on a GPU: ")
 
 
 def test_it_keeps_figures_failures_and_reasons(tmp_path: Path) -> None:
@@ -70,3 +74,26 @@ def test_the_tests_of_the_runtime_library_pass_where_it_works(tmp_path: Path, mo
     )
     assert {test["outcome"] for test in tests.values()} == {"passed"}, tests
     assert (code, len(tests)) == (0, 3)
+
+
+def test_ten_percent_and_a_target_are_tested_as_on_a_gpu(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, where the difference must be large enough for a busy machine."""
+    make_cnn(in_folder / "model.onnx")
+    profile = profile_near(Bench(in_folder), monkeypatch, {"threads": 1})
+    assert profile.latency.median_ms > 0
+    same, slower, ratio = compare_work(Bench(in_folder), 128, (4, 16), {"threads": 1})
+    assert same != "regressed"
+    assert (slower, ratio > 2) == ("regressed", True)
+
+
+def test_instances_of_partitioned_gpus_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f)
+  MIG 3g.20gb     Device  0: (UUID: MIG-c7384736-a75d-5afc-978f-d2f1294409fd)
+  MIG 1g.5gb      Device  1: (UUID: MIG-GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f/7/0)"""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert mig_instances() == []
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nwhile read line; do echo \"$line\"; done <<'E'\n{listed}\nE\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    assert mig_instances() == [
+        "MIG-c7384736-a75d-5afc-978f-d2f1294409fd", "MIG-GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f/7/0"
+    ]  # fmt: skip

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import cycle
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -213,6 +214,9 @@ class FakeNvml(ModuleType):
     class NVMLError(Exception):
         pass
 
+    reasons = cycle([0x1, 0x4 | 0x1])
+    """Idle; and the limit of its power."""
+
     class Rates:
         gpu, memory, used = 93, 41, 2**30
 
@@ -239,6 +243,9 @@ class FakeNvml(ModuleType):
     def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
         raise self.NVMLError("Not Supported")
 
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
+        return next(self.reasons)
+
     def nvmlDeviceGetPcieThroughput(self, handle: int, kind: int) -> int:
         return 100 + kind
 
@@ -255,7 +262,8 @@ def test_the_gpu_is_sampled_during_the_passes(monkeypatch: pytest.MonkeyPatch) -
     assert everything["pcie_received_kb_per_s"] == {"median": 101.0, "min": 101.0, "max": 101.0}
     assert "celsius" not in everything
     result = samples.describe(everything)
-    assert "93 % of the time with a kernel running, 1,410 MHz, 68 W (medians of" in result
+    assert "93 % of the time with a kernel running, 1,410 MHz, 68 W, " in result
+    assert "throttled by heat or power some of the time" in result
     assert "counters" in result
     before = samples.within([(began - 2, began - 1)])
     assert before == {"samples": 0}

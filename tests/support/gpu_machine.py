@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from functools import cache
 
 import pytest
@@ -61,6 +63,15 @@ def require_clocks() -> None:
     clocks = _gpu_trials()["gpu clocks"]
     if not clocks.works:
         pytest.skip(clocks.found)
+
+
+def mig_instances() -> list[str]:
+    """The UUIDs of the instances of partitioned GPUs; empty without any, or without `nvidia-smi`."""
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=30)
+    except OSError:
+        return []
+    return re.findall(r"UUID: (MIG-[\w/-]+)\)", listed.stdout)
 
 
 @cache
