@@ -45,8 +45,8 @@ from ndld_flow.profiles.read.engine_layers import read_engine_info
 from ndld_flow.profiles.read.tensorrt_profile import join_layers
 from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
 from ndld_flow.records.engine_lock import EngineLock, LockedRequest
-from ndld_flow.runtimes.tensorrt.build_log import BuildLog, join_reasons, make_logger, make_monitor
-from ndld_flow.runtimes.tensorrt.library import Bindings, Bound, import_bindings
+from ndld_flow.runtimes.tensorrt.build_log import BuildLog, join_reasons, make_monitor
+from ndld_flow.runtimes.tensorrt.library import Bindings, Bound, import_bindings, make_logger
 from ndld_flow.runtimes.tensorrt.plugin_libraries import load_plugins
 from ndld_flow.runtimes.tensorrt.release_names import names_of_bindings
 from ndld_flow.store.digest import digest_file
@@ -131,7 +131,7 @@ def _begin(request: BuildRequest, progress: ReportProgress) -> _Building:
 
 def _prepare(building: _Building) -> _Ready:
     trt, request, settings = building.trt, building.request, building.request.settings
-    logger = make_logger(trt, building.log)
+    logger = make_logger(trt, building.log.take)
     builder = _make_builder(building, logger)
     load_plugins(trt, logger, builder, settings.plugins)
     requested = requested_precisions(request.model)

@@ -99,19 +99,6 @@ class BuildLog:
         return BuildMemory(build_peak_bytes=build_peak_bytes, **self._memory)
 
 
-def make_logger(trt: Bindings, log: BuildLog) -> Bound:
-    """Return an ILogger of these bindings that writes every line to `log`."""
-
-    class Logger(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-
-        def log(self, severity: Bound, message: str) -> None:
-            log.take(severity.name, message)
-
-    return Logger()
-
-
 def make_monitor(trt: Bindings, report: ReportProgress) -> Bound:
     """Return an IProgressMonitor of these bindings that reports the builder's progress."""
 

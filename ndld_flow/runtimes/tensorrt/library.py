@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import distributions
@@ -21,6 +21,11 @@ from typing import Any
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EXTRAS, TITLES, EngineBackend
+
+Bindings = Any
+"""The module `tensorrt` or `tensorrt_rtx`."""
+Bound = Any
+"""An object of such a module: an IBuilderConfig, an ILayer, ..."""
 
 _PACKAGES = re.compile(
     r"""(tensorrt(_rtx)?(_cu\d+)?(_bindings|_libs)?(\.libs)?|nvidia(_\w+)?)  # packages
@@ -238,6 +243,19 @@ def import_bindings(backend: EngineBackend) -> Any:  # noqa: ANN401  # a module 
     return module
 
 
+def make_logger(trt: Bindings, take: Callable[[str, str], None]) -> Bound:
+    """Return an ILogger of these bindings that gives each message to `take`, with the name of its severity."""
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)  # the bindings require this explicit call
+
+        def log(self, severity: Bound, message: str) -> None:
+            take(severity.name, message)
+
+    return Logger()
+
+
 def _find_in(place: Path, backend: EngineBackend) -> Library | None:
     if wheels := sorted((place / "python").glob(f"{backend}-*.whl")):
         return _find_in_archive(place, backend, wheels)
@@ -332,9 +350,3 @@ def how_to_install(backend: EngineBackend) -> str:
 def _not_loading(backend: EngineBackend, reason: str) -> str:
     advice = f"{how_to_install(backend)}; `ndld-flow doctor` lists what else is missing"
     return f"{TITLES[backend]} does not load ({reason}): {advice}"
-
-
-Bindings = Any
-"""The module `tensorrt` or `tensorrt_rtx`."""
-Bound = Any
-"""An object of such a module: an IBuilderConfig, an ILayer, ..."""

@@ -18,7 +18,7 @@ from typing import Any, cast
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.extras import TITLES, EngineBackend
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import TO_DEVICE, TO_HOST, CudaRuntime, open_cuda_runtime
-from ndld_flow.runtimes.tensorrt.library import import_bindings
+from ndld_flow.runtimes.tensorrt.library import import_bindings, make_logger
 from ndld_flow.runtimes.tensorrt.probe import ANSWERS, GPU, Probe
 
 _DRIVER = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
@@ -83,7 +83,11 @@ class _Engines:
 
     def __init__(self, backend: EngineBackend, bindings: Any) -> None:  # noqa: ANN401  # a module without stubs
         self.title, self.bindings, self.errors = TITLES[backend], bindings, list[str]()
-        self.logger = _make_logger(bindings, self.errors)
+        self.logger = make_logger(bindings, self._take)
+
+    def _take(self, severity: str, message: str) -> None:
+        if severity in _SEVERE:
+            self.errors.append(message)
 
     def build_ahead(self) -> str:
         """Build for every compute capability that the release knows, all at once."""
@@ -164,18 +168,6 @@ class _Engines:
             f"{self.title} {what}: {reason or 'it reports no reason'}",
             _CHECK_DRIVER if "cuda" in reason.lower() else "",
         )
-
-
-def _make_logger(bindings: Any, errors: list[str]) -> Any:  # noqa: ANN401
-    class Logger(bindings.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            bindings.ILogger.__init__(self)
-
-        def log(self, severity: Any, message: str) -> None:  # noqa: ANN401
-            if severity.name in _SEVERE:
-                errors.append(message)
-
-    return Logger()
 
 
 def _describe_gpus() -> str:

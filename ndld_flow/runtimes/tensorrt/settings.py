@@ -147,6 +147,13 @@ class TensorrtSettings(RuntimeSettings):
             yield describe_missing_gpu(self.backend)
 
 
+_HOW_IT_RUNS = {
+    *("backend", "gpu", "weight_streaming_budget", "optimization_profile"),
+    *("streams", "queue", "cuda_graph", "transfers", "spin_wait"),
+}
+"""Settings that are those of the session."""
+
+
 def describe_missing_gpu(backend: EngineBackend) -> str:
     """Return why an engine does not run on a machine without a GPU, and the remedies."""
     return (
@@ -182,7 +189,7 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
     without_weights = build is not None and build.options.get("weights") == "strip"
     profiles = () if build is None else build.profiles
     return EngineRequest(
-        backend=settings.backend,
+        **settings.model_dump(include=_HOW_IT_RUNS),
         engine=file.absolute(),
         model=weights,
         inputs=model_inputs(model.path),
@@ -198,14 +205,6 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
         lean_runtime=None if settings.lean_runtime is None else settings.lean_runtime.absolute(),
         runtime_cache=None if settings.runtime_cache is None else settings.runtime_cache.absolute(),
         dla_core=_built_core(build) if settings.dla_core is None else settings.dla_core,
-        weight_streaming_budget=settings.weight_streaming_budget,
-        gpu=settings.gpu,
-        optimization_profile=settings.optimization_profile,
-        streams=settings.streams,
-        queue=settings.queue,
-        cuda_graph=settings.cuda_graph,
-        transfers=settings.transfers,
-        spin_wait=settings.spin_wait,
         installation=provide_library(library, lambda _: None),
         origin=_describe_file(file, engine, build),
         profile=profiles[settings.optimization_profile] if settings.optimization_profile < len(profiles) else None,

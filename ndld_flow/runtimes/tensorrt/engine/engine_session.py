@@ -21,7 +21,7 @@ from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import CudaRuntime, open_cu
 from ndld_flow.runtimes.tensorrt.engine.engine_settings import EngineSettings
 from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, note_casts, refuse_other_model, tensors_of
 from ndld_flow.runtimes.tensorrt.engine.execution import EngineBinding, one_paragraph
-from ndld_flow.runtimes.tensorrt.library import import_bindings
+from ndld_flow.runtimes.tensorrt.library import import_bindings, make_logger
 from ndld_flow.runtimes.tensorrt.plugin_libraries import load_plugins
 
 _OTHER_RELEASE = re.compile(r"expecting library version ([\d.]+) got(?: library version)? ([\d.]+)", re.IGNORECASE)
@@ -37,22 +37,13 @@ class MessageLog:
     def __init__(self, trt: Any) -> None:  # noqa: ANN401
         self.warnings: list[str] = []
         self.errors: list[str] = []
-        severity = trt.ILogger
-        kept = {
-            severity.INTERNAL_ERROR: self.errors,
-            severity.ERROR: self.errors,
-            severity.WARNING: self.warnings,
-        }
+        self.logger = make_logger(trt, self._take)
 
-        class Logger(trt.ILogger):  # type: ignore[misc]
-            def __init__(self) -> None:
-                trt.ILogger.__init__(self)  # the bindings require this explicit call
-
-            def log(self, severity: Any, message: str) -> None:  # noqa: ANN401
-                if severity in kept:
-                    kept[severity].append(message)
-
-        self.logger = Logger()
+    def _take(self, severity: str, message: str) -> None:
+        if severity == "WARNING":
+            self.warnings.append(message)
+        elif severity in ("ERROR", "INTERNAL_ERROR"):
+            self.errors.append(message)
 
     @property
     def text(self) -> str:
