@@ -189,7 +189,8 @@ def _hide_all(value: JsonValue, hide: Callable[[str], str]) -> JsonValue:
     if isinstance(value, str):
         return hide(value)
     if isinstance(value, dict):
-        return {hide(key): _hide_all(inner, hide) for key, inner in value.items()}
+        # YAML reads the keys `off` and `1` as no text.
+        return {hide(key) if isinstance(key, str) else key: _hide_all(inner, hide) for key, inner in value.items()}
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"***{_READ[str(value)]}***" if str(value) in _READ else value
     return [_hide_all(inner, hide) for inner in value] if isinstance(value, list) else value

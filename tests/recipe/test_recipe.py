@@ -38,6 +38,13 @@ def mistakes(folder: Path, text: str = RECIPE, *overrides: str) -> list[str]:
     return [str(problem).replace(f"{folder}/", "") for problem in caught.value.problems]
 
 
+def test_a_key_that_yaml_reads_as_no_text_is_no_crash(folder: Path) -> None:
+    """`off` is false in YAML 1.1."""
+    make_cnn(folder / "model.onnx")
+    check = "{step: check_accuracy, reference: source, candidate: source, thresholds: {off: 0.5}}"
+    assert [step.name for step in load(folder, f"model: model.onnx\nsteps: {{agree: {check}}}\n").steps] == ["agree"]
+
+
 def test_five_mistakes_are_five_located_messages(folder: Path) -> None:
     text = """\
 modell: model.onnx
