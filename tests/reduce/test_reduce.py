@@ -208,7 +208,9 @@ def test_the_part_fails_by_the_values_that_it_had_inside_and_hides_the_others(in
     with zipfile.ZipFile("small.zip") as archive:
         names = archive.namelist()
         assert all(SECRET.tobytes() not in archive.read(name) for name in names)
-        assert "unused" not in archive.read("small/recipe.yaml").decode()
+        recipe = yaml.safe_load(archive.read("small/recipe.yaml"))
+        assert set(recipe["steps"]) == {"half", "agree"}
+        assert recipe["steps"]["agree"]["power"] == "off"
         archive.extractall(in_folder)
     assert [Path(name).name for name in names][:4] == ["README.md", "failure.json", "model.onnx", "recipe.yaml"]
     again = ndld_flow("run", "recipe.yaml", cwd=in_folder / "small")

@@ -24,7 +24,7 @@ from ndld_flow.reduce.failure import (
     read_accuracy_evidence,
 )
 from ndld_flow.reduce.part import NodeFacts
-from ndld_flow.reduce.search import NodeSearch, measure_as, measure_quickly
+from ndld_flow.reduce.search import NodeSearch, _needs_power, measure_as, measure_quickly
 
 
 def line_of(count: int) -> list[NodeFacts]:
@@ -233,3 +233,16 @@ def test_each_call_is_a_process_whose_end_is_described(tmp_path: Path, monkeypat
     assert (ends["well"].code, ends["crash"].signal_name, ends["hang"].timed_out) == (0, "SIGSEGV", True)
     assert ends["crash"].frame == "test_reduce_search.py in call_crash"
     assert len({text for answer in answers for text in answer}) == 4  # other processes, and other random numbers
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "needs"),
+    [
+        ("check", "agree", False),
+        ("gate", "agree.cosine >= 0.9", False),
+        ("gate", "agree.unseen <= 10 %", True),
+        ("killed", "agree", True),
+    ],
+)
+def test_only_a_failure_of_power_needs_planted_faults(kind: str, where: str, needs: bool) -> None:
+    assert _needs_power(Failure(kind=kind, where=where)) == needs
