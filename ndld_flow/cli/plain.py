@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
@@ -22,6 +23,7 @@ from ndld_flow.runner.events import (
     RunStarted,
     StepFinished,
     StepLogged,
+    StepProgressed,
     StepStarted,
     StepWaits,
     SweepFinished,
@@ -38,6 +40,8 @@ MARKS = {
 _PLACES = {"not proved": "may be the best"}
 """Outcome of a variant -> its meaning as long as the search runs."""
 _LONGEST = 160
+_REPORT_EVERY_S = 60.0
+"""Seconds between lines about the progress of a long step."""
 
 
 def describe_target(event: StepStarted) -> str:
@@ -155,7 +159,7 @@ _LINES: Mapping[type[Event], Callable[[Any], list[str]]] = {
 
 
 class PlainLines:
-    """Prints one line for each event that a reader of a log needs; progress within a step is left out.
+    """Prints one line for each event that a reader of a log needs, and one each minute for the progress of a long step.
 
     Lines are not wrapped, so that a log can be searched. They go to `stream`, by default standard output.
     """
@@ -165,6 +169,8 @@ class PlainLines:
         self._sweeps = False
         self._places: dict[str, str] = {}
         """Step -> its position, `3 of 7`."""
+        self._reported_s: dict[str, float] = {}
+        """Step -> the time of its latest line (monotonic seconds)."""
         self._fetched = ""
         """The source that is fetched, whose line is printed."""
 
@@ -207,10 +213,20 @@ class PlainLines:
         elif isinstance(event, StepStarted):
             detail = f" ({event.detail})" if event.detail else ""
             lasts = f", about {seconds(event.expected_s)}" if event.expected_s is not None else ""
+            self._reported_s[event.name] = time.monotonic()
             return [
                 f"step {self._places[event.name]}, {event.name}: {event.step} starts{describe_target(event)}, "
                 f"{event.reason}{detail}{lasts}"
             ]
         elif isinstance(event, StepFinished):
             return [describe_step_end(event)]
+        elif isinstance(event, StepProgressed) and self._is_due(event.name):
+            return [f"{event.name}: {event.what}"]
         return []
+
+    def _is_due(self, step: str) -> bool:
+        now_s = time.monotonic()
+        if now_s - self._reported_s.get(step, now_s) < _REPORT_EVERY_S:
+            return False
+        self._reported_s[step] = now_s
+        return True

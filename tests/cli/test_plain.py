@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import time
 
 import pytest
 
@@ -12,7 +13,16 @@ from ndld_flow.cli.plain import PlainLines
 from ndld_flow.cli.progress import choose_listener_beside_result
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Speed
-from ndld_flow.runner.events import Event, Notice, StepWaits, SweepStarted, VariantTried
+from ndld_flow.runner.events import (
+    Event,
+    Notice,
+    RunStarted,
+    StepProgressed,
+    StepStarted,
+    StepWaits,
+    SweepStarted,
+    VariantTried,
+)
 from tests.support.optimization_samples import variant
 
 
@@ -62,3 +72,15 @@ def test_problems_stay_out_of_a_result_in_json(capsys: pytest.CaptureFixture[str
 def test_only_warnings_are_printed_in_quiet_mode() -> None:
     notices = Notice(text="a"), Notice(text="b", warning=True)
     assert lines_of(*notices, loudness="quiet") == ["warning: b"]
+
+
+def test_a_long_step_prints_its_progress_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    stream = io.StringIO()
+    lines = PlainLines("normal", stream)
+    lines(RunStarted(recipe="r", steps=("agree",)))
+    lines(StepStarted(name="agree", step="check_accuracy", reason="new", detail=""))
+    for now_s in (1.0, 59.0, 60.0, 61.0, 119.0, 121.0):
+        lines(StepProgressed(name="agree", done=1, total=8, what=f"running source at {now_s:g} s"))
+    assert stream.getvalue().splitlines()[1:] == ["agree: running source at 60 s", "agree: running source at 121 s"]

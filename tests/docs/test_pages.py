@@ -73,7 +73,8 @@ def parse(command: str) -> None:
 def test_every_command_can_be_parsed() -> None:
     commands = [line for block in BLOCKS for line in block.commands() if line.startswith("ndld-flow")]
     assert len(commands) > 60
-    inline = [code for path in pages.page_paths() for code in pages.codes(pages.without_code(path.read_text()))]
+    texts = [path.read_text() for path in pages.page_paths() if path.name != "CONTRIBUTING.md"]  # it adds a verb
+    inline = [code for text in texts for code in pages.codes(pages.without_code(text))]
     for command in [*commands, *(code for code in inline if code.startswith("ndld-flow "))]:
         parse(command)
 
