@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange, noise_of
-from ndld_flow.report.encoding import Texts, rounded, steps
-from ndld_flow.report.page_data import DepthPayload, DepthRanges
+from ndld_flow.report.encoding import rounded
 from ndld_flow.report.value_text import shape_text
 
 NOT_FINITE = -1.0
@@ -207,35 +206,66 @@ def _order(error: float | None) -> float:
     return math.inf if error == NOT_FINITE else error
 
 
-# --- payload ---
+# --- data of the charts ---
 
 
-def depth_payload(view: DepthView, texts: Texts) -> DepthPayload:
-    """Return columns, one place for each layer; `report/depth_panels.js` reads them."""
+@dataclass(frozen=True)
+class DepthRanges:
+    """Ranges of values, an item for each layer."""
+
+    largest_abs: list[float | None]
+    smallest_abs: list[float | None]
+    rms: list[float | None]
+    beyond_share: list[float | None]
+    subnormal_share: list[float | None]
+    vanishing_share: list[float | None]
+    nonfinite: list[int]
+
+
+@dataclass(frozen=True)
+class DepthCurves:
+    """Errors of two models layer by layer; a curve is one precision or one comparison."""
+
+    curves: list[str]
+    node: list[str]
+    op_type: list[str]
+    tensor: list[str]
+    dims: list[str]
+    position: list[int]
+    error: list[list[float | None]]
+    """`NOT_FINITE` for an error that is NaN or infinite."""
+    distance: list[list[float | None]]
+    """1 - cosine."""
+    nonfinite: list[list[int]]
+    ranges: DepthRanges | None
+    kept: list[int]
+    first: int | None
+    bound: Bound | None
+    precision: str
+    limits: FormatLimits | None
+
+
+def depth_curves(view: DepthView) -> DepthCurves:
+    """Return the data of a chart over depth, rounded to three digits: finer than a pixel."""
     records = [layer.record for layer in view.layers]
-    nonfinite = [[layer.nonfinite if layer else 0 for layer in curve] for curve in _by_curve(view)]
-    limits = LIMITS.get(view.precision)
-    return {
-        "curves": list(view.curves),
-        "node": texts.places((record.node for record in records), visible_name),
-        "op_type": texts.places((record.op_type for record in records), visible_name),
-        "tensor": texts.places((record.tensor for record in records), visible_name),
-        "dims": texts.places(shape_text(record.shape) if record.shape else "" for record in records),
-        "position": steps([record.position for record in records]),
-        "error": [_short(error_of(layer, view.metric) for layer in curve) for curve in _by_curve(view)],
-        "distance": [_short(map(_distance, curve)) for curve in _by_curve(view)],
-        "nonfinite": list(nonfinite) if any(map(any, nonfinite)) else None,
-        "ranges": _ranges(view) if view.has_ranges else None,
-        "kept": list(view.kept),
-        "first": view.first,
-        "bound": {"error": view.bound.error, "words": view.bound.words} if view.bound else None,
-        "precision": view.precision,
-        "limits": (limits.subnormal, limits.normal, limits.largest) if limits else None,
-    }
-
-
-def _by_curve(view: DepthView) -> list[list[LayerDivergence | None]]:
-    return [[layer.of_curves[place] for layer in view.layers] for place in range(len(view.curves))]
+    curves = [[layer.of_curves[index] for layer in view.layers] for index in range(len(view.curves))]
+    return DepthCurves(
+        curves=list(view.curves),
+        node=[visible_name(record.node) for record in records],
+        op_type=[visible_name(record.op_type) for record in records],
+        tensor=[visible_name(record.tensor) for record in records],
+        dims=[shape_text(record.shape) if record.shape else "" for record in records],
+        position=[record.position for record in records],
+        error=[_short(error_of(layer, view.metric) for layer in curve) for curve in curves],
+        distance=[_short(map(_distance, curve)) for curve in curves],
+        nonfinite=[[layer.nonfinite if layer else 0 for layer in curve] for curve in curves],
+        ranges=_ranges(view) if view.has_ranges else None,
+        kept=list(view.kept),
+        first=view.first,
+        bound=view.bound,
+        precision=view.precision,
+        limits=LIMITS.get(view.precision),
+    )
 
 
 def _ranges(view: DepthView) -> DepthRanges:
@@ -244,15 +274,15 @@ def _ranges(view: DepthView) -> DepthRanges:
     def column(name: str) -> list[float | None]:
         return _short(None if range_ is None else getattr(range_, name) for range_ in ranges)
 
-    return {
-        "largest_abs": column("largest_abs"),
-        "smallest_abs": column("smallest_abs"),
-        "rms": column("rms"),
-        "beyond_share": column("beyond_share"),
-        "subnormal_share": column("subnormal_share"),
-        "vanishing_share": column("vanishing_share"),
-        "nonfinite": [range_.nan_count + range_.inf_count if range_ else 0 for range_ in ranges],
-    }
+    return DepthRanges(
+        largest_abs=column("largest_abs"),
+        smallest_abs=column("smallest_abs"),
+        rms=column("rms"),
+        beyond_share=column("beyond_share"),
+        subnormal_share=column("subnormal_share"),
+        vanishing_share=column("vanishing_share"),
+        nonfinite=[range_.nan_count + range_.inf_count if range_ else 0 for range_ in ranges],
+    )
 
 
 def _short(values: Iterable[float | None]) -> list[float | None]:

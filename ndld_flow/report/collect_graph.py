@@ -3,7 +3,7 @@
 For one page::
 
     graphs = collect_graphs(profiles)                 # Sequence[Profile], in the page's order
-    data["graphs"] = [graph_payload(one) for one in graphs.pictures]
+    data["graphs"] = [graph_shape(one) for one in graphs.pictures]
     data["graph_of"] = list(graphs.of_profile)        # for each profile its position among them, or None
 
 Profiles of one topology share a picture: ten profiles of one model cost no more than one, in time and in bytes. Names
@@ -22,8 +22,6 @@ from ndld_flow.drawing.engine_graph import LayerEdge, Terminal, edges_of
 from ndld_flow.drawing.graph import FAMILIES, Layout, family_of_layer
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.encoding import steps
-from ndld_flow.report.page_data import GraphPayload
 
 NODE_SIZE = (112.0, 36.0)
 """Width and height of all nodes, for two short lines of text."""
@@ -190,36 +188,70 @@ def _families(layers: Sequence[Layer]) -> tuple[int, ...]:
     return tuple(places[family_of_layer(layer.type, layer.name)] for layer in layers)
 
 
-def graph_payload(picture: GraphPicture) -> GraphPayload:
+@dataclass(frozen=True)
+class GraphShape:
+    """A graph that is laid out: nodes, edges and the corners of edges."""
+
+    width: int
+    height: int
+    node: tuple[int, int]
+    """Width and height of all nodes."""
+    x: list[int]
+    y: list[int]
+    family: list[int]
+    inputs: list[str]
+    outputs: list[str]
+    source: list[int]
+    target: list[int]
+    back: list[int]
+    far: list[int]
+    corners: list[int]
+    """Number of corners of each edge."""
+    corner_x: list[int]
+    corner_y: list[int]
+    by_order: bool
+    blocks: BlockShapes | None
+    composite: list[int]
+    """Nodes that contain a graph."""
+    constant: list[int]
+
+
+@dataclass(frozen=True)
+class BlockShapes:
+    """A graph folded into blocks: the block of each node, and the graph of the blocks."""
+
+    of: list[int]
+    head: list[int]
+    titles: list[str]
+    graph: GraphShape
+
+
+def graph_shape(picture: GraphPicture, composite: Sequence[int] = (), constant: Sequence[int] = ()) -> GraphShape:
     """Return one graph as columns of integers; `graph/data.js` reads it."""
     layout, edges = picture.layout, picture.edges
-    terminals = picture.terminals
+    terminals, blocks = picture.terminals, picture.blocks
     points = [route.points for route in layout.routes]
     flat = list(chain.from_iterable(points))
-    payload: GraphPayload = {
-        "width": round(layout.width),
-        "height": round(layout.height),
-        "node": (round(picture.size[0]), round(picture.size[1])),
-        "x": steps([round(box.x) for box in layout.boxes]),
-        "y": steps([round(box.y) for box in layout.boxes]),
-        "family": list(picture.families),
-        "inputs": [terminal.name for terminal in terminals if terminal.is_input],
-        "outputs": [terminal.name for terminal in terminals if not terminal.is_input],
-        "source": steps([edge.source for edge in edges]),
-        "target": steps([edge.target for edge in edges]),
-        "back": [place for place, route in enumerate(layout.routes) if route.back],
-        "far": [place for place, route in enumerate(layout.routes) if route.far],
-        "corners": list(map(len, points)),
-        "corner_x": steps([round(x) for x, _ in flat]),
-        "corner_y": steps([round(y) for _, y in flat]),
-        "by_order": picture.by_order,
-    }
-    if picture.blocks is not None:
-        blocks = picture.blocks
-        payload["blocks"] = {
-            "of": steps(blocks.of),
-            "head": steps(blocks.heads),
-            "titles": list(blocks.titles),
-            "graph": graph_payload(blocks.picture),
-        }
-    return payload
+    return GraphShape(
+        width=round(layout.width),
+        height=round(layout.height),
+        node=(round(picture.size[0]), round(picture.size[1])),
+        x=[round(box.x) for box in layout.boxes],
+        y=[round(box.y) for box in layout.boxes],
+        family=list(picture.families),
+        inputs=[terminal.name for terminal in terminals if terminal.is_input],
+        outputs=[terminal.name for terminal in terminals if not terminal.is_input],
+        source=[edge.source for edge in edges],
+        target=[edge.target for edge in edges],
+        back=[place for place, route in enumerate(layout.routes) if route.back],
+        far=[place for place, route in enumerate(layout.routes) if route.far],
+        corners=list(map(len, points)),
+        corner_x=[round(x) for x, _ in flat],
+        corner_y=[round(y) for _, y in flat],
+        by_order=picture.by_order,
+        blocks=BlockShapes(list(blocks.of), list(blocks.heads), list(blocks.titles), graph_shape(blocks.picture))
+        if blocks
+        else None,
+        composite=list(composite),
+        constant=list(constant),
+    )

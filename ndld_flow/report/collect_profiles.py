@@ -14,6 +14,7 @@ from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name
 from ndld_flow.records.measurement import LatencySummary, Machine, percentile
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Span, TensorInfo
+from ndld_flow.report.encoding import rounded
 from ndld_flow.report.value_text import Fact, facts_of, settings_of, shape_text
 
 View = TypeVar("View")
@@ -36,6 +37,8 @@ def views_by_profile(profiles: Mapping[str, Profile], view: Callable[[str, Profi
 
 
 _SERIES = 10  # colours in tokens.css
+_MOST_SAMPLES = 4_000
+"""Maximum number of samples of a distribution, evenly spread over the sorted ones: enough to show it."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,14 @@ def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, 
         model_digest=short_name(profile.model_digest),
         notes=tuple(short_name(note, 1000) for note in profile.notes),
     )
+
+
+def evenly_sorted(samples: Sequence[float]) -> list[float]:
+    """Return at most `_MOST_SAMPLES` of the sorted samples, the least and the largest among them."""
+    ordered = sorted(samples)
+    count = min(len(ordered), _MOST_SAMPLES)
+    step = (len(ordered) - 1) / max(count - 1, 1)
+    return [rounded(ordered[round(index * step)]) for index in range(count)]
 
 
 def _process_run(number: int, run: ProfileRun, whole: LatencySummary) -> RunView:

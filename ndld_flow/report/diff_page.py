@@ -10,10 +10,8 @@ from ndld_flow.drawing.draw import Style, compose
 from ndld_flow.drawing.graph import DrawnGraph
 from ndld_flow.drawing.picture import Colours, svg_text
 from ndld_flow.records.model_diff import GraphChange
-from ndld_flow.report.diff_rows import diff_payload
-from ndld_flow.report.encoding import Texts
+from ndld_flow.report.diff_rows import DiffRow
 from ndld_flow.report.graph_change import ChangeView, collect_change
-from ndld_flow.report.page_data import DiffPagePayload
 from ndld_flow.report.render import PageParts, render, write_page
 
 DIFF_PAGE = PageParts(
@@ -35,7 +33,7 @@ class DiffPage:
     region: str
     """A drawing of the nodes that changed and their neighbours, as SVG; empty if no node changed."""
     region_words: str
-    data: DiffPagePayload
+    data: list[tuple[DiffRow, ...]]
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
@@ -49,9 +47,8 @@ def draw_diff(change: GraphChange, names: tuple[str, str], path: Path, region: D
     `names` are those of the models before and after, `region` the nodes that changed and their neighbours. Raises an
     `OutputsError` if it cannot be written.
     """
-    view, texts = collect_change(change), Texts()
+    view = collect_change(change)
     assert view.diff is not None
-    data: DiffPagePayload = {"diffs": [diff_payload(view.diff, texts)], "texts": texts.as_list()}
     (run, before), (of_run, after) = (_step_of_run(name) for name in names)
     if run != of_run or not run:
         run, before, after = "", *names
@@ -62,7 +59,7 @@ def draw_diff(change: GraphChange, names: tuple[str, str], path: Path, region: D
         view,
         _svg(region) if region else "",
         region.subtitle if region else "",
-        data,
+        [view.diff.rows],
     )
     return write_page(path, render(DIFF_PAGE, page), "ndld-flow diff")
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from operator import attrgetter
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ndld_flow.base.quantities import counted, size, three_digits
@@ -29,8 +28,6 @@ from ndld_flow.records.model_diff import (
     counted_words,
     own_counts,
 )
-from ndld_flow.report.encoding import Texts
-from ndld_flow.report.page_data import DiffPayload
 
 Sign = Literal["+", "-", "~"]
 _Item = NodeItem | TensorItem | WeightItem | FunctionItem
@@ -69,12 +66,13 @@ class DiffRow:
     detail: str
     """Further description, such as the inputs and outputs of an added node."""
     lines: tuple[DiffLine, ...] = ()
+    is_aside: bool = field(init=False)
+    """True if it was only renamed, or reads an inserted node."""
 
-    @property
-    def is_aside(self) -> bool:
-        """True if it was only renamed, or reads an inserted node."""
+    def __post_init__(self) -> None:
+        """Set what follows from the other fields."""
         lines = all(line.is_consequence for line in self.lines)
-        return self.sign == "~" and lines and not self.detail
+        object.__setattr__(self, "is_aside", self.sign == "~" and lines and not self.detail)
 
 
 @dataclass(frozen=True)
@@ -238,29 +236,3 @@ def _kind(item: _Item) -> str:
 
 def _scope(item: _Item) -> str:
     return "" if isinstance(item, FunctionItem) else short_name(item.scope)
-
-
-def diff_payload(view: DiffView, texts: Texts) -> DiffPayload:
-    """Return the rows of a diff as columns of positions in `texts`."""
-
-    def column(name: str) -> list[int]:
-        return texts.places(map(attrgetter(name), view.rows))
-
-    return {
-        "part": column("part"),
-        "sign": column("sign"),
-        "name": column("name"),
-        "was": column("was"),
-        "kind": column("kind"),
-        "scope": column("scope"),
-        "detail": column("detail"),
-        "lines": [[_line_payload(line, texts) for line in row.lines] for row in view.rows],
-        "aside": [int(row.is_aside) for row in view.rows],
-    }
-
-
-def _line_payload(line: DiffLine, texts: Texts) -> tuple[int, int, int, int]:
-    """Return label, before, after and whether it is a consequence; -1 for a value that is absent."""
-    (label,) = texts.places([line.label])
-    before, after = (-1 if text is None else texts.places([text])[0] for text in (line.before, line.after))
-    return label, before, after, int(line.is_consequence)

@@ -6,17 +6,12 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import chain
 from operator import attrgetter, sub
 from types import NoneType
 from typing import Any, TypeAlias
-
-from ndld_flow.base.text import visible_name
-from ndld_flow.records.profile import TensorInfo
-from ndld_flow.report.page_data import TensorColumns
-from ndld_flow.report.value_text import shape_text
 
 # The values that json.dumps accepts.
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | dict[str, Json] | None"
@@ -98,52 +93,7 @@ def rounded(value: float, digits: int = 5) -> float:
     return near if math.isfinite(near) else value  # the largest float rounds to infinity
 
 
-class Texts:
-    """A table of distinct texts."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, int] = {}
-
-    def places(self, texts: Iterable[str], shown: Callable[[str], str] = str) -> list[int]:
-        """Return the positions of texts in the table, as converted by `shown`; adds new ones."""
-        # Columns have many repeats: each distinct text is converted once, and repeats run in C.
-        given = list(texts)
-        known = self._places
-        positions = {text: known.setdefault(shown(text), len(known)) for text in dict.fromkeys(given)}
-        return list(map(positions.__getitem__, given))
-
-    def as_list(self) -> list[str]:
-        return list(self._places)
-
-
-class Tensors:
-    """A table of distinct tensors: name, dtype, dims and format."""
-
-    def __init__(self) -> None:
-        self._places: dict[tuple[str, str, tuple[int, ...], str], int] = {}
-
-    def places(self, tensors: Iterable[TensorInfo]) -> list[int]:
-        """Return the positions of tensors in the table; adds new ones."""
-        known = self._places
-        return [
-            known.setdefault((tensor.name, tensor.dtype, tensor.shape, tensor.format), len(known)) for tensor in tensors
-        ]
-
-    def as_columns(self, texts: Texts) -> TensorColumns:
-        """Return the tensors' fields as positions in a table of texts; names as differences."""
-        names, dtypes, shapes, formats = zip(*self._places, strict=True) if self._places else ((), (), (), ())
-        columns: TensorColumns = {
-            "name": steps(texts.places(names, visible_name)),
-            "dtype": texts.places(dtypes, visible_name),
-            "dims": texts.places(map(shape_text, shapes)),
-        }
-        if any(formats):
-            columns["format"] = texts.places(formats, visible_name)
-        return columns
-
-
-def steps(values: Sequence[int]) -> list[int]:
-    """Return the difference of each value to the one before, the first to 0. Positions mostly increase by one, which
-    compresses well.
-    """
-    return [value - before for value, before in zip(values, [0, *values], strict=False)]
+def nanoseconds(values_ms: Iterable[float]) -> list[int]:
+    """Convert to integer nanoseconds, finer than any clock; 0 for NaN and values over a year."""
+    longest = 366 * 86_400_000.0
+    return [round(value * 1e6) if -longest < value < longest else 0 for value in values_ms]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
@@ -13,9 +12,7 @@ from ndld_flow.drawing.engine_graph import LayerEdge, Terminal
 from ndld_flow.drawing.graph import FAMILIES
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelScope
-from ndld_flow.report.collect_graph import NODE_SIZE, GraphPicture, fold, graph_payload
-from ndld_flow.report.encoding import Texts, steps
-from ndld_flow.report.page_data import HeldPayload, ModelNodes, ModelPayload, ScopePayload
+from ndld_flow.report.collect_graph import NODE_SIZE, GraphPicture, GraphShape, fold, graph_shape
 from ndld_flow.report.render import MODEL_PAGE, render, write_page
 from ndld_flow.report.value_text import Fact
 
@@ -58,6 +55,87 @@ class Reduction:
 
 
 @dataclass(frozen=True)
+class AttributeRow:
+    """An attribute of a node."""
+
+    name: str
+    type: str
+    text: str
+    is_default: bool
+    held: int
+    """Position of a held tensor; -1 for none."""
+
+
+@dataclass(frozen=True)
+class NodeColumns:
+    """The nodes of a model; `inputs`, `outputs` and `outside` are positions of tensors, `bodies` of scopes."""
+
+    name: list[str]
+    operator: list[str]
+    details: list[str]
+    precision: list[str]
+    doc: list[str]
+    inputs: list[Sequence[int]]
+    outputs: list[Sequence[int]]
+    outside: list[Sequence[int]]
+    bodies: list[Sequence[int]]
+    attributes: list[list[AttributeRow]]
+    metadata: list[list[tuple[str, str]]]
+
+
+@dataclass(frozen=True)
+class TensorColumns:
+    """The tensors of a model."""
+
+    name: list[str]
+    dtype: list[str]
+    dims: list[str]
+    label: list[str]
+    kind: list[int]
+    held: list[int]
+
+
+@dataclass(frozen=True)
+class HeldValues:
+    """A tensor that the model's file holds. Either its numbers are there, or why they are not."""
+
+    dtype: str
+    dims: str
+    elements: int
+    bytes: int
+    first: list[str]
+    where: str
+    unread: str
+    range: list[float | None] | None
+    counts: list[int] | None
+    """Numbers of NaN, infinite and zero values."""
+    histogram: list[int] | None
+
+
+@dataclass(frozen=True)
+class ScopeData:
+    """A graph of a model: the main one, a body or a local function."""
+
+    address: str
+    parent: int
+    first: int
+    terminals: list[int]
+    doc: str
+    graph: GraphShape
+
+
+@dataclass(frozen=True)
+class DrawnModel:
+    """The graphs of a model with all that is in them."""
+
+    shown: int
+    scopes: list[ScopeData]
+    nodes: NodeColumns
+    tensors: TensorColumns
+    held: list[HeldValues]
+
+
+@dataclass(frozen=True)
 class ModelPage:
     """Data of the template; the graphs are in the payload."""
 
@@ -69,7 +147,7 @@ class ModelPage:
     operators: tuple[OperatorRow, ...]
     weight_bytes: int
     has_values: bool
-    data: ModelPayload
+    data: DrawnModel
     reduction: Reduction | None
 
 
@@ -101,7 +179,7 @@ def collect_model_page(document: ModelDocument, reduction: Reduction | None = No
         ),
         sum(held.size_bytes for held in document.held),
         document.has_values,
-        _payload(document),
+        _data_of(document),
         reduction,
     )
 
@@ -111,80 +189,81 @@ def _port(document: ModelDocument, place: int) -> Port:
     return Port(visible_name(tensor.name), visible_name(tensor.dtype), visible_name(tensor.dims))
 
 
-def _payload(document: ModelDocument) -> ModelPayload:
-    texts = Texts()
-    return {
-        "shown": document.shown,
-        "scopes": [_scope(document, scope, texts) for scope in document.scopes],
-        "nodes": _nodes(document.nodes, texts),
-        "tensors": {
-            "name": texts.places((tensor.name for tensor in document.tensors), visible_name),
-            "dtype": texts.places((tensor.dtype for tensor in document.tensors), visible_name),
-            "dims": texts.places((tensor.dims for tensor in document.tensors), visible_name),
-            "label": texts.places((tensor.label for tensor in document.tensors), visible_name),
-            "kind": [_KINDS.index(tensor.kind) for tensor in document.tensors],
-            "held": steps([tensor.held for tensor in document.tensors]),
-        },
-        "held": [_held(tensor) for tensor in document.held],
-        "texts": texts.as_list(),
-    }
+def _data_of(document: ModelDocument) -> DrawnModel:
+    tensors = document.tensors
+    return DrawnModel(
+        shown=document.shown,
+        scopes=[_scope(document, scope) for scope in document.scopes],
+        nodes=_nodes(document.nodes),
+        tensors=TensorColumns(
+            name=[visible_name(tensor.name) for tensor in tensors],
+            dtype=[visible_name(tensor.dtype) for tensor in tensors],
+            dims=[visible_name(tensor.dims) for tensor in tensors],
+            label=[visible_name(tensor.label) for tensor in tensors],
+            kind=[_KINDS.index(tensor.kind) for tensor in tensors],
+            held=[tensor.held for tensor in tensors],
+        ),
+        held=[_held(tensor) for tensor in document.held],
+    )
 
 
-def _nodes(nodes: Sequence[ModelNode], texts: Texts) -> ModelNodes:
-    return {
-        "name": texts.places((node.name for node in nodes), visible_name),
-        "operator": texts.places((node.operator for node in nodes), visible_name),
-        "details": texts.places((node.details for node in nodes), visible_name),
-        "precision": texts.places((node.precision for node in nodes), visible_name),
-        "doc": texts.places((node.doc for node in nodes), visible_text),
-        "inputs": [node.inputs for node in nodes],
-        "outputs": [node.outputs for node in nodes],
-        "outside": [node.outside for node in nodes],
-        "bodies": [node.bodies for node in nodes],
-        "attributes": [list(_attributes(node, texts)) for node in nodes],
-        "metadata": [texts.places(chain.from_iterable(node.metadata), visible_text) for node in nodes],
-    }
+def _nodes(nodes: Sequence[ModelNode]) -> NodeColumns:
+    return NodeColumns(
+        name=[visible_name(node.name) for node in nodes],
+        operator=[visible_name(node.operator) for node in nodes],
+        details=[visible_name(node.details) for node in nodes],
+        precision=[visible_name(node.precision) for node in nodes],
+        doc=[visible_text(node.doc) for node in nodes],
+        inputs=[node.inputs for node in nodes],
+        outputs=[node.outputs for node in nodes],
+        outside=[node.outside for node in nodes],
+        bodies=[node.bodies for node in nodes],
+        attributes=[
+            [
+                AttributeRow(
+                    visible_text(each.name),
+                    visible_text(each.type),
+                    visible_text(each.text),
+                    each.is_default,
+                    each.held,
+                )
+                for each in node.attributes
+            ]
+            for node in nodes
+        ],
+        metadata=[[(visible_text(key), visible_text(value)) for key, value in node.metadata] for node in nodes],
+    )
 
 
-def _attributes(node: ModelNode, texts: Texts) -> Iterator[int]:
-    """Yield name, type, value, whether it is a default, and the position of its tensor, one after the other."""
-    for attribute in node.attributes:
-        yield from texts.places((attribute.name, attribute.type, attribute.text), visible_text)
-        yield from (int(attribute.is_default), attribute.held)
-
-
-def _held(tensor: HeldTensor) -> HeldPayload:
+def _held(tensor: HeldTensor) -> HeldValues:
     numbers = tensor.numbers
-    held: HeldPayload = {
-        "dtype": tensor.dtype,
-        "dims": tensor.dims,
-        "elements": tensor.elements,
-        "bytes": tensor.size_bytes,
-        "first": [visible_name(text) for text in tensor.first],
-        "where": visible_name(tensor.where),
-    }
-    if numbers is None:
-        held["unread"] = tensor.unread
-        return held
-    held["range"] = [numbers.minimum, numbers.maximum, numbers.mean, numbers.std]
-    held["counts"] = [numbers.nans, numbers.infinities, numbers.zeros]
-    held["histogram"] = numbers.histogram
-    return held
+    return HeldValues(
+        dtype=tensor.dtype,
+        dims=tensor.dims,
+        elements=tensor.elements,
+        bytes=tensor.size_bytes,
+        first=[visible_name(text) for text in tensor.first],
+        where=visible_name(tensor.where),
+        unread=tensor.unread if numbers is None else "",
+        range=[numbers.minimum, numbers.maximum, numbers.mean, numbers.std] if numbers else None,
+        counts=[numbers.nans, numbers.infinities, numbers.zeros] if numbers else None,
+        histogram=list(numbers.histogram) if numbers else None,
+    )
 
 
-def _scope(document: ModelDocument, scope: ModelScope, texts: Texts) -> ScopePayload:
+def _scope(document: ModelDocument, scope: ModelScope) -> ScopeData:
     nodes = [document.nodes[place] for place in scope.nodes]
-    graph = graph_payload(_picture(document, scope, nodes))
-    graph["composite"] = [place for place, node in enumerate(nodes) if node.kind == "composite"]
-    graph["constant"] = [place for place, node in enumerate(nodes) if node.kind == "constant"]
-    return {
-        "address": visible_name(scope.address),
-        "parent": scope.parent,
-        "first": scope.nodes[0] if scope.nodes else 0,
-        "terminals": [*scope.inputs, *scope.outside, *scope.outputs],
-        "doc": visible_text(scope.doc),
-        "graph": graph,
-    }
+    composite, constant = (
+        [place for place, node in enumerate(nodes) if node.kind == kind] for kind in ("composite", "constant")
+    )
+    return ScopeData(
+        address=visible_name(scope.address),
+        parent=scope.parent,
+        first=scope.nodes[0] if scope.nodes else 0,
+        terminals=[*scope.inputs, *scope.outside, *scope.outputs],
+        doc=visible_text(scope.doc),
+        graph=graph_shape(_picture(document, scope, nodes), composite, constant),
+    )
 
 
 def _picture(document: ModelDocument, scope: ModelScope, nodes: Sequence[ModelNode]) -> GraphPicture:

@@ -1,7 +1,7 @@
 """Panels of a report: the sections of its page, found by their place in the folder `panels`.
 
 A panel is a module that holds `PANEL`. Files of the same name next to it are optional: `NAME.html.j2` is its template,
-and `NAME.js` a script that exports `show(payload)`. Without a template, the view is a `Table`.
+and `NAME.js` a script that exports `show(data)`. Without a template, the view is a `Table`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, Generic, TypeVar
 
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
-from ndld_flow.report.encoding import Texts
 from ndld_flow.report.noted_failures import noting
 
 View = TypeVar("View")
@@ -37,8 +36,8 @@ class Panel(Generic[View]):
     """Name of the panel that it follows; empty for the first one."""
     of_profiles: Callable[[Mapping[str, Profile]], View | None] | None = None
     """Return the data from profiles alone; with it, the panel is also on the page of a profile outside a run."""
-    payload: Callable[[View, Texts], object] | None = None
-    """Return the data of the panel's script, which finds it as `payload.panels.NAME`."""
+    data: Callable[[View], object] | None = None
+    """Return the part of the view that the panel's script reads, at `data.panels.NAME`: dataclasses, lists, values."""
     closed: bool = False
     """The section starts folded: it holds what few readers need."""
     leads: bool = False
@@ -124,11 +123,11 @@ def panels_of(views: Mapping[str, Any]) -> tuple[PanelView, ...]:
     return tuple(view_of(name, panel) for name, panel in ordered if not (panel.is_tab and with_tabs))
 
 
-def panel_payloads(shown: Iterable[PanelView], texts: Texts) -> dict[str, object]:
+def panel_data(shown: Iterable[PanelView]) -> dict[str, object]:
     """Return the data of the panels' own scripts."""
     known = find_panels()
-    pairs = ((panel, known[panel.name].payload) for panel in shown)
-    return {panel.name: payload(panel.view, texts) for panel, payload in pairs if payload is not None}
+    pairs = ((panel, known[panel.name].data) for panel in shown)
+    return {panel.name: data(panel.view) for panel, data in pairs if data is not None}
 
 
 @cache

@@ -15,10 +15,9 @@ from ndld_flow.report.collect_engines import collect_engines, collect_untimed
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.collect_profiles import collect_profiles
 from ndld_flow.report.measured import MeasuredView, describe_measured
-from ndld_flow.report.page_data import ReportPayload
 from ndld_flow.report.panel import PanelView, panels_of, views_of_profiles
-from ndld_flow.report.payload import page_payload
 from ndld_flow.report.render import PROFILE_REPORT, render, write_page
+from ndld_flow.report.report_data import ReportData, report_data
 from ndld_flow.report.value_text import Fact
 
 
@@ -29,7 +28,7 @@ class ProfilePage:
     title: str
     measured: MeasuredView
     panels: tuple[PanelView, ...]
-    data: ReportPayload
+    data: ReportData
     latency: None = None
     """There is no base for its latency."""
     machine: tuple[Fact, ...] = ()
@@ -76,6 +75,6 @@ def draw_build(build: Build, title: str, path: Path) -> Path:
 
 def _write(title: str, views: Mapping[str, Sequence[object]], profile: Profile, path: Path) -> Path:
     panels = panels_of(views)
-    payload = page_payload(panels, [profile] if views.get("layers") else [])
-    page = ProfilePage(short_name(title), describe_measured(profile), panels, payload)
+    data = report_data(panels, [profile] if views.get("layers") else [])
+    page = ProfilePage(short_name(title), describe_measured(profile), panels, data)
     return write_page(path, render(PROFILE_REPORT, page), "ndld-flow report")

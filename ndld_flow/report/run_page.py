@@ -22,11 +22,10 @@ from ndld_flow.report.collect_latency import LatencyOutcome
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.collect_summary import Summary, collect_summary
 from ndld_flow.report.noted_failures import noting, page_with_notes
-from ndld_flow.report.page_data import ReportPayload
 from ndld_flow.report.panel import PanelView, collect_panels
 from ndld_flow.report.panels.files import FileLink, result_of
-from ndld_flow.report.payload import page_payload
 from ndld_flow.report.render import RUN_REPORT, render, write_page
+from ndld_flow.report.report_data import ReportData, report_data
 from ndld_flow.report.value_text import Fact
 
 
@@ -43,7 +42,7 @@ class RunPage:
     comparison_pages: Mapping[str, str]
     """Comparing step -> path of its own page, relative to the report."""
     unreadable: tuple[str, ...]
-    data: ReportPayload
+    data: ReportData
 
     @property
     def views(self) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def _page_of(
         results=tuple((short_name(step), link) for step in steps if (link := result_of(documents, step)) is not None),
         comparison_pages={step: f"./{quote(step)}/{COMPARISON_PAGE}" for step in drawn},
         unreadable=(*documents.unreadable, *notes),
-        data=page_payload(panels, documents.of(Profile).values()),
+        data=report_data(panels, documents.of(Profile).values()),
     )
 
 

@@ -5,8 +5,6 @@ Prints, asserts nothing: `python -m tests.benchmarks.bench_draw [MODEL.onnx ...]
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 import statistics
 import sys
@@ -20,7 +18,8 @@ from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.graph import Look, Reading
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.models.drawn_graph import read_graph
-from ndld_flow.report.collect_graph import collect_graphs, graph_payload
+from ndld_flow.report.collect_graph import collect_graphs, graph_shape
+from ndld_flow.report.encoding import packed
 from ndld_flow.runner.draw import draw_page
 from tests.support.graph_page import collect_graph, residual_profile
 from tests.support.models import GraphBuilder, rename_output, save, tensor
@@ -73,8 +72,8 @@ def bench_pages() -> None:
     print(f"of ten such profiles: {seconds(lambda: collect_graphs([profile] * 10)):.3f} s")
     picture = collect_graph(profile)
     assert picture is not None
-    packed = gzip.compress(json.dumps(graph_payload(picture), separators=(",", ":")).encode(), 6)
-    print(f"its payload: {seconds(lambda: graph_payload(picture)):.3f} s, {len(packed):,} bytes packed")
+    shape = graph_shape(picture)
+    print(f"its data: {seconds(lambda: packed(shape)):.3f} s, {len(packed(shape)):,} bytes packed")
 
 
 def bench_models(paths: list[Path]) -> None:

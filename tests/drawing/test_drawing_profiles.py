@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from itertools import accumulate
 
 from ndld_flow.drawing.engine_graph import engine_graph
 from ndld_flow.drawing.graph import FAMILIES
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.collect_graph import GraphPicture, collect_graphs, graph_payload
+from ndld_flow.report.collect_graph import GraphPicture, collect_graphs, graph_shape
 from tests.support.a100_exports import a100_exports
 from tests.support.graph_page import collect_graph, layer, profile_of, residual_profile
 
@@ -73,28 +71,27 @@ def test_the_number_of_layers_drawn_on_a_page_is_limited() -> None:
     assert graphs.of_profile == (0, None, 1, 0)  # the second is too many, the third still fits
 
 
-def test_the_payload_holds_all_positions() -> None:
+def test_the_shape_holds_all_positions() -> None:
     picture = picture_of(residual_profile(60))
-    data = graph_payload(picture)
-    folded = data.pop("blocks")
-    assert len(list(accumulate(folded["of"]))) == 60 and max(accumulate(folded["of"])) + 1 == len(folded["titles"])
-    assert len(folded["graph"]["x"]) == len(folded["titles"]) + 2
-    assert json.loads(json.dumps(data, allow_nan=False)) == data | {"node": list(data["node"])}
-    xs, ys = list(accumulate(data["x"])), list(accumulate(data["y"]))
-    assert [(box.x, box.y) for box in picture.layout.boxes] == list(zip(xs, ys, strict=True))
-    assert len(xs) == 62 and data["inputs"] == ["x"] and data["outputs"] == ["t59"]
-    corners = list(zip(accumulate(data["corner_x"]), accumulate(data["corner_y"]), strict=True))
+    shape = graph_shape(picture)
+    folded = shape.blocks
+    assert folded is not None
+    assert len(folded.of) == 60 and max(folded.of) + 1 == len(folded.titles)
+    assert len(folded.graph.x) == len(folded.titles) + 2
+    assert [(box.x, box.y) for box in picture.layout.boxes] == list(zip(shape.x, shape.y, strict=True))
+    assert len(shape.x) == 62 and shape.inputs == ["x"] and shape.outputs == ["t59"]
+    corners = list(zip(shape.corner_x, shape.corner_y, strict=True))
     assert corners == [(round(x), round(y)) for route in picture.layout.routes for x, y in route.points]
-    assert sum(data["corners"]) == len(corners)
-    assert list(accumulate(data["source"])) == [edge.source for edge in picture.edges]
-    assert data["back"] == data["far"] == []
+    assert sum(shape.corners) == len(corners)
+    assert shape.source == [edge.source for edge in picture.edges]
+    assert shape.back == shape.far == []
 
 
 def test_cycles_are_reported() -> None:
     layers = [layer(0, ["x"], ["a"]), layer(1, ["a"], ["b"])]
     # A record can say anything: a layer that reads itself.
     loop = profile_of([*layers, layer(2, ["b", "c"], ["c"]), layer(3, ["c"], ["c"])])
-    assert graph_payload(picture_of(loop))["back"] == []
+    assert graph_shape(picture_of(loop)).back == []
     assert joins(picture_of(loop))[-1] == (2, 3)
 
 

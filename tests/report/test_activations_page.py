@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -228,11 +229,11 @@ def test_non_finite_values_are_text_on_the_page(small: Path, tmp_path: Path) -> 
         document["tensors"][0]["channels"][0] |= {"mean": "-Infinity"}
 
     page = page_of(changed(small, tmp_path / "odd", change))
-    first = page.data["tensors"][0]
-    assert first["divergence"] is not None
-    assert first["divergence"]["metrics"]["snr_db"] == "Infinity"
-    assert first["divergence"]["metrics"]["cosine"] == "NaN"
-    assert first["channels"]["mean"][0] == "-Infinity"
+    first = page.data.tensors[0]
+    assert first.divergence is not None
+    assert first.divergence.metrics["snr_db"] == math.inf
+    assert math.isnan(first.divergence.metrics["cosine"])
+    assert first.channels.mean[0] == -math.inf
     assert page.rows[0].snr == "equal"
 
 
@@ -350,7 +351,7 @@ def test_file_names_cannot_leave_the_folder(small: Path, tmp_path: Path, name: s
 
     page = page_of(changed(small, tmp_path / "out", change))
     assert len(page.notes) == (1 if name == "" else 2)
-    assert page.data["tensors"][1]["maps"][0]["array"] == ""
+    assert page.data.tensors[1].maps[0].array == ""
 
 
 def test_a_folder_of_maps_outside_the_run_is_not_read(pair: Path, tmp_path: Path) -> None:
@@ -388,7 +389,7 @@ def test_shares_refer_to_the_format_in_the_document(small: Path, tmp_path: Path)
         document["range_format"] = "bf16"
 
     page = page_of(changed(small, tmp_path / "bf16", change))
-    assert page.data["format"] == "bf16"
+    assert page.data.format == "bf16"
     assert "Beyond bf16" in [one.title for one in page.figures]
     assert all(trouble.endswith(" beyond bf16") for row in page.rows for trouble in row.troubles)
 
@@ -407,7 +408,7 @@ def test_paths_are_shortened_to_their_label(small: Path, tmp_path: Path, label: 
     def change(document: dict[str, Any]) -> None:
         document["samples"][0] |= {"label": label, "inputs": {"x": how}}
 
-    assert page_of(changed(small, tmp_path / "p", change)).data["samples"][0]["inputs"] == [("x", shown)]
+    assert page_of(changed(small, tmp_path / "p", change)).data.samples[0].inputs == [("x", shown)]
 
 
 # --- what is written ---
@@ -435,10 +436,10 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     assert "<img" not in text
     assert not set(text) & {"\u202e", "\x1b"}
     assert "&lt;/script&gt;" in text
-    (shown,) = page_of(folder).data["tensors"]
-    assert shown["name"].startswith("</script><img")
+    (shown,) = page_of(folder).data.tensors
+    assert shown.name.startswith("</script><img")
     links = {one.link for one in page_of(folder).figures if one.link}
-    assert {unquote(link.removeprefix("#tensor=")) for link in links} == {shown["name"]}
+    assert {unquote(link.removeprefix("#tensor=")) for link in links} == {shown.name}
     cards = collect_activations({made.HOSTILE: read_activations(folder)})
     section = environment().get_template("panels/activations.html.j2").render(panel={"view": cards})
     assert "<img" not in section

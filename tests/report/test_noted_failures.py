@@ -32,12 +32,12 @@ def title_in(page: Path, name: str) -> bool:
     return f'id="{name}"' in page.read_text("utf-8")
 
 
-@pytest.mark.parametrize("part", ["collect", "payload"])
+@pytest.mark.parametrize("part", ["collect", "data"])
 def test_a_section_that_fails_is_a_note(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_quickstart(tmp_path)
     panels = panel.find_panels()
     latency = panels["latency"]
-    broken = replace(latency, collect=fail) if part == "collect" else replace(latency, payload=fail)
+    broken = replace(latency, collect=fail) if part == "collect" else replace(latency, data=fail)
     changed = {**panels, "latency": broken}
     monkeypatch.setattr(panel, "find_panels", lambda: changed)
     with pytest.warns(ReportWarning):

@@ -15,8 +15,7 @@ from ndld_flow.records.profile import Layer, Profile, Roofs, RuntimeTraits, Tens
 from ndld_flow.report.collect_layers import collect_layers, collect_reformats
 from ndld_flow.report.collect_stacks import StacksView, collect_stacks
 from ndld_flow.report.comparison.page import draw_comparison
-from ndld_flow.report.encoding import Tensors, Texts
-from ndld_flow.report.layer_payload import layers_payload
+from ndld_flow.report.layer_columns import Ceilings, Tensors, timed_layers
 from ndld_flow.report.measured import batch_of
 from ndld_flow.report.panel import find_panels, panels_of
 from ndld_flow.report.panels import convolutions, device, distribution, pointwise, treemap
@@ -241,6 +240,6 @@ def test_roofs_below_a_layer_are_not_drawn(gmacs: float, drawn: bool) -> None:
     roofs = Roofs(macs_per_s=gmacs * 1e9, bytes_per_s=1e12, how="measured", dtype="float32")
     measured = profile_of([[1.0]], [busy], roofs=roofs)
     (view,) = collect_layers({"speed": measured})
-    payload = layers_payload(view, measured, Texts(), Tensors())["roofs"]
-    assert payload == ({"bytes_per_s": 1e12, "ceilings": {"float32": 1e12}} if drawn else None)
+    found = timed_layers(view, measured, Tensors()).roofs
+    assert found == (Ceilings(1e12, {"float32": 1e12}) if drawn else None)
     assert ("no roof" in view.roofs) is not drawn

@@ -46,7 +46,7 @@ from ndld_flow.report.run_page import RunPage, collect_page, draw_report
 from ndld_flow.report.sweep.page import SWEEP_PAGE
 from ndld_flow.report.value_text import settings_of
 from ndld_flow.report.verdict import describe_results, summarize_run
-from tests.support.page_data import data_of
+from tests.support.page_data import data_of, texts_of
 from tests.support.run_fixtures import (
     HOSTILE_NAMES,
     STARTED,
@@ -551,9 +551,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     assert "<svg/onload" not in text
     assert "\x00" not in text
     assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in text
-    texts = data_of(text)["texts"]
-    assert isinstance(texts, list)
-    assert {visible_name(name) for name in HOSTILE_NAMES} <= set(texts)
+    assert {visible_name(name) for name in HOSTILE_NAMES} <= texts_of(data_of(text))
 
 
 def test_a_step_name_cannot_leave_the_run_folder(tmp_path: Path) -> None:
@@ -570,12 +568,10 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     assert first == second
 
 
-def test_the_payload_holds_every_sample_and_layer(tmp_path: Path) -> None:
-    payload = data_of(draw_report(write_quickstart(tmp_path)).read_text("utf-8"))
-    profiles, layers = payload["profiles"], payload["layers"]
-    assert isinstance(profiles, list)
-    assert isinstance(layers, list)
-    assert [len(run) for one in profiles for run in one["runs"]] == [80] * 10
+def test_the_page_holds_every_sample_and_layer(tmp_path: Path) -> None:
+    data = data_of(draw_report(write_quickstart(tmp_path)).read_text("utf-8"))
+    layers = data["layers"]
+    assert [len(run["ms"]) for one in data["panels"]["latency"] for run in one["runs"]] == [80] * 10
     assert [len(one["columns"]["name"]) for one in layers] == [337, 330]
     assert [len(one["timeline"]["lane"]) for one in layers] == [406, 398]
 
@@ -588,9 +584,8 @@ def test_many_layers_stay_small(tmp_path: Path) -> None:
 def test_a_non_finite_sample_does_not_prevent_a_report(tmp_path: Path) -> None:
     broken = profile("half", 10, 1, 3).model_copy(update={"runs": (ProfileRun(latency_ms=(1.0, float("nan"), 2.0)),)})
     folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": broken})
-    profiles = data_of(draw_report(folder).read_text("utf-8"))["profiles"]
-    assert isinstance(profiles, list)
-    assert profiles[0]["runs"] == [[1.0, 2.0]]
+    (charts,) = data_of(draw_report(folder).read_text("utf-8"))["panels"]["latency"]
+    assert [run["ms"] for run in charts["runs"]] == [[1.0, 2.0]]
 
 
 def test_every_static_file_is_used() -> None:

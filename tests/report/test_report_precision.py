@@ -19,11 +19,10 @@ from ndld_flow.records.accuracy import LayerDivergence, OutputAgreement
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments, read_run
-from ndld_flow.report.collect_divergence import NOT_FINITE, bound_of, collect_depth, depth_payload, error_of
-from ndld_flow.report.encoding import Texts
+from ndld_flow.report.collect_divergence import NOT_FINITE, bound_of, collect_depth, depth_curves, error_of
 from ndld_flow.report.exports.precision_exports import write_precision_exports
 from ndld_flow.report.panels.accuracy import collect_accuracy, collect_samples, used_part
-from ndld_flow.report.panels.precision import SearchView, collect_searches, search_payload
+from ndld_flow.report.panels.precision import SearchView, collect_searches, script_data
 from ndld_flow.report.panels.steps import collect_steps
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.verdict import summarize_run
@@ -233,11 +232,8 @@ def test_curves_are_aligned_by_tensor(whole: list[int], found: list[int], first:
     assert [one.record.position for one in view.layers] == everywhere
     assert view.kept == tuple(row for row, position in enumerate(everywhere) if position % 2 == 0)
     assert view.first == (everywhere.index(first) if first in everywhere else None)
-    payload = depth_payload(view, Texts())
-    errors = payload["error"]
-    assert isinstance(errors, list)
+    errors = depth_curves(view).error
     for column, there, scale in ((errors[0], whole, 10), (errors[1], found, 20)):
-        assert isinstance(column, list)
         assert column == [float(f"{place / scale:.3g}") if place in there else None for place in everywhere]
 
 
@@ -341,8 +337,8 @@ def test_the_worst_of_many_samples_are_shown() -> None:
 @given(st.sets(st.integers(0, 30)))
 def test_kept_nodes_of_a_trial_are_shown_as_ranges(kept: set[int]) -> None:
     found = search(5, kept=(), trials=(trials((), 320)[0].model_copy(update={"kept": tuple(kept)}),))
-    payload = search_payload(view_of(documents_of(found)), Texts())
-    told = payload["ranges"][0]
+    (trials_shown,) = script_data((view_of(documents_of(found)),)).searches
+    told = trials_shown.ranges[0]
     assert told is not None
     pairs = list(zip(told[::2], told[1::2], strict=True))
     assert {position for first, last in pairs for position in range(first, last + 1)} == kept
@@ -354,11 +350,12 @@ def test_every_state_is_drawn(tmp_path: Path) -> None:
     text = page.read_text("utf-8")
     for told in ("bound 0.999 not met", "NaN or infinite", "receipt-3.png", "at least 0.8", 'class="cause overflow"'):
         assert told in text
-    payload = data_of(page.read_text("utf-8"))
-    assert [depth is None for depth in payload["depths"]] == [False, False]
-    assert payload["depths"][0]["error"][0][45] == NOT_FINITE
-    assert payload["searches"][0]["metrics"]["cosine"][10] == "nan"
-    assert payload["searches"][0]["ranges"][1] == [40, 48]
+    panels = data_of(text)["panels"]
+    (search_shown,), (depth,) = panels["precision"]["searches"], panels["precision"]["depths"]
+    assert depth["error"][0][45] == NOT_FINITE
+    assert panels["accuracy"] != [None]
+    assert math.isnan(search_shown["metrics"]["cosine"][10])
+    assert search_shown["ranges"][1] == [40, 48]
 
 
 def test_hostile_names_are_only_text(tmp_path: Path) -> None:

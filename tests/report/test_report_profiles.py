@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,10 @@ from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, Span, T
 from ndld_flow.report.collect_footprint import collect_footprint, tensor_bytes
 from ndld_flow.report.collect_layers import collect_layers, passages
 from ndld_flow.report.collect_profiles import collect_profiles, collect_timeline
-from ndld_flow.report.encoding import Tensors, Texts
-from ndld_flow.report.layer_payload import layers_payload, nanoseconds
-from ndld_flow.report.page_data import LayerColumns
+from ndld_flow.report.encoding import nanoseconds, packed
+from ndld_flow.report.layer_columns import Tensors, timed_layers
 from ndld_flow.report.run_page import draw_report
-from tests.support.page_data import data_of
+from tests.support.page_data import data_of, unpack
 from tests.support.run_fixtures import Sitting, StepSketch, profile, run_record, write_run
 
 
@@ -35,15 +32,12 @@ def of_layers(*layers: Layer, **more: Any) -> Profile:
     return profile("half", 10, 1, 0).model_copy(update={"layers": layers} | more)
 
 
-def packed(one: Profile) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
-    """The payload of one profile as the page reads it, its texts and tensors."""
-    texts, tensors = Texts(), Tensors()
+def layers_of(one: Profile) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The layers of one profile as the page reads them, and its tensors."""
+    tensors = Tensors()
     (view,) = collect_layers({"speed": one})
-    data = layers_payload(view, one, texts, tensors)
-    assert data["columns"].keys() <= LayerColumns.__annotations__.keys()
-    columns = tensors.as_columns(texts)
-    loaded: dict[str, Any] = json.loads(json.dumps(data, allow_nan=False))
-    return loaded, texts.as_list(), json.loads(json.dumps(columns))
+    data, rows = unpack(packed([timed_layers(view, one, tensors), tensors.rows()]))
+    return data, rows
 
 
 # --- summary of the process runs ---
@@ -203,7 +197,7 @@ def test_a_lane_is_busy_for_its_outermost_spans() -> None:
     assert (found.length_ms, found.rows) == (12, 4)
 
 
-# --- the payload ---
+# --- the data of the page ---
 
 
 def unpacked_starts(timeline: dict[str, Any]) -> list[int]:
@@ -229,37 +223,30 @@ def test_a_timeline_is_read_back_as_it_was(rows: list[tuple[float, float, int | 
         for place, (start, took, of, lane) in enumerate(rows)
     )
     layers = [layer(f"l{place}", (), ()) for place in range(5)]
-    data, texts, _ = packed(of_layers(*layers, timeline=spans))
+    data, _ = layers_of(of_layers(*layers, timeline=spans))
     if not spans:
         assert data["timeline"] is None
         return
     found = data["timeline"]
     assert unpacked_starts(found) == [round(start * 1e6) for start, _, _, _ in rows]
-    assert [texts[found["lanes"][lane]] for lane in found["lane"]] == [lane for *_, lane in rows]
-    expected, of_layer = 0, []
-    for step in found["layer"]:
-        of_layer.append(None if step is None else expected + step)
-        expected = expected if step is None else expected + step + 1
-    assert of_layer == [of if of is not None and 0 <= of < 5 else None for _, _, of, _ in rows]
-    assert [texts[name] for name in found["name"]] == [f"s{place}" for place in range(len(rows))]
+    assert [found["lanes"][lane] for lane in found["lane"]] == [lane for *_, lane in rows]
+    assert found["layer"] == [of if of is not None and 0 <= of < 5 else None for _, _, of, _ in rows]
+    assert found["name"] == [f"s{place}" for place in range(len(rows))]
 
 
 def test_layers_are_read_back_as_they_were() -> None:
     one = profile("half", 10, 3, 40)
-    data, texts, tensors = packed(one)
+    data, tensors = layers_of(one)
     columns = data["columns"]
-    assert [texts[place] for place in accumulate(columns["name"])] == [layer.name for layer in one.layers]
-    assert list(accumulate(columns["index"])) == [layer.index for layer in one.layers]
+    assert columns["name"] == [layer.name for layer in one.layers]
+    assert columns["index"] == [layer.index for layer in one.layers]
     assert columns["macs"] == [layer.macs for layer in one.layers]
-    names = [texts[place] for place in accumulate(tensors["name"])]
-    read = list(accumulate(columns["inputs"]["places"]))
-    assert [names[place] for place in read] == [layer.inputs[0].name for layer in one.layers]
+    assert [tensors[reads[0]]["name"] for reads in columns["inputs"]] == [layer.inputs[0].name for layer in one.layers]
     low = [median - below for median, below in zip(columns["median_ns"], columns["below_ns"], strict=True)]
     assert low == [round(min(layer.samples_ms) * 1e6) for layer in one.layers]
-    assert "stream" not in columns  # nobody tells theirs
+    assert set(columns["stream"]) == {None}  # nobody tells theirs
     # A span that is called as its layer is needs no name of its own.
-    own = [texts[place] for place in data["timeline"]["name"]]
-    assert set(own) == {"", "x", "out", "dispatch"}
+    assert set(data["timeline"]["name"]) == {"", "x", "out", "dispatch"}
 
 
 @pytest.mark.parametrize(
@@ -280,10 +267,9 @@ def test_layers_are_read_back_as_they_were() -> None:
 def test_layers_that_did_not_get_the_precision_that_was_asked_for(given: dict[str, Any], missed: bool) -> None:
     usual = {"precision": "float32", "provider": "CPUExecutionProvider", "onnx_nodes": ("a",)}
     one = of_layers(layer("a", (), ()).model_copy(update=usual | given))
-    data, texts, _ = packed(one)
+    data, _ = layers_of(one)
     assert data["missed"] == ([0] if missed else [])
-    told = [texts[place] for place in data["columns"].get("asked", [])]
-    assert told == [given[name] for name in given if name == "asked_precision"]
+    assert data["columns"]["asked"] == [given.get("asked_precision", "")]
     assert bool(collect_layers({"a": one})[0].slowest.bad) == missed
 
 
@@ -316,5 +302,5 @@ def test_numbers_that_nothing_measured_harm_nothing(tmp_path: Path) -> None:
     text = draw_report(folder).read_text("utf-8")
     data = data_of(text)
     assert data["layers"][0]["roofs"] is None
-    assert data["profiles"] == []
+    assert data["panels"]["latency"] == []
     assert nanoseconds(awful) == [0, 0, 0, 0, 0]

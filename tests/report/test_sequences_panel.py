@@ -8,8 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from ndld_flow.records.accuracy import Accuracy, SequenceAgreement, StepErrors
-from ndld_flow.report.encoding import Texts
-from ndld_flow.report.panels.sequences import collect_sequences, sequences_payload
+from ndld_flow.report.panels.sequences import charts_of, collect_sequences
 from ndld_flow.report.run_page import draw_report
 from tests.support.precision_samples import RECIPE, deep_accuracy, failed_search, search_documents, search_steps
 from tests.support.report_browser import Watch
@@ -57,12 +56,12 @@ def test_rows_name_the_steps() -> None:
 
 
 def test_many_steps_are_drawn_by_the_largest_of_several() -> None:
-    (payload,) = sequences_payload(collect_sequences({"agree": accuracy(9000)}), Texts())
-    assert payload["share"] == 3
-    assert payload["ends"] == [30]
-    (line,) = payload["lines"]  # an output without an error has no line
-    assert len(line["errors"]) == 3000
-    assert line["errors"][6] == pytest.approx(1e-4 * 1.2**19, rel=1e-3)  # of steps 19, 20 and the one without a value
+    (chart,) = charts_of(collect_sequences({"agree": accuracy(9000)}))
+    assert chart.share == 3
+    assert chart.ends == [30]
+    (line,) = chart.lines  # an output without an error has no line
+    assert len(line.errors) == 3000
+    assert line.errors[6] == pytest.approx(1e-4 * 1.2**19, rel=1e-3)  # of steps 19, 20 and the one without a value
 
 
 @pytest.mark.thorough

@@ -471,12 +471,12 @@ def test_how_far_a_cosine_is_from_one_is_kept() -> None:
         )
         for one in record.points
     )
-    payload = collect_page(record.model_copy(update={"points": points})).data
-    cosine = next(one for one in payload["dimensions"] if one["label"] == "agree.cosine")
-    assert (cosine["numbers"] or [])[:3] == [0.99999999, 0.99999998, 0.99999997]
+    data = collect_page(record.model_copy(update={"points": points})).data
+    cosine = next(one for one in data.dimensions if one.label == "agree.cosine")
+    assert (cosine.numbers or ())[:3] == (0.99999999, 0.99999998, 0.99999997)
     points = (points[0].model_copy(update={"objectives": (1.0, 1.0, 0.9912345)}),)
-    payload = collect_page(record.model_copy(update={"points": points})).data
-    assert next(one for one in payload["dimensions"] if one["label"] == "agree.cosine")["numbers"] == [0.9912345]
+    data = collect_page(record.model_copy(update={"points": points})).data
+    assert next(one for one in data.dimensions if one.label == "agree.cosine").numbers == (0.9912345,)
 
 
 def test_labels_of_the_ratio_axis_do_not_overlap() -> None:
@@ -567,14 +567,14 @@ def test_saturation_is_where_gains_end(values: list[float | None], direction: st
 
 
 def test_columns_are_unique_and_informative_ones_first() -> None:
-    payload = collect_page(made.builds()).data
-    kinds = [(one["kind"], one["label"]) for one in payload["dimensions"]]
+    data = collect_page(made.builds()).data
+    kinds = [(one.kind, one.label) for one in data.dimensions]
     assert ("metric", "speed.latency.median") not in kinds
     assert [label for kind, label in kinds if kind == "objective"] == ["speed.latency.median", "engine.build_s"]
-    shown = [one["label"] for one in payload["dimensions"] if one["is_default"] and one["kind"] == "metric"]
+    shown = [one.label for one in data.dimensions if one.is_default and one.kind == "metric"]
     assert shown == ["engine.engine_bytes", "agree.cosine"], "not the latencies, which an objective tells already"
-    assert len(payload["number"]) == 72
-    assert (payload["dimensions"][4]["numbers"] or []).count(None) == 4
+    assert len(data.points) == 72
+    assert (data.dimensions[4].numbers or ()).count(None) == 4
 
 
 def test_long_values_that_look_equal_are_numbered() -> None:
@@ -585,10 +585,9 @@ def test_long_values_that_look_equal_are_numbered() -> None:
         one.model_copy(update={"values": {**one.values, axis.name: axis.values[one.number % 2]}})
         for one in record.points
     )
-    payload = collect_page(record.model_copy(update={"axes": (axis, *record.axes[1:]), "points": points})).data
-    texts = [payload["texts"][place] for place in payload["dimensions"][0]["texts"]]
-    assert [text[:11] for text in texts] == ["1: [{x: {mi", "2: [{x: {mi"]
-    assert [payload["texts"][place] for place in payload["dimensions"][1]["texts"]] == ["basic", "extended", "all"]
+    data = collect_page(record.model_copy(update={"axes": (axis, *record.axes[1:]), "points": points})).data
+    assert [text[:11] for text in data.dimensions[0].texts] == ["1: [{x: {mi", "2: [{x: {mi"]
+    assert data.dimensions[1].texts == ("basic", "extended", "all")
 
 
 def test_links_point_only_to_points() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
 from ndld_flow.report.bundle import bundle, report_files
-from ndld_flow.report.collect_graph import GraphPicture, collect_graphs, graph_payload
+from ndld_flow.report.collect_graph import GraphPicture, collect_graphs, graph_shape
 from tests.support.run_fixtures import MACHINE
 
 STYLES = ("tokens.css", "page.css", "charts.css", "tables.css", "graph.css")
@@ -75,7 +76,7 @@ def write_graph_page(profile: Profile, folder: Path, script: str = "") -> Path:
         {"name": each.name, "type": each.type, "ms": ms, "precision": each.precision, "role": each.role}
         for each, ms in zip(profile.layers, profile.layer_times.ms, strict=True)
     ]
-    data = json.dumps({"graph": graph_payload(picture), "layers": layers}).replace("<", "\\u003c")
+    data = json.dumps({"graph": asdict(graph_shape(picture)), "layers": layers}).replace("<", "\\u003c")
     styles = "\n".join(report_files().joinpath("static", name).read_text("utf-8") for name in STYLES)
     scripts = bundle("tests/javascript/graph_page.js", _REPOSITORY)
     page = folder / "report.html"

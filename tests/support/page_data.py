@@ -15,6 +15,14 @@ def data_of(page: str) -> Any:
     return unpack(page.split('id="page-data">')[1].split("<", maxsplit=1)[0])
 
 
+def texts_of(data: Any) -> set[str]:
+    """Return all texts in data."""
+    if isinstance(data, str):
+        return {data}
+    parts = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return set().union(*map(texts_of, parts))
+
+
 def unpack(packed: str) -> Any:
     """Return what was packed: dataclasses as dictionaries, tuples as lists."""
     texts, value = json.loads(gzip.decompress(base64.b64decode(packed)))

@@ -14,13 +14,19 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ndld_flow.report import page_data
+from ndld_flow.report.activations.page import ActivationsPage
 from ndld_flow.report.bundle import report_files
+from ndld_flow.report.comparison.page import ComparisonPage
+from ndld_flow.report.diff_page import DiffPage
 from ndld_flow.report.engines_page import EnginesPage
 from ndld_flow.report.history_page import HistoryPage
+from ndld_flow.report.model_page import ModelPage
+from ndld_flow.report.panel import find_panels
+from ndld_flow.report.run_page import RunPage
+from ndld_flow.report.sweep.page import SweepPage
 
 DECLARATIONS = Path(str(report_files())) / "static" / "page_data.d.ts"
-_PAGES = (EnginesPage, HistoryPage)
+_PAGES = (ActivationsPage, ComparisonPage, DiffPage, EnginesPage, HistoryPage, ModelPage, RunPage, SweepPage)
 _HEADER = """\
 // The data of each page, as Python's dataclasses declare them.
 // Do not edit: `python -m tests.support.page_data_types` writes this file.
@@ -31,66 +37,20 @@ _NAMES: dict[Any, str] = {
     str: "string",
     bool: "boolean",
     NoneType: "null",
-    object: "any",
+    Mapping[str, object]: "Panels",
 }
-
-
-_FORMER = {"int": "number", "float": "number", "str": "string", "bool": "boolean", "None": "null", "object": "any"}
-
-
-def _former() -> str:
-    body = ast.parse(Path(page_data.__file__).read_text("utf-8")).body
-    parts = []
-    for statement, after in zip(body, [*body[1:], None], strict=True):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
-            comment = _comment(_text(after), "")
-            parts.append(f"{comment}type {statement.target.id} = {_former_type(statement.value)};\n")
-        elif isinstance(statement, ast.ClassDef):
-            parts.append(_former_interface(statement))
-    return "\n".join(parts)
-
-
-def _former_interface(declared: ast.ClassDef) -> str:
-    lines = [_comment(ast.get_docstring(declared), ""), f"interface {declared.name} {{\n"]
-    for statement, after in zip(declared.body, [*declared.body[1:], None], strict=True):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            annotation, mark = statement.annotation, ""
-            if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "NotRequired":
-                annotation, mark = annotation.slice, "?"
-            lines.append(_comment(_text(after), "  "))
-            lines.append(f"  {statement.target.id}{mark}: {_former_type(annotation)};\n")
-    return "".join((*lines, "}\n"))
-
-
-def _text(statement: ast.stmt | None) -> str | None:
-    """Return the text of a statement that is only a string."""
-    is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return str(statement.value.value) if is_text else None  # type: ignore[union-attr]
-
-
-def _former_type(annotation: ast.expr) -> str:
-    if isinstance(annotation, ast.BinOp):
-        return f"{_former_type(annotation.left)} | {_former_type(annotation.right)}"
-    if not isinstance(annotation, ast.Subscript):
-        name = ast.unparse(annotation)
-        return _FORMER.get(name, name)
-    outer = ast.unparse(annotation.value)
-    items = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
-    inner = [_former_type(item) for item in items]
-    if outer == "tuple":
-        return f"[{', '.join(inner)}]"
-    if outer in ("dict", "Mapping"):
-        return f"Record<{', '.join(inner)}>"
-    assert outer in ("list", "Sequence"), f"no TypeScript type is known for {outer}"
-    return f"({inner[0]})[]" if "|" in inner[0] else f"{inner[0]}[]"
 
 
 def declarations() -> str:
     """Return the text of `page_data.d.ts`."""
+    scripts = {name: panel.data for name, panel in find_panels().items() if panel.data}
+    panels = {name: get_type_hints(data)["return"] for name, data in scripts.items()}
     found: dict[str, type] = {}
-    for page in _PAGES:
-        _find(get_type_hints(page)["data"], found)
-    return "\n".join([_HEADER, *(_interface(found[name]) for name in sorted(found)), _former()])
+    for data in (*(get_type_hints(page)["data"] for page in _PAGES), *panels.values()):
+        _find(data, found)
+    fields = "".join(f"  {name}?: {_type(data)};\n" for name, data in panels.items())
+    of_panels = f"/** The data of each panel that a page has. */\ninterface Panels {{\n{fields}}}\n"
+    return "\n".join([_HEADER, of_panels, *(_interface(found[name]) for name in sorted(found))])
 
 
 def _find(annotation: Any, found: dict[str, type]) -> None:
@@ -135,7 +95,7 @@ def _comment(text: str | None, indent: str) -> str:
 
 def _type(annotation: Any) -> str:
     outer, inner = get_origin(annotation), get_args(annotation)
-    if outer is None:
+    if annotation in _NAMES or outer is None:
         return _NAMES.get(annotation) or str(annotation.__name__)
     if outer is Literal:
         return " | ".join(f'"{word}"' for word in inner)

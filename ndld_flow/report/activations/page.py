@@ -16,10 +16,9 @@ from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.run_folder import STORED
+from ndld_flow.report.activations.data import DrawnActivations, activations_data
 from ndld_flow.report.activations.maps import PackedMaps, pack_maps, read_activations
-from ndld_flow.report.activations.payload import activations_payload
 from ndld_flow.report.noted_failures import page_with_notes
-from ndld_flow.report.page_data import ActivationsPayload
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.value_text import shape_text
 
@@ -150,7 +149,7 @@ class ActivationsPage:
     """True if there is a reference."""
     notes: tuple[str, ...]
     chunks: tuple[str, ...]
-    data: ActivationsPayload
+    data: DrawnActivations
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
@@ -172,7 +171,7 @@ def collect_page(record: Activations, maps: PackedMaps, files: str) -> Activatio
         two=bool(record.reference),
         notes=tuple(short_name(note, 600) for note in (*record.notes, *maps.notes)),
         chunks=tuple(maps.chunks),
-        data=activations_payload(record, maps, files),
+        data=activations_data(record, maps, files),
     )
 
 

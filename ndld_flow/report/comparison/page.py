@@ -12,8 +12,8 @@ from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Comparison, Coverage, ProfileComparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_stacks import StacksView, collect_stacks
+from ndld_flow.report.comparison.data import ComparisonData, comparison_data
 from ndld_flow.report.comparison.layers import AlignedRow, check_rows, largest_changes
-from ndld_flow.report.comparison.payload import comparison_payload
 from ndld_flow.report.comparison.subjects import (
     DifferenceView,
     RankedSubject,
@@ -38,7 +38,6 @@ from ndld_flow.report.comparison.verdicts import (
 )
 from ndld_flow.report.graph_change import ChangeView, collect_change
 from ndld_flow.report.noted_failures import page_with_notes
-from ndld_flow.report.page_data import ComparisonPayload
 from ndld_flow.report.render import PageParts, render, write_page
 
 
@@ -92,7 +91,7 @@ class ComparisonPage:
     noise: str
     left_out: tuple[str, ...]
     profiles: tuple[ProfileView, ...]
-    data: ComparisonPayload
+    data: ComparisonData
 
     @property
     def forbids(self) -> bool:
@@ -157,7 +156,7 @@ def collect_comparison(
         profiles=tuple(
             _view(profile, own, subjects) for profile, own in zip(comparison.profiles, profiles, strict=True)
         ),
-        data=comparison_payload(comparison, subjects, profiles),
+        data=comparison_data(comparison, subjects, profiles),
     )
 
 

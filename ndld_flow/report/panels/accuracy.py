@@ -11,7 +11,7 @@ from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import number
 from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, LabelledMetric, OutputAgreement, SampleAgreement
-from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
+from ndld_flow.report.collect_divergence import DepthCurves, DepthView, bound_of, collect_depth, depth_curves
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.search_outcome import is_outside
 from ndld_flow.report.tables import Column, Table
@@ -454,4 +454,9 @@ def _labelled_bound(name: str, value: float) -> str:
     return words.format(f"{100 * value:.3g} %" if name.startswith("relative") else number(value))
 
 
-PANEL = Panel("Accuracy", lambda documents: collect_accuracy(documents.of(Accuracy)), after="precision")
+def depths_of(views: tuple[AccuracyView, ...]) -> list[DepthCurves | None]:
+    """Return the layers of each comparison."""
+    return [depth_curves(view.depth) if view.depth else None for view in views]
+
+
+PANEL = Panel("Accuracy", lambda documents: collect_accuracy(documents.of(Accuracy)), after="precision", data=depths_of)

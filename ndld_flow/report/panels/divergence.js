@@ -60,7 +60,7 @@ class DepthChart {
     const curves = data.curves.map((words, place) => key(`key-series series-${place}`, words));
     const kinds = new Set(data.ranges ? Array.from({ length: data.length }, (_, row) => data.rangeKind(row)) : []);
     return make("span", { class: "keys" }, ...curves,
-      ...(data.keptRows.length ? [key("key-kept", "kept")] : []),
+      ...(data.kept.length ? [key("key-kept", "kept")] : []),
       ...(kinds.has("over") ? [key("key-over", "values overflow")] : []),
       ...(kinds.has("under") ? [key("key-under", "values vanish")] : []));
   }
@@ -301,7 +301,7 @@ function rangeColumns(data) {
  */
 function depthColumns(data) {
   /** @param {number} row */
-  const marks = (row) => [row === data.first ? "starts here" : "", data.kept.has(row) ? "kept" : ""].filter(Boolean).join(", ");
+  const marks = (row) => [row === data.first ? "starts here" : "", data.isKept.has(row) ? "kept" : ""].filter(Boolean).join(", ");
   return [
     { key: "index", label: "#", width: "64px", numeric: true, right: true, position: true, value: (row) => data.position[row], format: count },
     { key: "node", label: "Node", width: "minmax(170px, 1.6fr)", mono: true, value: (row) => data.node[row] },
@@ -336,14 +336,13 @@ function describeDepth(model, data) {
 class DepthPart {
   /**
    * @param {HTMLElement} host
-   * @param {DepthPayload} packed
-   * @param {string[]} texts
+   * @param {DepthCurves} curves
    * @param {{label: string, file: string}} names
    */
-  constructor(host, packed, texts, { label, file }) {
+  constructor(host, curves, { label, file }) {
     /** @type {TableView | null} built when it is first opened */
     this.table = null;
-    this.data = new DepthData(packed, texts);
+    this.data = new DepthData(curves);
     this.label = label;
     this.file = file;
     this.room = make("div");
@@ -369,14 +368,15 @@ class DepthPart {
   }
 }
 
-/** @param {ReportPayload} payload */
-export function show(payload) {
+/** @param {ReportData} data */
+export function show({ panels }) {
+  const depths = [...(panels.precision?.depths ?? []), ...(panels.accuracy ?? [])];
   /** @type {Map<number, DepthPart>} */
   const parts = new Map();
   for (const host of all('[data-live="depth"]')) {
     const place = Number(host.dataset.depth);
-    const depth = payload.depths[place];
-    if (depth) parts.set(place, new DepthPart(host, depth, payload.texts, { label: host.dataset.label ?? "", file: host.dataset.file ?? "layers.csv" }));
+    const depth = depths[place];
+    if (depth) parts.set(place, new DepthPart(host, depth, { label: host.dataset.label ?? "", file: host.dataset.file ?? "layers.csv" }));
   }
   // From a kept node to its place in the chart.
   for (const button of all("[data-depth-row]")) {

@@ -8,16 +8,13 @@ import { TableModel, TableView } from "../static/table.js";
 
 const SEVERITIES = ["error", "warning", "info"];
 
-/** @typedef {"severity" | "check" | "node" | "op_type" | "message" | "step"} Field */
-
 /**
  * @param {HTMLElement} host
- * @param {FindingsPayload} findings
- * @param {string[]} texts
+ * @param {FindingRow[]} findings
  */
-function findingsTable(host, findings, texts) {
-  /** @type {(key: Field) => (row: number) => string} */
-  const text = (key) => (row) => texts[findings[key][row]];
+function findingsTable(host, findings) {
+  /** @type {(key: keyof FindingRow) => (row: number) => string} */
+  const text = (key) => (row) => findings[row][key];
   /** @type {Column[]} */
   const columns = [
     {
@@ -35,7 +32,7 @@ function findingsTable(host, findings, texts) {
     { key: "message", label: "Message", width: "minmax(240px, 2.4fr)", value: text("message") },
   ];
   const severityWord = { key: "severity", label: "Severity", width: "", value: text("severity") };
-  const model = new TableModel(columns, findings.severity.length);
+  const model = new TableModel(columns, findings.length);
   // The word is searched though the column sorts by rank.
   const words = columns.map((column) => (column.key === "severity" ? severityWord : column));
   model.searched = (key) => words.filter((column) => !key || column.key === key);
@@ -43,34 +40,32 @@ function findingsTable(host, findings, texts) {
     label: "findings",
     file: "findings.csv",
     least: 780,
-    describe: (table) => describeFindings(table, text),
+    describe: (table) => describeFindings(table, findings),
   });
 }
 
 /**
  * @param {TableModel} table
- * @param {(key: Field) => (row: number) => string} text
+ * @param {FindingRow[]} findings
  */
-function describeFindings(table, text) {
+function describeFindings(table, findings) {
   if (table.selected.size !== 1) {
     const hint = table.selected.size ? `${counted(table.selected.size, "finding")} selected.` : "Select a finding for its details.";
     return [make("p", {}, hint)];
   }
   const [row] = table.selected;
   const list = make("dl");
-  /** @type {[string, Field][]} */
+  /** @type {[string, keyof FindingRow][]} */
   const facts = [["Message", "message"], ["Node", "node"], ["Type", "op_type"], ["Check", "check"], ["Step", "step"]];
   for (const [label, key] of facts) {
-    const value = text(key)(row);
+    const value = findings[row][key];
     if (value) list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, value)));
   }
   return [list];
 }
 
-/** @param {ReportPayload} payload */
-export function show({ panels, texts }) {
-  /** @type {FindingsPayload | undefined} */
-  const findings = panels.findings;
+/** @param {ReportData} data */
+export function show({ panels: { findings } }) {
   const host = live("findings");
-  if (host && findings?.severity.length) findingsTable(host, findings, texts);
+  if (host && findings?.length) findingsTable(host, findings);
 }

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 
 from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.records.inspection import Findings
-from ndld_flow.report.encoding import Texts
-from ndld_flow.report.page_data import FindingsPayload
 from ndld_flow.report.panel import Panel
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
@@ -66,22 +63,9 @@ def collect_findings(documents: Mapping[str, Findings]) -> FindingsView | None:
     )
 
 
-def findings_payload(view: FindingsView, texts: Texts) -> FindingsPayload:
-    """Return columns of positions in `texts`, with an item for each finding."""
-
-    def column(name: str) -> list[int]:
-        return texts.places(map(attrgetter(name), view.rows))
-
-    return {
-        "severity": column("severity"),
-        "check": column("check"),
-        "node": column("node"),
-        "op_type": column("op_type"),
-        "message": column("message"),
-        "step": column("step"),
-    }
+def rows_of(view: FindingsView) -> tuple[FindingRow, ...]:
+    """Return the rows of the script's table."""
+    return view.rows
 
 
-PANEL = Panel(
-    "Findings", lambda documents: collect_findings(documents.of(Findings)), after="steps", payload=findings_payload
-)
+PANEL = Panel("Findings", lambda documents: collect_findings(documents.of(Findings)), after="steps", data=rows_of)

@@ -6,82 +6,49 @@ import { latencyDistribution } from "../static/latency_distribution.js";
 import { count, counted, milliseconds, signedShare } from "../static/quantities.js";
 import { makeSwitch, tooltip } from "../static/widgets.js";
 
-/** @typedef {ProfilePayload & {series: number, detail: LatencySamples, samples: number[], shown: boolean}} PlottedProfile */
+/** @typedef {LatencyCharts & {series: number, detail: DrawnSamples, shown: boolean}} PlottedProfile */
 
-// The samples of a timing pass, each with its process run, its start and whether it is an outlier.
-
-/**
- * Tukey's far fence of a process run: three interquartile ranges above the third quartile.
- * @param {number[]} samples
- */
-function farFence(samples) {
-  const ordered = [...samples].sort((a, b) => a - b);
-  /** @param {number} part */
-  const at = (part) => ordered[Math.min(ordered.length - 1, Math.floor(part * ordered.length))];
-  return at(0.75) + 3 * (at(0.75) - at(0.25));
-}
-
-/** @param {number[]} values */
-const middleOf = (values) => [...values].sort((a, b) => a - b)[(values.length - 1) >> 1];
-
-/**
- * A moving median of a run, at most 60 points: its drift without its outliers.
- * @param {number[]} samples
- */
-function movingMedian(samples) {
-  const reach = Math.max(6, Math.round(samples.length / 10));
-  const step = Math.max(1, Math.floor(samples.length / 60));
-  const middles = [];
-  for (let pass = 0; pass < samples.length; pass += step) {
-    middles.push({ pass, value: middleOf(samples.slice(Math.max(0, pass - reach), pass + reach + 1)) });
-  }
-  return middles;
-}
-
-/**
- * The relative change from the first to the last tenth of a run; null for a run that is too short.
- * @param {number[]} samples
- */
-function driftOf(samples) {
-  const tenth = Math.floor(samples.length / 10);
-  return tenth < 3 ? null : middleOf(samples.slice(-tenth)) / middleOf(samples.slice(0, tenth)) - 1;
-}
-
-class LatencySamples {
-  /** @param {ProfilePayload} profile */
-  constructor(profile) {
-    this.runs = profile.runs;
-    this.values = profile.runs.flat();
-    this.runOf = profile.runs.flatMap((run, place) => run.map(() => place));
+// The passes of a profile that are drawn, each with its process run, its start and whether it is an outlier.
+class DrawnSamples {
+  /** @param {DrawnPasses[]} runs */
+  constructor(runs) {
+    this.values = runs.flatMap(({ ms }) => ms);
+    this.runOf = runs.flatMap(({ ms }, run) => ms.map(() => run));
     let passes = 0;
     /** The first pass of each run. */
-    this.first = profile.runs.map((run) => (passes += run.length) - run.length);
-    const fences = profile.runs.map(farFence);
-    this.standsOut = this.values.map((value, place) => value > fences[this.runOf[place]]);
-    this.outliers = this.standsOut.filter(Boolean).length;
-    this.times = this.timesOf(profile);
+    this.first = runs.map(({ count: all }) => (passes += all) - all);
+    this.passes = passes;
+    /** The position of each sample among all passes. */
+    this.number = runs.flatMap(({ number }, run) => number.map((pass) => this.first[run] + pass));
+    /** The first sample of each run. */
+    this.start = [...this.runOf.keys()].filter((place) => this.runOf[place] !== this.runOf[place - 1]);
+    this.standsOut = runs.flatMap(({ ms, fence_ms }) => ms.map((value) => value > fence_ms));
+    this.times = this.timesOf(runs);
   }
 
   /**
-   * The start of each pass in ms since the first run; null where it was not recorded.
-   * @param {ProfilePayload} profile
+   * The first sample that is drawn of a pass or of those after it.
+   * @param {number} pass
    */
-  timesOf({ runs, gaps_ns: gaps, started_s: started }) {
-    if (!gaps?.length || gaps.some((own, run) => own.length !== runs[run].length)) return null;
-    return runs.flatMap((run, place) => {
-      let now = started[place] * 1000;
-      return run.map((took, pass) => {
-        const start = now + gaps[place][pass] / 1e6;
+  placeOf(pass) {
+    const place = this.number.findIndex((number) => number >= pass);
+    return place < 0 ? this.number.length - 1 : place;
+  }
+
+  /**
+   * The start of each sample in ms since the first run; null where it was not recorded.
+   * @param {DrawnPasses[]} runs
+   */
+  timesOf(runs) {
+    if (runs.some(({ gaps_ns, ms }) => gaps_ns.length !== ms.length)) return null;
+    return runs.flatMap(({ started_s, gaps_ns, ms }) => {
+      let now = started_s * 1000;
+      return ms.map((took, place) => {
+        const start = now + gaps_ns[place] / 1e6;
         now = start + took;
         return start;
       });
     });
-  }
-
-  // The median of the runs' drifts.
-  get drift() {
-    const drifts = this.runs.map(driftOf).filter((drift) => drift !== null);
-    return drifts.length ? middleOf(drifts) : null;
   }
 }
 
@@ -94,13 +61,11 @@ const PASSES_FLOOR = PASSES_HEIGHT - 30;
 class PassesPlot {
   /**
    * @param {HTMLElement} host
-   * @param {ProfilePayload[]} profiles
+   * @param {LatencyCharts[]} profiles
    */
   constructor(host, profiles) {
-    this.profiles = profiles.map((profile, place) => {
-      const detail = new LatencySamples(profile);
-      return { ...profile, series: place % SERIES, detail, samples: detail.values, shown: true };
-    });
+    /** @type {PlottedProfile[]} */
+    this.profiles = profiles.map((profile, place) => ({ ...profile, series: place % SERIES, detail: new DrawnSamples(profile.runs), shown: true }));
     this.legend = make("div", { class: "legend" });
     this.host = make("div");
     this.notes = make("p", { class: "quiet small" });
@@ -115,7 +80,7 @@ class PassesPlot {
     this.svg = draw("svg");
     this.mark = draw("circle", { class: "ring", r: 6, visibility: "hidden" });
     this.markGroup = draw("g", { class: "series" }, this.mark);
-    /** @type {{profile: PlottedProfile, pass: number} | null} */
+    /** @type {{profile: PlottedProfile, place: number} | null} */
     this.current = null;
     this.choice = timed ? [makeSwitch("along", { pass: "passes", time: "time" }, "pass", (along) => {
       this.along = along;
@@ -142,20 +107,21 @@ class PassesPlot {
   }
 
   writeNotes() {
-    const words = this.profiles.map(({ label, detail }) => {
-      const { drift, outliers, values } = detail;
+    const words = this.profiles.map(({ label, detail, drift, outliers }) => {
+      const { passes, values } = detail;
       const drifts = drift === null ? "" : `, ${signedShare(drift)} from the first to the last tenth of a run`;
-      return `${shortened(label, 40)}: ${counted(outliers, "outlier")} of ${counted(values.length, "pass")}${drifts}.`;
+      const part = values.length < passes ? ` ${count(values.length)} are drawn, the slowest among them; the profile's file has all.` : "";
+      return `${shortened(label, 40)}: ${counted(outliers, "outlier")} of ${counted(passes, "pass")}${drifts}.${part}`;
     });
     this.notes.textContent = `${words.join(" ")} Crosses are outliers of their run, triangles are beyond the axis, lines are moving medians.`;
   }
 
   /**
    * @param {PlottedProfile} profile
-   * @param {number} pass
+   * @param {number} place of a sample
    */
-  at(profile, pass) {
-    return this.along === "time" ? profile.detail.times?.[pass] ?? pass : pass;
+  at({ detail }, place) {
+    return this.along === "time" ? detail.times?.[place] ?? detail.number[place] : detail.number[place];
   }
 
   /** @param {number} width */
@@ -165,7 +131,7 @@ class PassesPlot {
     const shown = this.profiles.filter((profile) => profile.shown);
     this.range = commonRange(shown.length ? shown : this.profiles);
     const left = 64;
-    const last = this.profiles.reduce((most, profile) => Math.max(most, this.at(profile, profile.samples.length - 1)), 1);
+    const last = this.profiles.reduce((most, profile) => Math.max(most, this.at(profile, profile.detail.values.length - 1)), 1);
     this.x = scale(0, last, left + 4, width - 6);
     this.y = scale(this.range.low, this.range.high, PASSES_FLOOR - 4, PASSES_TOP);
     this.svg = draw("svg", {
@@ -219,17 +185,18 @@ class PassesPlot {
    * @param {number} width
    */
   series(profile, left, width) {
-    const { samples, latency, detail } = profile;
+    const { latency, detail } = profile;
     /** @type {[string[], string[], string[]]} */
     const [inside, out, beyond] = [[], [], []];
-    samples.forEach((sample, pass) => {
-      const x = this.x(this.at(profile, pass)).toFixed(1);
+    detail.values.forEach((sample, place) => {
+      const x = this.x(this.at(profile, place)).toFixed(1);
       const y = this.y(sample).toFixed(1);
       if (sample > this.range.high) beyond.push(`M${x} 6l4 7h-8z`);
-      else if (detail.standsOut[pass]) out.push(`M${x} ${y}m-3-3l6 6m0-6l-6 6`);
+      else if (detail.standsOut[place]) out.push(`M${x} ${y}m-3-3l6 6m0-6l-6 6`);
       else inside.push(`M${x} ${y}h.01`);
     });
-    const ring = { cx: this.x(this.at(profile, latency.median_pass)), cy: this.y(samples[latency.median_pass]) };
+    const median = detail.placeOf(latency.median_pass);
+    const ring = { cx: this.x(this.at(profile, median)), cy: this.y(detail.values[median]) };
     return draw("g", { class: `series series-${profile.series}` },
       draw("path", { class: "dots", d: inside.join("") }),
       draw("path", { class: "outliers", d: out.join("") }),
@@ -242,9 +209,9 @@ class PassesPlot {
 
   /** @param {PlottedProfile} profile */
   driftPath(profile) {
-    const { detail } = profile;
-    return detail.runs.map((run, place) => movingMedian(run).map(({ pass, value }, point) =>
-      `${point ? "L" : "M"}${this.x(this.at(profile, detail.first[place] + pass)).toFixed(1)} ${this.y(value).toFixed(1)}`).join("")).join("");
+    const { detail, runs } = profile;
+    return runs.flatMap(({ drift }, run) => drift.map(([pass, value], point) =>
+      `${point ? "L" : "M"}${this.x(this.at(profile, detail.placeOf(detail.first[run] + pass))).toFixed(1)} ${this.y(value).toFixed(1)}`)).join("");
   }
 
   /**
@@ -254,9 +221,9 @@ class PassesPlot {
   borders(profile) {
     const { detail } = profile;
     if (this.along === "time") {
-      return detail.runs.map((run, place) => draw("line", {
+      return detail.start.map((start, run) => draw("line", {
         class: "turn", y1: PASSES_FLOOR, y2: PASSES_FLOOR,
-        x1: this.x(this.at(profile, detail.first[place])), x2: this.x(this.at(profile, detail.first[place] + run.length - 1)),
+        x1: this.x(this.at(profile, start)), x2: this.x(this.at(profile, (detail.start[run + 1] ?? detail.values.length) - 1)),
       }));
     }
     return detail.first.slice(1).map((first) =>
@@ -265,11 +232,11 @@ class PassesPlot {
 
   /** @param {PlottedProfile[]} shown */
   runLabels(shown) {
-    const [longest] = [...shown].sort((a, b) => b.detail.runs.length - a.detail.runs.length);
-    if (!longest || longest.detail.runs.length < 2) return;
-    longest.detail.runs.forEach((run, place) => {
+    const [longest] = [...shown].sort((a, b) => b.runs.length - a.runs.length);
+    if (!longest || longest.runs.length < 2) return;
+    longest.runs.forEach(({ count: all }, place) => {
       const from = this.x(longest.detail.first[place]);
-      if (this.x(longest.detail.first[place] + run.length) - from < 46) return;
+      if (this.x(longest.detail.first[place] + all) - from < 46) return;
       this.svg.append(draw("text", { x: from + 4, y: PASSES_FLOOR - 2 }, `run ${place + 1}`));
     });
   }
@@ -279,7 +246,7 @@ class PassesPlot {
     this.svg.addEventListener("pointermove", (event) => {
       const box = this.svg.getBoundingClientRect();
       const near = this.nearest(shown, event.clientX - box.left, event.clientY - box.top);
-      if (near) this.point(near.profile, near.pass);
+      if (near) this.point(near.profile, near.place);
     });
     const leave = () => {
       this.mark.setAttribute("visibility", "hidden");
@@ -299,9 +266,9 @@ class PassesPlot {
     let best = null;
     let least = 40;
     for (const profile of shown) {
-      for (const [pass, sample] of profile.samples.entries()) {
-        const far = Math.hypot(this.x(this.at(profile, pass)) - x, this.height(sample) - y);
-        if (far < least) [best, least] = [{ profile, pass }, far];
+      for (const [place, sample] of profile.detail.values.entries()) {
+        const far = Math.hypot(this.x(this.at(profile, place)) - x, this.height(sample) - y);
+        if (far < least) [best, least] = [{ profile, place }, far];
       }
     }
     return best;
@@ -314,22 +281,22 @@ class PassesPlot {
 
   /**
    * @param {PlottedProfile} profile
-   * @param {number} pass
+   * @param {number} place
    */
-  point(profile, pass) {
-    this.current = { profile, pass };
+  point(profile, place) {
+    this.current = { profile, place };
     const { detail } = profile;
-    const sample = profile.samples[pass];
+    const [sample, pass, run] = [detail.values[place], detail.number[place], detail.runOf[place]];
     const box = this.svg.getBoundingClientRect();
-    const [x, y] = [this.x(this.at(profile, pass)), this.height(sample)];
+    const [x, y] = [this.x(this.at(profile, place)), this.height(sample)];
     this.markGroup.setAttribute("class", `series series-${profile.series}`);
     this.mark.setAttribute("cx", String(x));
     this.mark.setAttribute("cy", String(y));
     this.mark.setAttribute("visibility", "visible");
     const about = pass === profile.latency.median_pass
       ? "the median pass" : `${signedShare(sample / profile.latency.median_ms - 1)} of the median`;
-    const run = detail.runs.length > 1 ? `run ${detail.runOf[pass] + 1}, pass ${pass - detail.first[detail.runOf[pass]] + 1}` : `pass ${pass + 1}`;
-    tooltip.show(box.left + x, box.top + y, `${shortened(profile.label, 40)}, ${run}\n${milliseconds(sample)}, ${about}${detail.standsOut[pass] ? "\nan outlier of its run" : ""}`);
+    const words = profile.runs.length > 1 ? `run ${run + 1}, pass ${pass - detail.first[run] + 1}` : `pass ${pass + 1}`;
+    tooltip.show(box.left + x, box.top + y, `${shortened(profile.label, 40)}, ${words}\n${milliseconds(sample)}, ${about}${detail.standsOut[place] ? "\nan outlier of its run" : ""}`);
   }
 
   /**
@@ -338,20 +305,20 @@ class PassesPlot {
    */
   key(event, shown) {
     if (shown.length === 0) return;
-    const now = this.current && shown.includes(this.current.profile) ? this.current : { profile: shown[0], pass: shown[0].latency.median_pass };
+    const now = this.current && shown.includes(this.current.profile) ? this.current : { profile: shown[0], place: shown[0].detail.placeOf(shown[0].latency.median_pass) };
     const sideways = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const across = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     if (!sideways && !across) return;
     const profile = across ? shown[(shown.indexOf(now.profile) + across + shown.length) % shown.length] : now.profile;
-    const last = profile.samples.length - 1;
-    this.point(profile, Math.min(last, Math.max(0, now.pass + (this.current ? sideways ?? 0 : 0))));
+    const last = profile.detail.values.length - 1;
+    this.point(profile, Math.min(last, Math.max(0, now.place + (this.current ? sideways ?? 0 : 0))));
     event.preventDefault();
   }
 }
 
-/** @param {ReportPayload} payload */
-export function show({ profiles }) {
-  if (!profiles.length) return;
-  latencyDistribution(required("distribution"), profiles);
-  new PassesPlot(required("passes"), profiles);
+/** @param {ReportData} data */
+export function show({ panels: { latency } }) {
+  if (!latency?.length) return;
+  latencyDistribution(required("distribution"), latency);
+  new PassesPlot(required("passes"), latency);
 }

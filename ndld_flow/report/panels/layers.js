@@ -15,21 +15,19 @@ import { Timeline } from "../static/timeline/view.js";
 import { TypeChart } from "../static/type_chart.js";
 import { makeSwitch, makeTabs } from "../static/widgets.js";
 import { NestedPie, Roofline } from "../static/report/layer_charts.js";
-import { LayerData, TensorTable } from "../static/report/layer_data.js";
+import { LayerData } from "../static/report/layer_data.js";
 import { fileName, layersJson, layersMarkdown } from "../static/report/layer_exports.js";
 import { describeLayers, layerColumns, shareLabel, untimedColumns } from "../static/report/layer_table.js";
 
 /** @typedef {"provider" | "precision" | "unit" | "role"} Kind */
 
-/** @typedef {{texts: string[], tensors: TensorTable, graph: GraphPayload | null}} Shared */
-
 class LayersPart {
   /**
    * @param {HTMLElement} section
-   * @param {LayersPayload} packed
-   * @param {Shared} shared
+   * @param {LayersData} layers
+   * @param {{tensors: TensorRow[], graph: GraphShape | null}} shared
    */
-  constructor(section, packed, { texts, tensors, graph }) {
+  constructor(section, layers, { tensors, graph }) {
     /** @type {GraphView | null} */
     this.graphView = null;
     /** @type {Timeline | null} */
@@ -37,13 +35,12 @@ class LayersPart {
     /** True while a click on the timeline selects rows, so that it is not moved under the pointer. */
     this.fromTimeline = false;
     this.section = section;
-    this.packed = packed;
-    this.texts = texts;
+    this.onlyCompute = layers.only_compute;
     this.graph = graph;
-    this.data = new LayerData(packed, texts, tensors);
+    this.data = new LayerData(layers, tensors);
     this.heat = new Heat("linear");
     this.basis = { of: "sum" };
-    this.spans = packed.timeline ? new TimelineData(packed.timeline, this.data, texts) : null;
+    this.spans = layers.timeline ? new TimelineData(layers.timeline, this.data) : null;
     this.table = this.buildTable();
     this.build();
     this.buildGraph();
@@ -74,12 +71,12 @@ class LayersPart {
    * @returns {string}
    */
   describe(row) {
-    const nodes = this.data.onnxNodes[row];
+    const nodes = this.data.onnx_nodes[row];
     return nodes.length ? `${nodes.length === 1 ? "ONNX node" : `${count(nodes.length)} ONNX nodes:`} ${shortened(nodes.join(", "), 160)}` : "";
   }
 
   /**
-   * @param {GraphPayload} graph
+   * @param {GraphShape} graph
    * @returns {GraphMode[]}
    */
   modes(graph) {
@@ -122,7 +119,7 @@ class LayersPart {
         name: (row) => data.name[row],
         type: (row) => layerWord(data.type[row], data.name[row]),
         about: (row) => `${shortened(data.name[row], 120)}\n${shortened(data.type[row], 60)} ${data.dims[row]} ${shortened(data.precision[row], 40)} ${shortened(data.types(row), 60)} ${data.unit[row]}\n${this.describe(row)}`.trim(),
-        search: (row) => `${data.name[row]} ${data.type[row]} ${data.onnxNodes[row].join(" ")}`,
+        search: (row) => `${data.name[row]} ${data.type[row]} ${data.onnx_nodes[row].join(" ")}`,
         modes: this.modes(graph),
         pick: (row) => this.table.choose(row < 0 ? [] : [row]),
       });
@@ -194,7 +191,7 @@ class ProfilePart extends LayersPart {
   }
 
   build() {
-    if (this.packed.only_compute) this.table.filter(exactWord("role", "compute"));
+    if (this.onlyCompute) this.table.filter(exactWord("role", "compute"));
     this.buildTimeline();
     this.buildCharts();
   }
@@ -242,7 +239,7 @@ class ProfilePart extends LayersPart {
     return `${milliseconds(this.data.median[row])}, ${share(this.data.share(row))} of the layer sum`;
   }
 
-  /** @param {GraphPayload} graph */
+  /** @param {GraphShape} graph */
   modes(graph) {
     const { data } = this;
     return [
@@ -263,25 +260,24 @@ const layerWord = (type, name) => /^__myl_(\w+?)_myl\d+_\d+$/.exec(name)?.[1] ??
 
 /**
  * A part is built when its tab is first opened: ten of 5,000 layers cost no more than one.
- * @param {ReportPayload} payload
+ * @param {ReportData} data
  * @param {HTMLElement} whole
  * @param {typeof LayersPart} Part
  * @returns {(place: number, rows: number[]) => void} shows layers of a part
  */
-function layerTabs(payload, whole, Part) {
+function layerTabs({ layers, graphs, graph_of, tensors }, whole, Part) {
   const sections = all("[data-layers]", whole);
-  const tensors = new TensorTable(payload.tensors, payload.texts);
   /** @type {Map<number, LayersPart>} */
   const parts = new Map();
   const places = sections.map((section) => Number(section.dataset.layers));
   /** @param {number} number */
   const build = (number) => {
     // An engine may have no recorded layers.
-    if (parts.has(number) || payload.layers[places[number]].columns.name.length === 0) return;
-    const graph = payload.graphs[payload.graph_of[places[number]] ?? -1] ?? null;
-    parts.set(number, new Part(sections[number], payload.layers[places[number]], { texts: payload.texts, tensors, graph }));
+    if (parts.has(number) || layers[places[number]].columns.name.length === 0) return;
+    const graph = graphs[graph_of[places[number]] ?? -1] ?? null;
+    parts.set(number, new Part(sections[number], layers[places[number]], { tensors, graph }));
   };
-  const open = makeTabs(required("profiles", whole), sections, places.map((place) => shortened(payload.layers[place].label, 40)), build);
+  const open = makeTabs(required("profiles", whole), sections, places.map((place) => shortened(layers[place].label, 40)), build);
   const views = all("[data-view]", whole);
   const bar = live("views", whole);
   const view = bar ? makeTabs(bar, views, views.map((shown) => shown.dataset.view ?? "")) : () => {};
@@ -296,14 +292,14 @@ function layerTabs(payload, whole, Part) {
 
 /**
  * Layers named elsewhere on the page are shown in the profiles where there are any, otherwise in the engines.
- * @param {ReportPayload} payload
+ * @param {ReportData} data
  */
-export function show(payload) {
+export function show(data) {
   /** @type {((place: number, rows: number[]) => void) | undefined} */
   let showLayer;
   for (const [id, Part] of /** @type {[string, typeof LayersPart][]} */ ([["engines", LayersPart], ["layers", ProfilePart]])) {
     const whole = document.getElementById(id);
-    if (whole) showLayer = layerTabs(payload, whole, Part);
+    if (whole) showLayer = layerTabs(data, whole, Part);
   }
   for (const button of all("[data-layer]")) {
     const [place, ...rows] = (button.dataset.layer ?? "").split(",").map(Number);

@@ -10,49 +10,33 @@ import { TableModel, TableView } from "../static/table.js";
 import { selectionSummary } from "../static/widgets.js";
 import { decades, powerText } from "../static/report/depth_panels.js";
 import { fileName } from "../static/report/layer_exports.js";
+import { Fields } from "../static/unpack.js";
 
 const TRIALS = { left: 74, right: 14, top: 20, errors: 150, gap: 26, bars: 64, bottom: 40 };
 
-class TrialsData {
-  /**
-   * @param {SearchPayload} packed
-   * @param {string[]} texts
-   */
-  constructor(packed, texts) {
-    /** @param {TextPlace[]} column */
-    const text = (column) => column.map((place) => texts[place]);
-    this.length = packed.number.length;
-    this.step = packed.step;
-    this.metric = packed.metric;
-    this.higher = packed.higher;
-    this.bound = packed.bound;
-    this.number = packed.number;
-    this.phase = text(packed.phase);
-    this.what = text(packed.what);
-    this.kept = packed.kept;
-    this.ranges = packed.ranges;
-    this.passed = packed.passed;
-    this.wall_s = packed.wall_s;
-    this.note = text(packed.note);
-    this.metrics = packed.metrics;
-    this.values = packed.metrics[packed.metric] ?? new Array(this.length).fill(null);
+class TrialsData extends /** @type {new (trials: SearchTrials) => SearchTrials} */ (Fields) {
+  /** @param {SearchTrials} trials */
+  constructor(trials) {
+    super(trials);
+    this.length = trials.number.length;
+    this.values = trials.metrics[trials.metric] ?? new Array(this.length).fill(null);
   }
 
   /**
    * The error, so that less is better: 1 - x for a cosine, the noise for decibels.
-   * @param {NumberText} value
+   * @param {number | null} value
    * @returns {number | null}
    */
   off(value) {
     if (value === null) return null;
-    if (typeof value === "string") return NaN;
+    if (!Number.isFinite(value)) return NaN;
     if (this.metric.endsWith("_db")) return 10 ** (-value / 20);
     return this.higher ? 1 - value : value;
   }
 
-  /** @param {NumberText | undefined} value */
+  /** @param {number | null} value */
   text(value) {
-    return value === null || value === undefined ? "–" : typeof value === "string" ? value.replace("nan", "NaN") : plainNumber(value);
+    return value === null ? "–" : Number.isFinite(value) ? plainNumber(value) : String(value).replace("Infinity", "inf");
   }
 
   /** @param {number} row */
@@ -215,7 +199,7 @@ function trialColumns(data) {
   /** @type {Column[]} */
   const metrics = Object.entries(data.metrics).map(([metric, values], place) => ({
     key: `metric${place}`, label: shortened(metric, 18), csvLabel: metric, width: "minmax(104px, 0.6fr)", numeric: true, right: true, position: metric === data.metric && data.higher, hidden: place > 2,
-    value: (row) => (typeof values[row] === "string" ? Infinity : values[row]), format: (_, row) => data.text(values[row]), csv: (row) => values[row] ?? "",
+    value: (row) => (values[row] === null || Number.isFinite(values[row]) ? values[row] : Infinity), format: (_, row) => data.text(values[row]), csv: (row) => values[row] ?? "",
     tone: (row) => (metric === data.metric && data.outcome(row) === "failed" ? "bad" : ""),
   }));
   return [
@@ -249,10 +233,12 @@ function describeTrials(model, data) {
   return [list];
 }
 
-/** @param {ReportPayload} payload */
-export function show(payload) {
+/** @param {ReportData} data */
+export function show({ panels }) {
   for (const host of all('[data-live="trials"]')) {
-    const data = new TrialsData(payload.searches[Number(host.dataset.search)], payload.texts);
+    const search = panels.precision?.searches[Number(host.dataset.search)];
+    if (!search) continue;
+    const data = new TrialsData(search);
     const [plot, room] = [make("div"), make("div")];
     host.replaceChildren(plot, room);
     const table = new TableView(room, new TableModel(trialColumns(data), data.length), {

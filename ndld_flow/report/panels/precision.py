@@ -17,10 +17,9 @@ from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
-from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
+from ndld_flow.report.collect_divergence import DepthCurves, DepthView, bound_of, collect_depth, depth_curves
 from ndld_flow.report.collect_layers import InsightView, Passage, has_timed_layers, insight_view, passages
-from ndld_flow.report.encoding import Texts, rounded
-from ndld_flow.report.page_data import NumberText, SearchPayload
+from ndld_flow.report.encoding import rounded
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.panels.accuracy import bound_text
 from ndld_flow.report.search_outcome import SearchOutcome, search_outcome, search_sentences
@@ -178,6 +177,36 @@ class AlwaysKept:
     names: tuple[str, ...]
     more: int
     """Number of nodes that are not listed."""
+
+
+@dataclass(frozen=True)
+class SearchTrials:
+    """The trials of a search; lists have an item for each trial."""
+
+    step: str
+    metric: str
+    higher: bool
+    """A higher metric is better."""
+    bound: float | None
+    number: list[int]
+    phase: list[str]
+    what: list[str]
+    kept: list[int]
+    """Number of kept nodes."""
+    ranges: list[list[int] | None]
+    """First and last position of each range of kept nodes; None if there are too many."""
+    passed: list[bool]
+    wall_s: list[float]
+    note: list[str]
+    metrics: dict[str, list[float | None]]
+
+
+@dataclass(frozen=True)
+class PrecisionData:
+    """Data of the script, with an item for each search."""
+
+    searches: list[SearchTrials]
+    depths: list[DepthCurves | None]
 
 
 @dataclass(frozen=True)
@@ -382,35 +411,39 @@ _MOST_RANGES = 60
 """Maximum number of ranges of positions of a trial's kept nodes."""
 
 
-def search_payload(view: SearchView, texts: Texts) -> SearchPayload:
-    """Return the trials of one search, a column for each of their fields; `panels/search_trials.js` reads them."""
+def script_data(views: tuple[SearchView, ...]) -> PrecisionData:
+    """Return the trials and the layers of each search."""
+    return PrecisionData(
+        [_trials(view) for view in views], [depth_curves(view.depth) if view.depth else None for view in views]
+    )
+
+
+def _trials(view: SearchView) -> SearchTrials:
     trials = view.trials
-    metrics = list(dict.fromkeys(metric for trial in trials for metric in trial.metrics))
+    metrics = dict.fromkeys(metric for trial in trials for metric in trial.metrics)
     outcome = view.outcome
-    return {
-        "step": view.step,
-        "metric": outcome.metric,
-        "higher": higher_is_better(outcome.metric),
-        "bound": None if outcome.bound is None else rounded(outcome.bound),
-        "number": [trial.number for trial in trials],
-        "phase": texts.places(trial.phase for trial in trials),
-        "what": texts.places((trial.what for trial in trials), visible_name),
-        "kept": [trial.kept_count for trial in trials],
-        "ranges": [_ranges(trial.kept) for trial in trials],
-        "passed": [int(trial.passed) for trial in trials],
-        "wall_s": [rounded(trial.wall_s) for trial in trials],
-        "note": texts.places(map(trial_note, trials)),
-        "metrics": {
-            visible_name(metric): [_metric_value(trial.metrics.get(metric)) for trial in trials] for metric in metrics
+    return SearchTrials(
+        step=view.step,
+        metric=outcome.metric,
+        higher=higher_is_better(outcome.metric),
+        bound=None if outcome.bound is None else rounded(outcome.bound),
+        number=[trial.number for trial in trials],
+        phase=[trial.phase for trial in trials],
+        what=[visible_name(trial.what) for trial in trials],
+        kept=[trial.kept_count for trial in trials],
+        ranges=[_ranges(trial.kept) for trial in trials],
+        passed=[trial.passed for trial in trials],
+        wall_s=[rounded(trial.wall_s) for trial in trials],
+        note=[trial_note(trial) for trial in trials],
+        # Nine digits, as a cosine near 1 differs in the last ones.
+        metrics={
+            visible_name(metric): [
+                rounded(value, 9) if value is not None and math.isfinite(value) else value
+                for value in (trial.metrics.get(metric) for trial in trials)
+            ]
+            for metric in metrics
         },
-    }
-
-
-def _metric_value(value: float | None) -> NumberText:
-    """Return nine digits, as a cosine near 1 differs in the last ones; `NaN` as text, None if not measured."""
-    if value is None:
-        return None
-    return rounded(value, 9) if math.isfinite(value) else str(value)
+    )
 
 
 def _ranges(positions: Sequence[int]) -> list[int] | None:
@@ -431,4 +464,4 @@ def _runs_of(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield start, last
 
 
-PANEL = Panel("Precision", collect_searches, after="findings")
+PANEL = Panel("Precision", collect_searches, after="findings", data=script_data)

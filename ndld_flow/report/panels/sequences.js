@@ -10,15 +10,13 @@ const DECADES = 6; // smaller errors are drawn at the lower edge
 
 /** @typedef {{place: number, step: number, error: number}} ErrorPoint */
 
-class StepChart {
+class StepChartView {
   /**
    * @param {HTMLElement} host
-   * @param {SequencePayload} data
-   * @param {string[]} texts
+   * @param {StepChart} data
    */
-  constructor(host, data, texts) {
+  constructor(host, data) {
     this.data = data;
-    this.texts = texts;
     /** @type {ErrorPoint[]} */
     this.points = data.lines.flatMap(({ errors }, place) => errors.flatMap((error, number) => (error === null ? [] : [{ place, step: number * data.share, error }])));
     const bounds = data.lines.flatMap(({ bound }) => (bound === null ? [] : [bound]));
@@ -32,7 +30,7 @@ class StepChart {
 
   keys() {
     return make("p", { class: "keys" }, ...this.data.lines.map(({ output }, place) =>
-      make("span", { class: `key key-series series-${place % SERIES}` }, make("bdi", {}, this.texts[output]))));
+      make("span", { class: `key key-series series-${place % SERIES}` }, make("bdi", {}, output))));
   }
 
   /** @param {number} step counted from 0 */
@@ -40,7 +38,7 @@ class StepChart {
     const { ends, labels } = this.data;
     if (!ends.length) return `step ${count(step + 1)}`;
     const place = ends.filter((end) => end <= step).length;
-    return `${this.texts[labels[place]]}, step ${count(step + 1 - (place ? ends[place - 1] : 0))}`;
+    return `${labels[place]}, step ${count(step + 1 - (place ? ends[place - 1] : 0))}`;
   }
 
   /** @param {number} width */
@@ -69,7 +67,7 @@ class StepChart {
     const { output, metric } = this.data.lines[place];
     const last = Math.min(step + this.data.share, this.data.steps) - 1;
     const name = last > step ? `${this.stepName(step)} to ${this.stepName(last)}` : this.stepName(step);
-    return `${this.texts[output]}\n${name}\n${this.texts[metric]} ${plainNumber(error)}`;
+    return `${output}\n${name}\n${metric} ${plainNumber(error)}`;
   }
 
   /**
@@ -93,7 +91,7 @@ class StepChart {
   }
 
   /**
-   * @param {StepLinePayload} line
+   * @param {StepLine} line
    * @param {number} place
    * @param {(step: number) => number} x
    * @param {(error: number) => number} y
@@ -116,12 +114,10 @@ class StepChart {
   }
 }
 
-/** @param {ReportPayload} payload */
-export function show({ panels, texts }) {
-  /** @type {SequencePayload[]} */
-  const charts = panels.sequences ?? [];
-  charts.forEach((data, place) => {
+/** @param {ReportData} data */
+export function show({ panels }) {
+  panels.sequences?.forEach((data, place) => {
     const host = live(`sequence-${place}`);
-    if (host && data.lines.length) new StepChart(host, data, texts);
+    if (host && data.lines.length) new StepChartView(host, data);
   });
 }

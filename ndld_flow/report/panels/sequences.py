@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ndld_flow.base.quantities import number
 from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import Accuracy, SequenceAgreement, StepErrors
-from ndld_flow.report.encoding import Texts, rounded
-from ndld_flow.report.page_data import SequencePayload
+from ndld_flow.report.encoding import rounded
 from ndld_flow.report.panel import Panel
 
 _MOST_POINTS = 3000
@@ -34,6 +34,34 @@ class StepsRow:
     """The step's name; empty if none is beyond a bound."""
     flipped: str
     """`1 of 937 (more than 0.5), first at step 12`; empty for an output that is no decision."""
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """The errors of one output at the steps of sequences."""
+
+    output: str
+    metric: str
+    errors: list[float | None]
+    """The largest error of as many steps as `share`; None where none could be compared."""
+    bound: float | None
+    first: int | None
+    """The first step beyond a bound, from 0."""
+    flipped: list[int]
+    """Steps, from 0, where the two models decide differently."""
+
+
+@dataclass(frozen=True)
+class StepChart:
+    """The chart of a comparison over sequences."""
+
+    share: int
+    """Steps of each point."""
+    steps: int
+    ends: list[int]
+    """Number of steps up to the end of each sequence but the last."""
+    labels: list[str]
+    lines: list[StepLine]
 
 
 @dataclass(frozen=True)
@@ -116,33 +144,32 @@ def _error(value: float | None) -> str:
     return "\N{EN DASH}" if value is None else number(value)
 
 
-def sequences_payload(views: tuple[SequenceView, ...], texts: Texts) -> list[SequencePayload]:
+def charts_of(views: tuple[SequenceView, ...]) -> list[StepChart]:
     """Return the lines of each chart: errors of outputs with an error at any step, the worst first."""
-    return [_payload(view.agreement, texts) for view in views]
+    return [_chart(view.agreement) for view in views]
 
 
-def _payload(agreement: SequenceAgreement, texts: Texts) -> SequencePayload:
+def _chart(agreement: SequenceAgreement) -> StepChart:
     steps = sum(agreement.lengths)
     share = max(1, -(-steps // _MOST_POINTS))
     lines = [output for output in agreement.outputs if any(error for error in output.errors)][:_MOST_LINES]
-    ends = [sum(agreement.lengths[: place + 1]) for place in range(len(agreement.lengths))]
-    return {
-        "share": share,
-        "steps": steps,
-        "ends": ends[:-1],
-        "labels": texts.places(short_name(label, 80) for label in agreement.labels),
-        "lines": [
-            {
-                "output": texts.places([short_name(output.output, 80)])[0],
-                "metric": texts.places([short_name(output.metric, 40)])[0],
-                "errors": [_largest(output.errors[start : start + share]) for start in range(0, steps, share)],
-                "bound": output.bound,
-                "first": output.first_divergent,
-                "flipped": list(output.flipped),
-            }
+    return StepChart(
+        share=share,
+        steps=steps,
+        ends=list(accumulate(agreement.lengths))[:-1],
+        labels=[short_name(label, 80) for label in agreement.labels],
+        lines=[
+            StepLine(
+                output=short_name(output.output, 80),
+                metric=short_name(output.metric, 40),
+                errors=[_largest(output.errors[start : start + share]) for start in range(0, steps, share)],
+                bound=output.bound,
+                first=output.first_divergent,
+                flipped=list(output.flipped),
+            )
             for output in lines
         ],
-    }
+    )
 
 
 def _largest(errors: tuple[float | None, ...]) -> float | None:
@@ -154,5 +181,5 @@ PANEL = Panel(
     "Sequences",
     lambda documents: collect_sequences(documents.of(Accuracy)),
     after="accuracy",
-    payload=sequences_payload,
+    data=charts_of,
 )

@@ -2,7 +2,7 @@
 
 import { diffTables } from "../static/diff_table.js";
 
-/** @param {ReportPayload} payload */
-export function show(payload) {
-  diffTables(payload);
+/** @param {ReportData} data */
+export function show({ panels }) {
+  diffTables(panels.steps ?? []);
 }

@@ -11,6 +11,7 @@ from ndld_flow.base.quantities import quantity, seconds
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.report.collect_summary import has_failed_check
+from ndld_flow.report.diff_rows import DiffRow
 from ndld_flow.report.graph_change import ChangeView, collect_change
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.value_text import Fact, settings_of
@@ -191,4 +192,9 @@ def _metrics(record: StepRecord | None) -> tuple[Fact, ...]:
     )
 
 
-PANEL = Panel("Steps", lambda documents: collect_steps(documents.run), after="gates")
+def diffs_of(view: StepsView) -> list[tuple[DiffRow, ...] | None]:
+    """Return the differences that each step made."""
+    return [step.change.diff.rows if step.change and step.change.diff else None for step in view.steps]
+
+
+PANEL = Panel("Steps", lambda documents: collect_steps(documents.run), after="gates", data=diffs_of)

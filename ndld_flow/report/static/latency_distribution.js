@@ -11,7 +11,7 @@ import { tooltip } from "./widgets.js";
  * @property {string} label
  * @property {Record<string, number>} latency
  * @property {number[]} quartiles_ms
- * @property {number[][]} runs
+ * @property {number[]} samples sorted; every n-th of many
  * @property {number} [series] its colour; default: its place
  */
 
@@ -39,7 +39,7 @@ function kernelWidth({ latency, quartiles_ms: [q1, q3] }, perBin) {
  */
 function density(profile, range) {
   const bins = new Float64Array(DENSITY_BINS);
-  const samples = profile.runs.flat();
+  const { samples } = profile;
   const wide = kernelWidth(profile, (range.high - range.low) / (DENSITY_BINS - 1));
   const place = scale(range.low, range.high, 0, DENSITY_BINS - 1);
   const reach = 4 * wide;
@@ -86,9 +86,8 @@ function distributionNote(latency, beyond, width) {
  * @param {number} top
  */
 function distributionRow(profile, heights, x, range, width, top) {
-  const { latency, quartiles_ms } = profile;
-  const samples = profile.runs.flat();
-  // A comparison carries every n-th of many samples.
+  const { latency, quartiles_ms, samples } = profile;
+  // The page has every n-th of many samples.
   const beyond = Math.round((samples.filter((sample) => sample > range.high).length / samples.length) * latency.sample_count);
   const right = Math.min(x(latency.p95_ms), width);
   const middle = top + 62;
@@ -140,11 +139,8 @@ function drawDistribution(host, profiles, width) {
     cursor.setAttribute("x1", String(at));
     cursor.setAttribute("x2", String(at));
     cursor.setAttribute("visibility", "visible");
-    const lines = profiles.map((profile) => {
-      const samples = profile.runs.flat();
-      const within = samples.filter((sample) => sample <= value).length / samples.length;
-      return `${shortened(profile.label, 40)}: ${share(within)} of passes`;
-    });
+    const lines = profiles.map(({ label, samples }) =>
+      `${shortened(label, 40)}: ${share(samples.filter((sample) => sample <= value).length / samples.length)} of passes`);
     tooltip.show(event.clientX, event.clientY, [`within ${milliseconds(value)}`, ...lines].join("\n"));
   });
   svg.addEventListener("pointerleave", () => {

@@ -1,6 +1,266 @@
 // The data of each page, as Python's dataclasses declare them.
 // Do not edit: `python -m tests.support.page_data_types` writes this file.
 
+/** The data of each panel that a page has. */
+interface Panels {
+  steps?: (DiffRow[] | null)[];
+  findings?: FindingRow[];
+  precision?: PrecisionData;
+  accuracy?: (DepthCurves | null)[];
+  sequences?: StepChart[];
+  latency?: LatencyCharts[];
+}
+
+/** The second measurement of a point. */
+interface AgainRow {
+  standing: string;
+  ratio: number | null;
+  low: number | null;
+  high: number | null;
+}
+
+/** An attribute of a node. */
+interface AttributeRow {
+  name: string;
+  type: string;
+  text: string;
+  is_default: boolean;
+  /** Position of a held tensor; -1 for none. */
+  held: number;
+}
+
+/** A graph folded into blocks: the block of each node, and the graph of the blocks. */
+interface BlockShapes {
+  of: number[];
+  head: number[];
+  titles: string[];
+  graph: GraphShape;
+}
+
+/** The bound that a chart draws as a line. */
+interface Bound {
+  error: number;
+  words: string;
+  /** The bounded metric of layers: `slice_rms` or `relative_rms`. */
+  metric: string;
+}
+
+/** Limits of a machine. */
+interface Ceilings {
+  bytes_per_s: number;
+  /** Multiply unit of published peaks, or precision of measured ones -> multiply-accumulates per second. */
+  macs_per_s: Record<string, number>;
+}
+
+/** Statistics of a tensor's channels. */
+interface ChannelColumns {
+  number: number[];
+  minimum: number[];
+  maximum: number[];
+  mean: number[];
+  rms: number[];
+  nonfinite: number[];
+  saturated: number[];
+  /** RMS of the difference from the reference. */
+  difference: (number | null)[];
+}
+
+/** The layers of one compared profile; each list has an item for each layer. */
+interface ComparedLayers {
+  ms: (number | null)[];
+  name: string[];
+  type: string[];
+  precision: string[];
+  dims: string[];
+  role: string[];
+  tactic: string[];
+  provider: string[];
+  onnx: string[][];
+}
+
+/** Profiles of the same name in several reports. */
+interface ComparedProfile {
+  name: string;
+  subjects: number[];
+  decided_by: string;
+  metrics: MetricData[];
+  verdicts: VerdictRow[];
+  reports: ComparedReport[];
+  rows: MatchedRows;
+  layer_verdicts: LayerVerdictRow[];
+}
+
+/** One compared profile. */
+interface ComparedReport {
+  label: string;
+  /** Empty without samples. */
+  latency: Record<string, number>;
+  quartiles_ms: number[];
+  /** Sorted, and at most some thousands. */
+  samples: number[];
+  sample_count: number;
+  started_s: (number | null)[];
+  sitting: string;
+  layers: ComparedLayers;
+  timeline: TimelineSpans | null;
+}
+
+/** All data of the page. */
+interface ComparisonData {
+  verdict: string;
+  why: string;
+  /** Ways to match layers, the surest first. */
+  methods: string[];
+  subjects: SubjectData[];
+  profiles: ComparedProfile[];
+  graphs: GraphShape[];
+  /** For each report, profile after profile, the position of its graph. */
+  graph_of: (number | null)[];
+}
+
+/** A constraint on a point. */
+interface ConstraintRow {
+  gate: string;
+  passed: boolean;
+  measured: string;
+}
+
+/** Points that differ only on the curve's axis. */
+interface CurveLine {
+  /** `threads 2`; empty for a single line. */
+  label: string;
+  /** Positions of its points, in the axis' order. */
+  rows: number[];
+  x: number[];
+  y: (number | null)[];
+  /** Position in the line where it saturates; None if it does not. */
+  saturated: number | null;
+}
+
+/** Errors of two models layer by layer; a curve is one precision or one comparison. */
+interface DepthCurves {
+  curves: string[];
+  node: string[];
+  op_type: string[];
+  tensor: string[];
+  dims: string[];
+  position: number[];
+  /** `NOT_FINITE` for an error that is NaN or infinite. */
+  error: ((number | null)[])[];
+  /** 1 - cosine. */
+  distance: ((number | null)[])[];
+  nonfinite: number[][];
+  ranges: DepthRanges | null;
+  kept: number[];
+  first: number | null;
+  bound: Bound | null;
+  precision: string;
+  limits: FormatLimits | null;
+}
+
+/** Ranges of values, an item for each layer. */
+interface DepthRanges {
+  largest_abs: (number | null)[];
+  smallest_abs: (number | null)[];
+  rms: (number | null)[];
+  beyond_share: (number | null)[];
+  subnormal_share: (number | null)[];
+  vanishing_share: (number | null)[];
+  nonfinite: number[];
+}
+
+/** One changed value. */
+interface DiffLine {
+  /** `axis`, `input 0`, `shape`. */
+  label: string;
+  /** None if it did not exist. */
+  before: string | null;
+  after: string | null;
+  is_consequence: boolean;
+}
+
+/** One added, removed or changed item, with shortened texts. */
+interface DiffRow {
+  part: "nodes" | "weights" | "inputs" | "outputs" | "tensors" | "functions" | "opsets" | "texts";
+  sign: "+" | "-" | "~";
+  name: string;
+  /** Its previous name; empty if unchanged. */
+  was: string;
+  /** Operator, or type and shape, after the change. */
+  kind: string;
+  scope: string;
+  /** Further description, such as the inputs and outputs of an added node. */
+  detail: string;
+  lines: DiffLine[];
+  /** True if it was only renamed, or reads an inserted node. */
+  is_aside: boolean;
+}
+
+/** One column: a number per point, or the position of its text. */
+interface Dimension {
+  key: string;
+  label: string;
+  kind: "axis" | "objective" | "metric";
+  /** The first measurements; None for an axis without numbers. */
+  numbers: (number | null)[] | null;
+  /** The second ones, None for points that were not measured again; empty for an axis. */
+  again: (number | null)[];
+  unit: string;
+  /** `minimize` or `maximize`; empty if there is no preference. */
+  direction: string;
+  log: boolean;
+  /** Values of an axis as in the recipe. */
+  texts: string[];
+  /** Position of each point's value among them. */
+  levels: number[];
+  /** True if it is shown by default. */
+  is_default: boolean;
+}
+
+/** All data of the page but the maps. */
+interface DrawnActivations {
+  model: string;
+  reference: string;
+  format: string;
+  samples: SampleData[];
+  tensors: TensorData[];
+}
+
+/** One quantity along one axis. */
+interface DrawnCurve {
+  axis: string;
+  /** Position among the dimensions. */
+  dimension: number;
+  left_out: number;
+  log: boolean;
+  lines: CurveLine[];
+}
+
+/** The graphs of a model with all that is in them. */
+interface DrawnModel {
+  shown: number;
+  scopes: ScopeData[];
+  nodes: NodeColumns;
+  tensors: TensorColumns;
+  held: HeldValues[];
+}
+
+/** Passes of one process run; lists have an item for each pass that is drawn. */
+interface DrawnPasses {
+  /** Number of all passes. */
+  count: number;
+  /** Positions among all passes. */
+  number: number[];
+  ms: number[];
+  /** Time since the end of the drawn pass before; empty if starts were not recorded. */
+  gaps_ns: number[];
+  started_s: number;
+  /** Outliers are slower: Tukey's far fence, three interquartile ranges above the third quartile of all passes. */
+  fence_ms: number;
+  /** Moving median of all passes: position, ms. */
+  drift: [number, number][];
+}
+
 /** A run of the chart. */
 interface DrawnRun {
   id: string;
@@ -47,6 +307,15 @@ interface DrawnStep {
   accepted: string;
 }
 
+/** All data of the page. */
+interface DrawnSweep {
+  id: string;
+  name: string;
+  points: PointRow[];
+  dimensions: Dimension[];
+  curves: DrawnCurve[];
+}
+
 /** Matched layers in one engine; texts are empty where it lacks the layers, or where they are not recorded. */
 interface EngineAspects {
   type: string;
@@ -71,6 +340,73 @@ interface EngineRow {
   after: EngineAspects;
 }
 
+/** One finding. */
+interface FindingRow {
+  step: string;
+  severity: string;
+  check: string;
+  node: string;
+  op_type: string;
+  message: string;
+}
+
+/** The magnitudes that a floating-point format can represent. */
+interface FormatLimits {
+  /** Smallest subnormal number. */
+  subnormal: number;
+  /** Smallest normal number. */
+  normal: number;
+  largest: number;
+}
+
+/** A graph that is laid out: nodes, edges and the corners of edges. */
+interface GraphShape {
+  width: number;
+  height: number;
+  /** Width and height of all nodes. */
+  node: [number, number];
+  x: number[];
+  y: number[];
+  family: number[];
+  inputs: string[];
+  outputs: string[];
+  source: number[];
+  target: number[];
+  back: number[];
+  far: number[];
+  /** Number of corners of each edge. */
+  corners: number[];
+  corner_x: number[];
+  corner_y: number[];
+  by_order: boolean;
+  blocks: BlockShapes | null;
+  /** Nodes that contain a graph. */
+  composite: number[];
+  constant: number[];
+}
+
+/** A tensor that the model's file holds. Either its numbers are there, or why they are not. */
+interface HeldValues {
+  dtype: string;
+  dims: string;
+  elements: number;
+  bytes: number;
+  first: string[];
+  where: string;
+  unread: string;
+  range: (number | null)[] | null;
+  /** Numbers of NaN, infinite and zero values. */
+  counts: number[] | null;
+  histogram: number[] | null;
+}
+
+/** Counts of values in equal parts between two ends. */
+interface HistogramData {
+  low: number;
+  high: number;
+  counts: number[];
+}
+
 /** Data of the script. */
 interface HistoryData {
   /** The oldest first. */
@@ -80,468 +416,82 @@ interface HistoryData {
   first: number;
 }
 
-/** A position in the table `texts`. */
-type TextPlace = number;
-
-/** The difference from the item before, the first one from 0: most are small, and pack well. */
-type Steps = number;
-
-type OptionalNumber = number | null;
-
-/** A number; a text where it is not finite. */
-type NumberText = number | string | null;
-
-/** A list for each row: the lengths of all, and the items of all one after the other. */
-interface RaggedColumn {
-  counts: number[];
-  places: Steps[];
+/** The timing pass of a profile. */
+interface LatencyCharts {
+  step: string;
+  label: string;
+  latency: Record<string, number>;
+  quartiles_ms: number[];
+  /** Sorted; every n-th of very many. */
+  samples: number[];
+  runs: DrawnPasses[];
+  /** Number among all passes. */
+  outliers: number;
+  /** Median over the process runs of the change from the first to the last tenth; None for short runs. */
+  drift: number | null;
 }
 
-/** Tensors, each once. */
-interface TensorColumns {
-  name: Steps[];
-  dtype: TextPlace[];
-  dims: TextPlace[];
-  format?: TextPlace[];
-}
-
-/** Layers in order of execution. A column in which all values are empty is left out, except the names. */
+/** Layers in order of execution; each list has an item for each layer. */
 interface LayerColumns {
-  name: Steps[];
-  index?: Steps[];
-  type?: TextPlace[];
-  provider?: TextPlace[];
-  dims?: TextPlace[];
-  role?: TextPlace[];
-  tactic?: TextPlace[];
-  precision?: TextPlace[];
-  input_precision?: TextPlace[];
-  output_precision?: TextPlace[];
-  precision_basis?: TextPlace[];
-  channels?: TextPlace[];
-  unit?: TextPlace[];
-  asked?: TextPlace[];
-  depth?: number[];
-  stream?: (number | null)[];
-  macs?: (number | null)[];
-  read_bytes?: number[];
-  written_bytes?: number[];
-  weight_bytes?: number[];
-  inputs: RaggedColumn;
-  outputs: RaggedColumn;
-  onnx_nodes: RaggedColumn;
-  median_ns?: number[];
-  below_ns?: number[];
-  above_ns?: number[];
-}
-
-/** The spans of one pass. */
-interface TimelinePayload {
-  basis: string;
-  lanes: TextPlace[];
-  lane: number[];
+  name: string[];
+  index: number[];
+  type: string[];
+  provider: string[];
+  dims: string[];
+  role: string[];
+  tactic: string[];
+  precision: string[];
+  input_precision: string[];
+  output_precision: string[];
+  precision_basis: string[];
+  channels: string[];
+  /** Multiply units; all are empty if none is known. */
+  unit: string[];
+  /** Precisions that were asked for. */
+  asked: string[];
   depth: number[];
-  kind: number[];
-  gap_ns: number[];
-  duration_ns: number[];
-  layer: (number | null)[];
-  name: TextPlace[];
+  stream: (number | null)[];
+  macs: (number | null)[];
+  read_bytes: number[];
+  written_bytes: number[];
+  weight_bytes: number[];
+  /** Positions among the tensors of the page. */
+  inputs: number[][];
+  outputs: number[][];
+  onnx_nodes: string[][];
+  median_ns: number[];
+  /** Median less minimum. */
+  below_ns: number[];
+  /** Maximum less median. */
+  above_ns: number[];
 }
 
-/** Limits of a machine. */
-interface RoofsPayload {
-  bytes_per_s: number;
-  /** Multiply unit of published peaks, or precision of measured ones -> multiply-accumulates per second. */
-  ceilings: Record<string, number>;
+/** The verdict on a row of matched layers. */
+interface LayerVerdictRow {
+  row: number;
+  candidate: number;
+  verdict: string;
+  p_value: number | null;
+  q_value: number | null;
 }
 
 /** The layers of a profile, or of an engine without times. */
-interface LayersPayload {
+interface LayersData {
   step: string;
   label: string;
   columns: LayerColumns;
+  /** Positions of layers that did not get the precision that was asked for. */
   missed: number[];
-  sum_ms?: number;
-  pass_ms?: number;
-  timeline?: TimelinePayload | null;
-  roofs?: RoofsPayload | null;
-  only_compute?: boolean;
-}
-
-/** The timing pass of a profile. */
-interface ProfilePayload {
-  step: string;
-  label: string;
-  runs: number[][];
-  started_s: number[];
-  gaps_ns: number[][];
-  latency: Record<string, number>;
-  quartiles_ms: number[];
-}
-
-/** Findings of the lint steps. */
-interface FindingsPayload {
-  severity: TextPlace[];
-  check: TextPlace[];
-  node: TextPlace[];
-  op_type: TextPlace[];
-  message: TextPlace[];
-  step: TextPlace[];
-}
-
-/** The errors of one output at the steps of sequences. */
-interface StepLinePayload {
-  output: TextPlace;
-  metric: TextPlace;
-  /** The largest error of as many steps as `share`; null where none could be compared. */
-  errors: (number | null)[];
-  bound: number | null;
-  /** The first step beyond a bound, from 0. */
-  first: number | null;
-  /** Steps, from 0, where the two models decide differently. */
-  flipped: number[];
-}
-
-/** A comparison of two models over sequences. */
-interface SequencePayload {
-  /** Steps of each point. */
-  share: number;
-  steps: number;
-  /** Number of steps up to the end of each sequence but the last. */
-  ends: number[];
-  labels: TextPlace[];
-  lines: StepLinePayload[];
-}
-
-/** Differences between two models. */
-interface DiffPayload {
-  part: TextPlace[];
-  sign: TextPlace[];
-  name: TextPlace[];
-  was: TextPlace[];
-  kind: TextPlace[];
-  scope: TextPlace[];
-  detail: TextPlace[];
-  /** Label, before, after (-1 for a value that is absent), 1 for a consequence of another difference. */
-  lines: [TextPlace, number, number, number][][];
-  aside: number[];
-}
-
-/** A graph that is laid out: nodes, edges and the corners of edges. */
-interface GraphPayload {
-  width: number;
-  height: number;
-  node: [number, number];
-  x: Steps[];
-  y: Steps[];
-  family: number[];
-  inputs: string[];
-  outputs: string[];
-  source: Steps[];
-  target: Steps[];
-  back: number[];
-  far: number[];
-  corners: number[];
-  corner_x: Steps[];
-  corner_y: Steps[];
-  by_order: boolean;
-  composite?: number[];
-  constant?: number[];
-  blocks?: BlocksPayload;
-}
-
-/** A graph folded into blocks: the block of each node, and the graph of the blocks. */
-interface BlocksPayload {
-  of: Steps[];
-  head: Steps[];
-  titles: string[];
-  graph: GraphPayload;
-}
-
-/** The trials of a precision search. */
-interface SearchPayload {
-  step: string;
-  metric: string;
-  higher: boolean;
-  bound: OptionalNumber;
-  number: number[];
-  phase: TextPlace[];
-  what: TextPlace[];
-  kept: number[];
-  ranges: (number[] | null)[];
-  passed: number[];
-  wall_s: number[];
-  note: TextPlace[];
-  metrics: Record<string, NumberText[]>;
-}
-
-/** An error bound. */
-interface DepthBound {
-  error: number;
-  words: string;
-}
-
-/** Ranges of values, one for each layer. */
-interface DepthRanges {
-  largest_abs: OptionalNumber[];
-  smallest_abs: OptionalNumber[];
-  rms: OptionalNumber[];
-  beyond_share: OptionalNumber[];
-  subnormal_share: OptionalNumber[];
-  vanishing_share: OptionalNumber[];
-  nonfinite: number[];
-}
-
-/** Errors of two models layer by layer; a curve is one precision or one comparison. */
-interface DepthPayload {
-  curves: string[];
-  node: TextPlace[];
-  op_type: TextPlace[];
-  tensor: TextPlace[];
-  dims: TextPlace[];
-  position: Steps[];
-  error: OptionalNumber[][];
-  distance: OptionalNumber[][];
-  nonfinite: number[][] | null;
-  ranges: DepthRanges | null;
-  kept: number[];
-  first: number | null;
-  bound: DepthBound | null;
-  precision: string;
-  /** The smallest subnormal, the smallest normal and the largest number of the precision. */
-  limits: [number, number, number] | null;
-}
-
-/** All data of the report of a run or a profile. */
-interface ReportPayload {
-  profiles: ProfilePayload[];
-  layers: LayersPayload[];
-  /** Data of the panels that have a script of their own, by the panel's name. */
-  panels: Record<string, any>;
-  diffs: (DiffPayload | null)[];
-  graphs: GraphPayload[];
-  graph_of: (number | null)[];
-  searches: SearchPayload[];
-  depths: (DepthPayload | null)[];
-  tensors: TensorColumns;
-  texts: string[];
-}
-
-/** All data of the page of a diff. */
-interface DiffPagePayload {
-  diffs: DiffPayload[];
-  texts: string[];
-}
-
-/** A report that takes part in a comparison. */
-interface SubjectPayload {
-  letter: string;
-  series: number;
-  label: string;
-}
-
-/** A metric of all compared profiles. */
-interface MetricPayload {
-  metric: string;
-  key: string;
-  unit: string;
-  better: string;
-  values: OptionalNumber[];
-  runs: OptionalNumber[][];
-}
-
-/** Verdicts on metrics; `metric` is a position among the metrics. */
-interface VerdictColumns {
-  metric: number[];
-  base: number[];
-  candidate: number[];
-  apart: TextPlace[];
-  ratio: OptionalNumber[];
-  low: OptionalNumber[];
-  high: OptionalNumber[];
-  threshold: OptionalNumber[];
-  floor: OptionalNumber[];
-  verdict: TextPlace[];
-  why: TextPlace[];
-}
-
-/** The layers of one compared profile. */
-interface ComparedLayers {
-  ms: OptionalNumber[];
-  name: TextPlace[];
-  type: TextPlace[];
-  precision: TextPlace[];
-  dims: TextPlace[];
-  role: TextPlace[];
-  tactic: TextPlace[];
-  provider: TextPlace[];
-  onnx: TextPlace[][];
-}
-
-/** One compared profile. */
-interface ComparedReport {
-  label: string;
-  latency: Record<string, OptionalNumber>;
-  quartiles_ms: OptionalNumber[];
-  samples: OptionalNumber[];
-  sample_count: number;
-  started_s: OptionalNumber[];
-  sitting: string;
-  layers: ComparedLayers;
-  timeline: TimelinePayload | null;
-}
-
-/** Matched layers: for each profile a column of one position or several, of methods and of confidences. */
-interface RowColumns {
-  layers: ((number | number[])[])[];
-  methods: number[][];
-  confidences: OptionalNumber[][];
-}
-
-/** Verdicts on rows of matched layers. */
-interface LayerVerdictColumns {
-  row: number[];
-  candidate: number[];
-  verdict: TextPlace[];
-  p_value: OptionalNumber[];
-  q_value: OptionalNumber[];
-}
-
-/** Profiles of the same name in several reports. */
-interface ComparedProfile {
-  name: string;
-  subjects: number[];
-  decided_by: string;
-  metrics: MetricPayload[];
-  verdicts: VerdictColumns;
-  reports: ComparedReport[];
-  rows: RowColumns;
-  layer_verdicts: LayerVerdictColumns;
-}
-
-/** All data of the page of a comparison. */
-interface ComparisonPayload {
-  verdict: string;
-  why: string;
-  methods: string[];
-  subjects: SubjectPayload[];
-  profiles: ComparedProfile[];
-  graphs: GraphPayload[];
-  graph_of: (number | null)[];
-  texts: string[];
-}
-
-/** A point that was measured again. */
-interface AgainPayload {
-  standing: string;
-  ratio: OptionalNumber[];
-}
-
-/** A column over all points of a sweep; `texts` and `levels` belong to axes. */
-interface DimensionPayload {
-  key: string;
-  label: string;
-  kind: string;
-  unit: string;
-  direction: string;
-  log: boolean;
-  is_default: boolean;
-  numbers: OptionalNumber[] | null;
-  again: OptionalNumber[] | null;
-  texts?: TextPlace[];
-  levels?: number[];
-}
-
-/** Points that differ on the axis of a curve only. */
-interface CurveLinePayload {
-  label: string;
-  rows: number[];
-  x: number[];
-  saturated: number | null;
-}
-
-/** One quantity along one axis. */
-interface CurvePayload {
-  axis: string;
-  dimension: number;
-  left_out: number;
-  log: boolean;
-  lines: CurveLinePayload[];
-}
-
-/** All data of the page of a sweep; a row is a point. */
-interface SweepPayload {
-  id: string;
-  name: string;
-  objectives: number;
-  number: number[];
-  outcome: TextPlace[];
-  mark: TextPlace[];
-  reason: TextPlace[];
-  failed_step: TextPlace[];
-  report: TextPlace[];
-  lines: TextPlace[];
-  rank: (number | null)[];
-  sitting: (number | null)[];
-  wall_s: number[];
-  /** Name, outcome and reason of each step, one after the other. */
-  steps: TextPlace[][];
-  /** Gate, 1 if it holds, measured value. */
-  constraints: [TextPlace, number, TextPlace][][];
-  again: (AgainPayload | null)[];
-  dimensions: DimensionPayload[];
-  curves: CurvePayload[];
-  texts: string[];
-}
-
-/** A sample that was run; `inputs` are pairs of a name and where its values come from. */
-interface SamplePayload {
-  label: string;
-  inputs: [string, string][];
-  picture: number;
-}
-
-/** The range of a tensor's values. */
-interface RangePayload {
-  elements: number;
-  low: NumberText;
-  high: NumberText;
-  rms: NumberText;
-  smallest: NumberText;
-  nan: number;
-  inf: number;
-  beyond: NumberText;
-  subnormal: NumberText;
-  vanishing: NumberText;
-}
-
-/** Counts of values in equal parts between two ends. */
-interface HistogramPayload {
-  low: NumberText;
-  high: NumberText;
-  counts: number[];
-}
-
-/** Statistics of a tensor's channels. */
-interface ChannelColumns {
-  number: number[];
-  minimum: NumberText[];
-  maximum: NumberText[];
-  mean: NumberText[];
-  rms: NumberText[];
-  nonfinite: number[];
-  saturated: number[];
-  difference: NumberText[];
-}
-
-/** Distance of a tensor from the reference's. */
-interface TensorDivergence {
-  metrics: Record<string, NumberText>;
-  nonfinite: number;
+  is_timed: boolean;
+  sum_ms: number;
+  pass_ms: number;
+  timeline: TimelineSpans | null;
+  roofs: Ceilings | null;
+  only_compute: boolean;
 }
 
 /** A map of a tensor: the place of its codes, and the values that they represent. */
-interface MapPayload {
+interface MapData {
   sample: number;
   side: string;
   chunk: number;
@@ -558,8 +508,177 @@ interface MapPayload {
   array: string;
 }
 
+/** Matched layers: a list for each profile, with an item for each row. */
+interface MatchedRows {
+  /** Positions of layers. */
+  layers: number[][][];
+  methods: number[][];
+  confidences: ((number | null)[])[];
+}
+
+/** A metric of all compared profiles. */
+interface MetricData {
+  metric: string;
+  key: string;
+  unit: string;
+  better: string;
+  values: (number | null)[];
+  runs: ((number | null)[])[];
+}
+
+/** The nodes of a model; `inputs`, `outputs` and `outside` are positions of tensors, `bodies` of scopes. */
+interface NodeColumns {
+  name: string[];
+  operator: string[];
+  details: string[];
+  precision: string[];
+  doc: string[];
+  inputs: number[][];
+  outputs: number[][];
+  outside: number[][];
+  bodies: number[][];
+  attributes: AttributeRow[][];
+  metadata: [string, string][][];
+}
+
+/** One point. */
+interface PointRow {
+  number: number;
+  outcome: string;
+  /** `best`, `tie` or `front`; empty for other points. */
+  mark: string;
+  reason: string;
+  failed_step: string;
+  /** Address of its own report. */
+  report: string;
+  /** Its settings as lines of a recipe. */
+  lines: string;
+  rank: number | null;
+  wall_s: number;
+  steps: PointStepRow[];
+  constraints: ConstraintRow[];
+  again: AgainRow | null;
+}
+
+/** A step of a point. */
+interface PointStepRow {
+  name: string;
+  outcome: string;
+  reason: string;
+}
+
+/** Data of the script, with an item for each search. */
+interface PrecisionData {
+  searches: SearchTrials[];
+  depths: (DepthCurves | null)[];
+}
+
+/** The range of a tensor's values. */
+interface RangeData {
+  elements: number;
+  low: number;
+  high: number;
+  rms: number;
+  smallest: number;
+  nan: number;
+  inf: number;
+  beyond: number;
+  subnormal: number;
+  vanishing: number;
+}
+
+/** Layers, which several panels show, and the data of each panel's own script. */
+interface ReportData {
+  /** Those of profiles, then those of engines. */
+  layers: LayersData[];
+  graphs: GraphShape[];
+  /** For each item of `layers` its position among the graphs. */
+  graph_of: (number | null)[];
+  tensors: TensorRow[];
+  panels: Panels;
+}
+
+/** A sample that was run. */
+interface SampleData {
+  label: string;
+  /** Name, and where its values come from. */
+  inputs: [string, string][];
+  picture: number;
+}
+
+/** A graph of a model: the main one, a body or a local function. */
+interface ScopeData {
+  address: string;
+  parent: number;
+  first: number;
+  terminals: number[];
+  doc: string;
+  graph: GraphShape;
+}
+
+/** The trials of a search; lists have an item for each trial. */
+interface SearchTrials {
+  step: string;
+  metric: string;
+  /** A higher metric is better. */
+  higher: boolean;
+  bound: number | null;
+  number: number[];
+  phase: string[];
+  what: string[];
+  /** Number of kept nodes. */
+  kept: number[];
+  /** First and last position of each range of kept nodes; None if there are too many. */
+  ranges: (number[] | null)[];
+  passed: boolean[];
+  wall_s: number[];
+  note: string[];
+  metrics: Record<string, (number | null)[]>;
+}
+
+/** The chart of a comparison over sequences. */
+interface StepChart {
+  /** Steps of each point. */
+  share: number;
+  steps: number;
+  /** Number of steps up to the end of each sequence but the last. */
+  ends: number[];
+  labels: string[];
+  lines: StepLine[];
+}
+
+/** The errors of one output at the steps of sequences. */
+interface StepLine {
+  output: string;
+  metric: string;
+  /** The largest error of as many steps as `share`; None where none could be compared. */
+  errors: (number | null)[];
+  bound: number | null;
+  /** The first step beyond a bound, from 0. */
+  first: number | null;
+  /** Steps, from 0, where the two models decide differently. */
+  flipped: number[];
+}
+
+/** A report that takes part in a comparison. */
+interface SubjectData {
+  letter: string;
+  series: number;
+  label: string;
+}
+
+/** The tensors of a model. */
+interface TensorColumns {
+  name: string[];
+  dtype: string[];
+  dims: string[];
+  label: string[];
+  kind: number[];
+  held: number[];
+}
+
 /** A captured tensor. */
-interface TensorPayload {
+interface TensorData {
   name: string;
   node: string;
   op: string;
@@ -568,84 +687,59 @@ interface TensorPayload {
   reference_dtype: string;
   shape: string;
   layout: string;
-  range: RangePayload;
-  reference_range: RangePayload | null;
-  histogram: HistogramPayload | null;
-  reference_histogram: HistogramPayload | null;
+  range: RangeData;
+  reference_range: RangeData | null;
+  histogram: HistogramData | null;
+  reference_histogram: HistogramData | null;
   saturated: number;
   reference_saturated: number;
   channel_count: number;
   channels_by: string;
   channels: ChannelColumns;
-  divergence: TensorDivergence | null;
-  maps: MapPayload[];
+  divergence: TensorDistance | null;
+  maps: MapData[];
 }
 
-/** All data of the page of activations. */
-interface ActivationsPayload {
-  model: string;
-  reference: string;
-  format: string;
-  samples: SamplePayload[];
-  tensors: TensorPayload[];
+/** Distance of a tensor from the reference's. */
+interface TensorDistance {
+  metrics: Record<string, number>;
+  nonfinite: number;
 }
 
-/** The nodes of a model; `inputs`, `outputs` and `outside` are positions of tensors, `bodies` of scopes. */
-interface ModelNodes {
-  name: TextPlace[];
-  operator: TextPlace[];
-  details: TextPlace[];
-  precision: TextPlace[];
-  doc: TextPlace[];
-  inputs: number[][];
-  outputs: number[][];
-  outside: number[][];
-  bodies: number[][];
-  /** Name, type, value, 1 for a default, position of a held tensor: one attribute after the other. */
-  attributes: number[][];
-  metadata: TextPlace[][];
-}
-
-/** The tensors of a model. */
-interface ModelTensors {
-  name: TextPlace[];
-  dtype: TextPlace[];
-  dims: TextPlace[];
-  label: TextPlace[];
-  kind: number[];
-  held: Steps[];
-}
-
-/** A tensor that the model's file holds. Either its numbers are there, or why they are not. */
-interface HeldPayload {
+/** A tensor of a page. */
+interface TensorRow {
+  name: string;
   dtype: string;
   dims: string;
-  elements: number;
-  bytes: number;
-  first: string[];
-  where: string;
-  unread?: string;
-  range?: OptionalNumber[];
-  counts?: number[];
-  histogram?: number[];
+  format: string;
 }
 
-/** A graph of a model: the main one, a body or a local function. */
-interface ScopePayload {
-  address: string;
-  parent: number;
-  first: number;
-  terminals: number[];
-  doc: string;
-  graph: GraphPayload;
+/** The spans of one pass; lists have an item for each span. */
+interface TimelineSpans {
+  basis: string;
+  lanes: string[];
+  lane: number[];
+  depth: number[];
+  kind: ("layer" | "overhead" | "transfer" | "pass")[];
+  /** Time since the end of the span before: 0 for adjacent spans. */
+  gap_ns: number[];
+  duration_ns: number[];
+  layer: (number | null)[];
+  /** Empty for a span with the name of its layer. */
+  name: string[];
 }
 
-/** All data of the page of a model. */
-interface ModelPayload {
-  shown: number;
-  scopes: ScopePayload[];
-  nodes: ModelNodes;
-  tensors: ModelTensors;
-  held: HeldPayload[];
-  texts: string[];
+/** The verdict on a metric of two profiles. */
+interface VerdictRow {
+  /** Position among the metrics; -1 for another one. */
+  metric: number;
+  base: number;
+  candidate: number;
+  apart: string;
+  ratio: number | null;
+  low: number | null;
+  high: number | null;
+  threshold: number | null;
+  verdict: string;
+  why: string;
 }

@@ -72,3 +72,12 @@ export async function readPageData() {
   const [texts, data] = await unzipped(document.getElementById("page-data")?.textContent ?? "").json();
   return unpacked(data, texts);
 }
+
+// The base of a class whose objects have all fields of a view, beside its own methods. Its user declares the fields:
+// `extends /** @type {new (view: V) => V} */ (Fields)`.
+export class Fields {
+  /** @param {object} view */
+  constructor(view) {
+    Object.assign(this, view);
+  }
+}

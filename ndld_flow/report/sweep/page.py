@@ -16,11 +16,11 @@ from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.noted_failures import page_with_notes
-from ndld_flow.report.page_data import SweepPayload
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.sweep.collect_churn import ChurnView, Objects, collect_churn
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
 from ndld_flow.report.sweep.collect_winners import WinnersView, collect_winners
+from ndld_flow.report.sweep.data import DrawnSweep, sweep_data
 from ndld_flow.report.sweep.dimensions import Curve, collect_curves, collect_dimensions
 from ndld_flow.report.sweep.outcome import (
     FailureGroup,
@@ -33,7 +33,6 @@ from ndld_flow.report.sweep.outcome import (
     load_words,
     sweep_verdict,
 )
-from ndld_flow.report.sweep.payload import sweep_payload
 from ndld_flow.report.sweep.points import (
     final,
     link,
@@ -216,7 +215,7 @@ class SweepPage:
     failures: tuple[FailureGroup, ...]
     sessions: tuple[SessionView, ...]
     repeat: RepeatView
-    data: SweepPayload
+    data: DrawnSweep
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
@@ -282,7 +281,7 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
         failures=collect_failures(record),
         sessions=collect_sessions(record),
         repeat=collect_repeat(record),
-        data=sweep_payload(record, dimensions, curves),
+        data=sweep_data(record, dimensions, curves),
     )
 
 

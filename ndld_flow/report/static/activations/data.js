@@ -4,7 +4,7 @@
 /** @import { Tensor } from "./values.js" */
 
 import { unzipped } from "../unpack.js";
-import { metricOf, namedFormat, unpackTensor } from "./values.js";
+import { metricOf, namedFormat } from "./values.js";
 
 export const LARGEST_CODE = 65532;
 /** @type {Record<number, number>} */
@@ -37,7 +37,7 @@ export class SideMap {
 // The maps of a tensor for one sample, of one or both models. Channels of a single value each form one picture.
 export class TensorMaps {
   /**
-   * @param {MapPayload} about
+   * @param {MapData} about
    * @param {{reference?: SideMap, candidate?: SideMap}} sides
    */
   constructor(about, { reference, candidate }) {
@@ -112,13 +112,14 @@ export class TensorMaps {
 }
 
 export class ActivationsData {
-  /** @param {ActivationsPayload} payload */
-  constructor(payload) {
-    this.model = payload.model;
-    this.reference = payload.reference;
-    this.samples = payload.samples;
-    const format = namedFormat(payload.format);
-    this.tensors = payload.tensors.map((tensor) => unpackTensor(tensor, format));
+  /** @param {DrawnActivations} drawn */
+  constructor(drawn) {
+    this.model = drawn.model;
+    this.reference = drawn.reference;
+    this.samples = drawn.samples;
+    const format = namedFormat(drawn.format);
+    /** @type {Tensor[]} */
+    this.tensors = drawn.tensors.map((tensor) => ({ ...tensor, format }));
     /** @type {Map<string, Promise<TensorMaps | null>>} */
     this.kept = new Map();
     this.two = this.reference !== "";

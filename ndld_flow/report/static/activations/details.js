@@ -2,7 +2,7 @@
 
 /** @import { Look, State } from "./state.js" */
 /** @import { Column } from "../table.js" */
-/** @import { Range, Tensor } from "./values.js" */
+/** @import { Tensor } from "./values.js" */
 /** @import { ActivationsData, TensorMaps } from "./data.js" */
 
 import { make, shortened } from "../elements.js";
@@ -68,7 +68,7 @@ function tensorFacts(data, place) {
   const { range, reference_range: reference } = tensor;
   const sides = reference ? [reference, range] : [range];
   const names = reference ? [data.reference, data.model] : [data.model];
-  /** @type {(label: string, of: (range: Range) => string) => HTMLElement} */
+  /** @type {(label: string, of: (range: RangeData) => string) => HTMLElement} */
   const row = (label, of) => make("tr", {}, make("th", { scope: "row" }, label), ...sides.map((side) => make("td", { class: "n" }, of(side))));
   const format = tensor.format.name;
   const rows = [row("Least", (values) => valueText(values.low, 5)), row("Most", (values) => valueText(values.high, 5)), row("RMS", (values) => valueText(values.rms, 5)), row("Nearest to 0", (values) => (values.smallest ? valueText(values.smallest, 3) : "–"))];

@@ -105,7 +105,7 @@ export class Histograms {
 
   /**
    * @param {SVGSVGElement} svg
-   * @param {HistogramPayload[]} histograms
+   * @param {HistogramData[]} histograms
    * @param {number} low
    * @param {number} high
    */
@@ -143,12 +143,12 @@ function tickLabel(x, width, text) {
 }
 
 /**
- * @param {HistogramPayload} histogram
+ * @param {HistogramData} histogram
  * @param {Scale} x
  * @param {Scale} y
  */
 function steps({ low, high, counts }, x, y) {
-  const wide = (Number(high) - Number(low)) / counts.length;
-  const parts = counts.map((value, place) => `${place ? "V" : `M${x(Number(low)).toFixed(1)} `}${y(value).toFixed(1)}H${x(Number(low) + wide * (place + 1)).toFixed(1)}`);
+  const wide = (high - low) / counts.length;
+  const parts = counts.map((value, place) => `${place ? "V" : `M${x(low).toFixed(1)} `}${y(value).toFixed(1)}H${x(low + wide * (place + 1)).toFixed(1)}`);
   return parts.join("");
 }

@@ -546,7 +546,7 @@ export class LargeView {
 
 /**
  * The position of an element in the tensor; for a reduced map, the elements that it covers.
- * @param {MapPayload} map
+ * @param {MapData} map
  * @param {number} x
  * @param {number} y
  */

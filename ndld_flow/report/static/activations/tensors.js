@@ -1,6 +1,6 @@
 // The list of captured tensors, and the strip that shows their errors over the depth of the model.
 
-/** @import { Range, Tensor } from "./values.js" */
+/** @import { Tensor } from "./values.js" */
 /** @import { ActivationsData } from "./data.js" */
 
 import { clamp, drawAtWidth, scale, ticks } from "../charts.js";
@@ -272,7 +272,7 @@ export class DepthStrip {
     const limit = (value, name, dy) => value === undefined || !isOnAxis(value) ? [] : [
       draw("line", { class: "border", x1: DEPTH.left, x2: width - DEPTH.right, y1: axis.y(value), y2: axis.y(value) }),
       draw("text", { class: "limit-name", x: width - DEPTH.right, y: axis.y(value) + dy, "text-anchor": "end" }, name)];
-    /** @type {(tensor: Tensor, range: Range, place: number, kind: string, shift: number) => SVGElement[]} */
+    /** @type {(tensor: Tensor, range: RangeData, place: number, kind: string, shift: number) => SVGElement[]} */
     const bar = (tensor, range, place, kind, shift) => {
       const most = range.inf ? 1e300 : largestOf(range);
       if (!(most > 0)) return [];

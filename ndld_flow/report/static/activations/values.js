@@ -10,23 +10,8 @@ import { count, counted, share } from "../quantities.js";
  */
 
 /**
- * The range of a tensor's values as numbers.
- * @typedef {{[name in keyof RangePayload]: number}} Range
- */
-
-/**
- * Statistics of channels, null where they are unknown.
- * @typedef {{
- *   number: number[], nonfinite: number[], saturated: number[],
- *   minimum: (number | null)[], maximum: (number | null)[], mean: (number | null)[], rms: (number | null)[], difference: (number | null)[],
- * }} Channels
- */
-
-/**
- * A captured tensor with its numbers as numbers, and the format that its range is compared with.
- * @typedef {Omit<TensorPayload, "range" | "reference_range" | "channels"> & {
- *   format: Format, range: Range, reference_range: Range | null, channels: Channels
- * }} Tensor
+ * A captured tensor, and the format that its range is compared with.
+ * @typedef {TensorData & {format: Format}} Tensor
  */
 
 /** @type {Record<string, {largest: number, normal: number, smallest: number}>} */
@@ -110,10 +95,10 @@ function sizePlace(value) {
   return 100 * clamp(at, 0, 1);
 }
 
-/** @param {Range} range */
+/** @param {RangeData} range */
 export const largestOf = (range) => Math.max(Math.abs(range.low), Math.abs(range.high));
 
-/** @param {Range} range */
+/** @param {RangeData} range */
 export function rangeText(range) {
   return `${valueText(range.low, 4)} to ${valueText(range.high, 4)}, RMS ${valueText(range.rms, 4)}`;
 }
@@ -125,7 +110,7 @@ export function rangeBar(tensor) {
   const normal = format.normal || 1e-300;
   const bar = make("span", { class: "sizes", role: "img", "aria-label": `${rangeText(range)}; ${format.name} represents values up to ${valueText(format.largest, 5)}`, title: `Magnitudes of values, 1e${SIZE_AXIS.low} to 1e${SIZE_AXIS.high}: ${rangeText(range)}${reference ? `; the reference ${rangeText(reference)}` : ""}. Shaded: the range that ${format.name} represents in full precision` },
     make("u", { style: `left:${sizePlace(normal)}%;right:${100 - sizePlace(format.largest)}%` }));
-  /** @type {(tag: "s" | "i", extent: Range, name?: string) => void} */
+  /** @type {(tag: "s" | "i", extent: RangeData, name?: string) => void} */
   const mark = (tag, extent, name = "") => {
     const most = extent.inf ? Infinity : largestOf(extent);
     if (most > 0) bar.append(make(tag, { class: `${name}${most > format.largest ? " beyond" : ""}`, style: `left:${sizePlace(extent.smallest || 1e-300)}%;right:${100 - sizePlace(most)}%` }));
@@ -134,49 +119,4 @@ export function rangeBar(tensor) {
   mark("i", range);
   if (range.rms > 0) bar.append(make("b", { style: `left:${sizePlace(range.rms)}%` }));
   return bar;
-}
-
-/**
- * Convert numbers that JSON holds as texts, because they are not finite, and add the format.
- * @param {TensorPayload} tensor
- * @param {Format} format
- * @returns {Tensor}
- */
-export function unpackTensor(tensor, format) {
-  /** @param {NumberText[]} column */
-  const numbers = (column) => column.map((value) => (value === null ? null : Number(value)));
-  const { channels, reference_range: reference } = tensor;
-  return {
-    ...tensor,
-    format,
-    range: unpackRange(tensor.range),
-    reference_range: reference && unpackRange(reference),
-    channels: {
-      ...channels,
-      minimum: numbers(channels.minimum),
-      maximum: numbers(channels.maximum),
-      mean: numbers(channels.mean),
-      rms: numbers(channels.rms),
-      difference: numbers(channels.difference),
-    },
-  };
-}
-
-/**
- * @param {RangePayload} range
- * @returns {Range}
- */
-function unpackRange(range) {
-  return {
-    elements: range.elements,
-    low: Number(range.low),
-    high: Number(range.high),
-    rms: Number(range.rms),
-    smallest: Number(range.smallest),
-    nan: range.nan,
-    inf: range.inf,
-    beyond: Number(range.beyond),
-    subnormal: Number(range.subnormal),
-    vanishing: Number(range.vanishing),
-  };
 }

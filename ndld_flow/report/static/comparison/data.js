@@ -13,7 +13,7 @@ import { milliseconds } from "../quantities.js";
 // The choice of profile, base and candidate, kept in the address.
 
 export class Choice {
-  /** @param {ComparisonPayload} payload */
+  /** @param {ComparisonData} payload */
   constructor(payload) {
     this.payload = payload;
     this.profile = 0;
@@ -91,7 +91,6 @@ export class View {
   constructor(choice) {
     const { payload } = choice;
     this.payload = payload;
-    this.texts = payload.texts;
     this.profile = payload.profiles[choice.profile];
     const at = (/** @type {number} */ subject) => this.profile.subjects.indexOf(subject);
     this.base = Math.max(at(choice.base), 0);
@@ -120,53 +119,31 @@ export class View {
    * @param {number} candidate
    */
   verdict(metric, candidate) {
-    return verdictOf(this.profile, this.texts, metric, this.base, candidate);
+    return verdictOf(this.profile, metric, this.base, candidate);
   }
 }
-
-/** @type {WeakMap<ComparedProfile, Map<string, number>>} */
-const verdictPlaces = new WeakMap();
 
 /**
  * One of the verdicts of a profile; undefined where there is none.
  * @param {ComparedProfile} profile
- * @param {string[]} texts
  * @param {number} metric
  * @param {number} base
  * @param {number} candidate
  */
-export function verdictOf(profile, texts, metric, base, candidate) {
-  const columns = profile.verdicts;
-  const places = verdictPlaces.get(profile)
-    ?? new Map(columns.base.map((_, row) => [`${columns.metric[row]}/${columns.base[row]}/${columns.candidate[row]}`, row]));
-  verdictPlaces.set(profile, places);
-  const row = places.get(`${metric}/${base}/${candidate}`);
-  if (row === undefined) return undefined;
-  return {
-    apart: texts[columns.apart[row]],
-    ratio: columns.ratio[row],
-    low: columns.low[row],
-    high: columns.high[row],
-    threshold: columns.threshold[row],
-    verdict: texts[columns.verdict[row]],
-    why: texts[columns.why[row]].replaceAll("->", "→"),
-  };
+export function verdictOf(profile, metric, base, candidate) {
+  const verdict = profile.verdicts.find((row) => row.metric === metric && row.base === base && row.candidate === candidate);
+  return verdict && { ...verdict, why: verdict.why.replaceAll("->", "→") };
 }
 
 // Rows of matched layers: the time of each row in each report.
 
-/** @param {number | number[]} cell */
-export const layerPlaces = (cell) => (Array.isArray(cell) ? cell : [cell]);
-
 class ComparedRows {
   /**
    * @param {ComparedProfile} profile
-   * @param {string[]} texts
    * @param {string[]} methods
    */
-  constructor(profile, texts, methods) {
+  constructor(profile, methods) {
     this.profile = profile;
-    this.texts = texts;
     this.methods = methods;
     this.length = profile.rows.layers[0].length;
     this.times = profile.reports.map((report, place) => this.timesOf(report, place));
@@ -182,22 +159,13 @@ class ComparedRows {
    * @param {number} place
    */
   timesOf({ layers }, place) {
-    return this.profile.rows.layers[place].map((cell) => {
-      const places = layerPlaces(cell);
-      return places.length ? places.reduce((sum, layer) => sum + (layers.ms[layer] ?? 0), 0) : null;
-    });
+    return this.profile.rows.layers[place].map((own) => (own.length ? own.reduce((sum, layer) => sum + (layers.ms[layer] ?? 0), 0) : null));
   }
 
-  // For each candidate a column of positions among the layer verdicts, which are against the first base.
+  // For each candidate the verdict of each row that has one, which is against the first base.
   verdictsByRow() {
-    const { row, candidate } = this.profile.layer_verdicts;
-    /** @type {Map<number, Map<number, number>>} */
-    const positions = new Map();
-    row.forEach((layer, position) => {
-      const own = positions.get(candidate[position]) ?? new Map();
-      positions.set(candidate[position], own.set(layer, position));
-    });
-    return positions;
+    const candidates = Map.groupBy(this.profile.layer_verdicts, ({ candidate }) => candidate);
+    return new Map([...candidates].map(([candidate, own]) => [candidate, new Map(own.map((verdict) => [verdict.row, verdict]))]));
   }
 
   /**
@@ -206,7 +174,7 @@ class ComparedRows {
    * @param {number} layer
    */
   rowOf(place, layer) {
-    this.homes ??= this.profile.rows.layers.map((cells) => new Map(cells.flatMap((cell, row) => layerPlaces(cell).map((own) => /** @type {[number, number]} */ ([own, row])))));
+    this.homes ??= this.profile.rows.layers.map((cells) => new Map(cells.flatMap((own, row) => own.map((member) => /** @type {[number, number]} */ ([member, row])))));
     return this.homes[place].get(layer) ?? -1;
   }
 
@@ -226,7 +194,7 @@ class ComparedRows {
    */
   text(key, place, row) {
     const column = this.profile.reports[place].layers[key];
-    const texts = layerPlaces(this.profile.rows.layers[place][row]).map((layer) => this.texts[column[layer]]);
+    const texts = this.profile.rows.layers[place][row].map((layer) => column[layer]);
     return [...new Set(texts)].join(" + ");
   }
 
@@ -236,7 +204,7 @@ class ComparedRows {
    */
   onnxNodes(place, row) {
     const { onnx } = this.profile.reports[place].layers;
-    return [...new Set(layerPlaces(this.profile.rows.layers[place][row]).flatMap((layer) => onnx[layer]))].map((text) => this.texts[text]);
+    return [...new Set(this.profile.rows.layers[place][row].flatMap((layer) => onnx[layer]))];
   }
 }
 
@@ -343,10 +311,7 @@ export class RowPair {
    */
   verdict(row) {
     if (this.base !== 0) return undefined;
-    const position = this.rows.verdicts.get(this.candidate)?.get(row);
-    if (position === undefined) return undefined;
-    const { verdict, q_value, p_value } = this.rows.profile.layer_verdicts;
-    return { verdict: this.rows.texts[verdict[position]], q: q_value[position], p: p_value[position] };
+    return this.rows.verdicts.get(this.candidate)?.get(row);
   }
 
   /**
@@ -376,7 +341,7 @@ export class RowPair {
     /** @type {Map<string, {type: string, count: number, ms: number}>} */
     const totals = new Map();
     layers.ms.forEach((ms, layer) => {
-      const type = this.rows.texts[layers.type[layer]];
+      const type = layers.type[layer];
       const total = totals.get(type) ?? { type, count: 0, ms: 0 };
       totals.set(type, { type, count: total.count + 1, ms: total.ms + (ms ?? 0) });
     });
@@ -393,7 +358,7 @@ export class RowPair {
     /** @type {Map<string, number>} */
     const sums = new Map();
     layers.ms.forEach((ms, layer) => {
-      const text = this.rows.texts[layers[key][layer]];
+      const text = layers[key][layer];
       sums.set(text, (sums.get(text) ?? 0) + (ms ?? 0));
     });
     return sums;
@@ -422,18 +387,18 @@ const rowsOfProfile = new WeakMap();
  */
 export function pairOf(view) {
   const { profile, payload } = view;
-  const rows = rowsOfProfile.get(profile) ?? new ComparedRows(profile, payload.texts, payload.methods);
+  const rows = rowsOfProfile.get(profile) ?? new ComparedRows(profile, payload.methods);
   rowsOfProfile.set(profile, rows);
   return new RowPair(rows, view.base, view.candidate);
 }
 
 // The badge and the name of a report.
 
-/** @param {SubjectPayload} subject */
+/** @param {SubjectData} subject */
 export const badge = (subject) =>
   make("b", { class: `badge series series-${subject.series}`, title: subject.label }, subject.letter);
 
-/** @param {SubjectPayload} subject */
+/** @param {SubjectData} subject */
 export const named = (subject) =>
   make("span", { class: "report" }, badge(subject), " ", make("bdi", {}, shortened(subject.label, 40)));
 

@@ -79,7 +79,7 @@ function drawWaterfallAt(figure, view, pair, width) {
   const line = (row, label, value, strong = false) => svg.append(
     draw("text", { class: strong ? "strong" : null, x: left - 12, y: WATERFALL_ROW * row + 18, "text-anchor": "end" }, shortened(label, Math.max(8, Math.floor(left / 7.2)))),
     draw("text", { class: strong ? "strong" : null, x: width, y: WATERFALL_ROW * row + 18, "text-anchor": "end" }, value));
-  /** @type {(row: number, place: number, subject: SubjectPayload) => void} */
+  /** @type {(row: number, place: number, subject: SubjectData) => void} */
   const total = (row, place, subject) => {
     const ms = pair.rows.sums[place];
     line(row, `${subject.letter} ${subject.label}`, milliseconds(ms), true);

@@ -12,7 +12,7 @@ import { TimelineData } from "../timeline/data.js";
 import { Timeline } from "../timeline/view.js";
 import { TypeChart } from "../type_chart.js";
 import { makeSwitch } from "../widgets.js";
-import { layerPlaces, named } from "./data.js";
+import { named } from "./data.js";
 
 /** @typedef {{view: View, pair: RowPair}} Compared */
 
@@ -68,8 +68,7 @@ export class Timelines {
     const rooms = timed.map(() => make("div", { "data-live": "timeline" }));
     const pictures = timed.flatMap(({ place }, number) => [make("h3", { class: "minor" }, named(view.subject(place))), rooms[number]]);
     if (timed.length === 0) this.host.replaceChildren(make("p", { class: "quiet" }, "These profiles have no timeline."));
-    const texts = (/** @type {TextPlace[]} */ column) => column.map((place) => view.texts[place]);
-    const spans = timed.map(({ layers, timeline }) => new TimelineData(timeline, { role: texts(layers.role), name: texts(layers.name) }, view.texts));
+    const spans = timed.map(({ layers, timeline }) => new TimelineData(timeline, layers));
     const marks = alignments(spans);
     if (timed.length) this.host.replaceChildren(...(Object.keys(marks).length > 1 ? [this.alignSwitch(marks)] : []), ...pictures);
     alignAt(spans, this.align in marks ? this.align : "pass");
@@ -104,7 +103,7 @@ export class Timelines {
     if (!this.shown) return;
     const { layers } = this.shown.view.profile.rows;
     for (const [place, line] of this.lines) {
-      line.mark(rows.flatMap((row) => layerPlaces(layers[place][row])));
+      line.mark(rows.flatMap((row) => layers[place][row]));
     }
   }
 }
@@ -202,15 +201,14 @@ export class ComparedGraph {
    * @param {number} place
    */
   build(view, pair, place) {
-    const { texts } = view;
     const { layers } = view.profile.reports[place];
     const subject = view.subject(place);
     const room = make("div");
     this.rooms.replaceChildren(room);
     const graph = new GraphView(room, this.graphOf(view, place), {
       label: `layers of ${subject.letter} ${shortened(subject.label, 40)}`,
-      name: (layer) => texts[layers.name[layer]],
-      type: (layer) => texts[layers.type[layer]],
+      name: (layer) => layers.name[layer],
+      type: (layer) => layers.type[layer],
       about: (layer) => this.describe(place, layer),
       modes: this.modes(view, pair, place),
       pick: (layer) => this.choose(layer < 0 ? -1 : this.shown?.pair.rows.rowOf(place, layer) ?? -1),
@@ -224,12 +222,12 @@ export class ComparedGraph {
    */
   describe(place, layer) {
     if (!this.shown) return "";
-    const { view: { profile, texts }, pair } = this.shown;
+    const { view: { profile }, pair } = this.shown;
     const { layers } = profile.reports[place];
     const row = pair.rows.rowOf(place, layer);
     const change = pair.both(row)
       ? `${milliseconds(pair.from(row) ?? 0)} → ${milliseconds(pair.to(row) ?? 0)}, ${changeText(pair.ratio(row))}` : "no pair";
-    return `${shortened(texts[layers.name[layer]], 120)}\n${shortened(texts[layers.type[layer]], 60)} ${texts[layers.dims[layer]]} ${shortened(pair.change("precision", row), 60)}\n${change}`;
+    return `${shortened(layers.name[layer], 120)}\n${shortened(layers.type[layer], 60)} ${layers.dims[layer]} ${shortened(pair.change("precision", row), 60)}\n${change}`;
   }
 
   /**
@@ -249,15 +247,15 @@ export class ComparedGraph {
         format: changeText,
       }),
       heatMode({ value: (layer) => layers.ms[layer] ?? 0, layers: length }),
-      kindsMode({ key: "precision", title: "Precision", of: (layer) => view.texts[layers.precision[layer]], layers: length }),
-      familyMode(this.graphOf(view, place), (layer) => view.texts[layers.type[layer]]),
+      kindsMode({ key: "precision", title: "Precision", of: (layer) => layers.precision[layer], layers: length }),
+      familyMode(this.graphOf(view, place), (layer) => layers.type[layer]),
     ];
   }
 
   /** @param {number[]} rows */
   mark(rows) {
     const layers = this.shown?.view.profile.rows.layers[this.place];
-    if (layers) this.graphs.get(this.place)?.graph.mark(rows.flatMap((row) => layerPlaces(layers[row])));
+    if (layers) this.graphs.get(this.place)?.graph.mark(rows.flatMap((row) => layers[row]));
   }
 }
 

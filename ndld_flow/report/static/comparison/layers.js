@@ -102,7 +102,7 @@ const LAYER_VERDICTS = ["incomparable", "unchanged", "inconclusive", "improved",
  * @returns {Column[]}
  */
 function verdictColumns(pair) {
-  const q = (/** @type {number} */ row) => pair.verdict(row)?.q ?? null;
+  const q = (/** @type {number} */ row) => pair.verdict(row)?.q_value ?? null;
   const qText = (/** @type {number | null} */ value) => (value === null ? "" : value < 0.001 ? "< 0.001" : value.toFixed(3));
   return [
     {
@@ -116,7 +116,7 @@ function verdictColumns(pair) {
       element: (value) => (value === null ? "–" : verdictWord(LAYER_VERDICTS[value])),
     },
     {
-      key: "q", label: "q", width: "70px", numeric: true, right: true, hidden: !pair.rows.profile.layer_verdicts.q_value.some((value) => value !== null),
+      key: "q", label: "q", width: "70px", numeric: true, right: true, hidden: !pair.rows.profile.layer_verdicts.some(({ q_value }) => q_value !== null),
       value: q, format: (value) => (value === null ? "–" : qText(value)), csv: (row) => q(row) ?? "",
     },
   ];
@@ -189,7 +189,7 @@ function describeRow(view, pair, row) {
   }
   if (pair.both(row)) lines.push(["Matched by", `${pair.method(row)}, confidence ${pair.confidence(row).toFixed(2)}`]);
   const verdict = pair.verdict(row);
-  if (verdict) lines.push(["Verdict", `${verdict.verdict}${verdict.p === null ? "" : `, p ${threeDigits(verdict.p)}, q ${threeDigits(verdict.q ?? NaN)} over all rows`}: advisory, gates do not use it`]);
+  if (verdict) lines.push(["Verdict", `${verdict.verdict}${verdict.p_value === null ? "" : `, p ${threeDigits(verdict.p_value)}, q ${threeDigits(verdict.q_value ?? NaN)} over all rows`}: advisory, gates do not use it`]);
   for (const [label, text] of lines) list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, text)));
   return [list];
 }

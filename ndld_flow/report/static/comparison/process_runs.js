@@ -15,7 +15,7 @@ const RUNS_HEIGHT = 168;
 /**
  * Where all reports were measured in turns, each round is one position; otherwise each report has positions of its own.
  * @param {View} view
- * @param {MetricPayload} metric
+ * @param {MetricData} metric
  */
 function runPoints(view, metric) {
   const sittings = new Set(view.profile.reports.map((report) => report.sitting));
@@ -48,7 +48,7 @@ function runPoint(view, point, value, x, y) {
 /**
  * @param {HTMLElement} figure
  * @param {View} view
- * @param {MetricPayload} metric
+ * @param {MetricData} metric
  * @param {RunPoint[]} points
  * @param {number} width
  */
@@ -110,7 +110,7 @@ export function drawSpread(host, view) {
   const most = Math.max(...measured.map(({ report }) => report.sample_count));
   host.replaceChildren(make("h3", { class: "minor" }, `Passes of the timing pass, up to ${count(most)} of each`), inner);
   latencyDistribution(inner, measured.map(({ report, subject }) => ({
-    label: `${subject.letter}  ${subject.label}`, series: subject.series, latency: /** @type {Record<string, number>} */ (report.latency),
-    quartiles_ms: /** @type {number[]} */ (report.quartiles_ms), runs: [report.samples.filter((ms) => ms !== null)],
+    label: `${subject.letter}  ${subject.label}`, series: subject.series, latency: report.latency,
+    quartiles_ms: report.quartiles_ms, samples: report.samples,
   })));
 }

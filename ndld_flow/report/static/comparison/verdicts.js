@@ -103,7 +103,7 @@ function deciding(choice) {
     const metric = profile.metrics.findIndex((candidate) => candidate.key === profile.decided_by);
     if (base < 0) return [];
     return profile.subjects.flatMap((subject, candidate) => {
-      const verdict = verdictOf(profile, payload.texts, metric, base, candidate);
+      const verdict = verdictOf(profile, metric, base, candidate);
       return verdict ? [{ ...verdict, profile: profile.name, subject: payload.subjects[subject] }] : [];
     });
   });
@@ -182,7 +182,7 @@ export function drawDecision(host, choice) {
 // The table of metrics against the base: change, verdict and interval, all on one axis.
 
 /**
- * @param {MetricPayload} metric
+ * @param {MetricData} metric
  * @param {number} place
  */
 const valueOf = (metric, place) => make("span", { class: "value" }, quantityText(metric.values[place], metric.unit));
@@ -199,7 +199,7 @@ const changeOf = (verdict) => verdictWord(verdict.verdict, changeText(verdict.ra
 /**
  * With two reports there is room for the interval next to the values.
  * @param {View} view
- * @param {MetricPayload} metric
+ * @param {MetricData} metric
  * @param {Verdict | undefined} verdict
  * @param {RatioScale} ratios
  */
@@ -214,7 +214,7 @@ function pairCells(view, metric, verdict, ratios) {
 
 /**
  * @param {View} view
- * @param {MetricPayload} metric
+ * @param {MetricData} metric
  * @param {number} number
  * @param {RatioScale} ratios
  */
@@ -229,7 +229,7 @@ function severalCells(view, metric, number, ratios) {
 
 /**
  * @param {View} view
- * @param {MetricPayload} metric
+ * @param {MetricData} metric
  * @param {RatioScale} ratios
  */
 function metricRow(view, metric, ratios) {

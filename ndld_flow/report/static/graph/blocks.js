@@ -5,26 +5,23 @@
 
 import { shortened } from "../elements.js";
 import { count, counted } from "../quantities.js";
-import { summed } from "./data.js";
 
 export class Blocks {
   /**
-   * @param {BlocksPayload} payload
-   * @param {{of: Int32Array, head: Int32Array} | null} inner the blocks that these are made of; null for blocks of layers
+   * @param {BlockShapes} shapes
+   * @param {{of: number[], head: number[]} | null} inner the blocks that these are made of; null for blocks of layers
    */
-  constructor(payload, inner) {
-    /** @type {Int32Array} */
-    this.of = summed(payload.of);
-    /** @type {Int32Array} */
-    this.head = summed(payload.head);
+  constructor(shapes, inner) {
+    this.of = shapes.of;
+    this.head = shapes.head;
     if (inner) {
       const [of, head] = [this.of, this.head];
       this.of = inner.of.map((block) => of[block]);
       this.head = head.map((block) => inner.head[block]);
     }
-    this.titles = payload.titles;
+    this.titles = shapes.titles;
     /** @type {number[][]} the layers of each block */
-    this.members = payload.titles.map(() => []);
+    this.members = shapes.titles.map(() => []);
     this.of.forEach((block, layer) => this.members[block].push(layer));
   }
 

@@ -1,40 +1,40 @@
-// The layout of a graph from `graph_payload` in collect_graph.py: boxes, routes of edges, neighbours.
+// The layout of a graph from `graph_shape` in collect_graph.py: boxes, routes of edges, neighbours.
 //
 // Nodes 0 to layers - 1 are layers by position; inputs and outputs of the model follow.
 
 /**
- * The running sums of the differences that a payload holds.
- * @param {Iterable<Steps>} steps
+ * The position of the first corner of each edge, and of the end.
+ * @param {number[]} counts
  */
-export const summed = (steps) => {
+function firstOf(counts) {
   let sum = 0;
-  return Int32Array.from(steps, (step) => (sum += step));
-};
+  return Int32Array.from([0, ...counts], (many) => (sum += many));
+}
 
 export class GraphData {
-  /** @param {GraphPayload} graph */
+  /** @param {GraphShape} graph */
   constructor(graph) {
     this.width = graph.width;
     this.height = graph.height;
     const [nodeWidth, nodeHeight] = graph.node;
     this.nodeWidth = nodeWidth;
     this.nodeHeight = nodeHeight;
-    this.x = summed(graph.x);
-    this.y = summed(graph.y);
+    this.x = Int32Array.from(graph.x);
+    this.y = Int32Array.from(graph.y);
     this.family = graph.family;
     this.layers = graph.family.length;
     this.terminals = [...graph.inputs, ...graph.outputs];
     this.inputs = graph.inputs.length;
-    this.source = summed(graph.source);
-    this.target = summed(graph.target);
+    this.source = Int32Array.from(graph.source);
+    this.target = Int32Array.from(graph.target);
     this.far = new Set(graph.far);
     this.back = new Set(graph.back);
     this.byOrder = graph.by_order;
-    this.composite = new Set(graph.composite ?? []); // nodes that contain a graph
-    this.constant = new Set(graph.constant ?? []);
-    this.cornerX = summed(graph.corner_x);
-    this.cornerY = summed(graph.corner_y);
-    this.firstCorner = summed([0, ...graph.corners]);
+    this.composite = new Set(graph.composite); // nodes that contain a graph
+    this.constant = new Set(graph.constant);
+    this.cornerX = Int32Array.from(graph.corner_x);
+    this.cornerY = Int32Array.from(graph.corner_y);
+    this.firstCorner = firstOf(graph.corners);
     /** @type {number[][]} the edges into each node */
     this.entering = Array.from(this.x, () => []);
     /** @type {number[][]} */

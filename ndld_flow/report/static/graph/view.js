@@ -233,7 +233,7 @@ const READABLE = 0.5; // the least scale at which nodes have two lines of text
 export class GraphView {
   /**
    * @param {HTMLElement} host
-   * @param {GraphPayload} graph
+   * @param {GraphShape} graph
    * @param {GraphOptions} options
    */
   constructor(host, graph, options) {
@@ -336,13 +336,13 @@ export class GraphView {
     this.repaint();
   }
 
-  /** @param {BlocksPayload} payload */
-  addLevel(payload) {
+  /** @param {BlockShapes} shapes */
+  addLevel(shapes) {
     const level = this.levels.length;
-    const blocks = new Blocks(payload, this.levels[level - 1].blocks);
+    const blocks = new Blocks(shapes, this.levels[level - 1].blocks);
     if (!blocks.modes(this.whole.options.modes).length) return;
     const folded = blocks.options(this.whole.options, (block) => this.openBlock(level, block));
-    this.levels.push({ data: new GraphData(payload.graph), options: { ...this.whole.options, ...folded }, blocks });
+    this.levels.push({ data: new GraphData(shapes.graph), options: { ...this.whole.options, ...folded }, blocks });
   }
 
   /**

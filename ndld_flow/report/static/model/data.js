@@ -1,38 +1,18 @@
 // The data of model_page.py: graphs (scopes), nodes and tensors, each by its position.
 
-import { summed } from "../graph/data.js";
-
 /**
  * A place in a model; -1 for no node and no tensor.
  * @typedef {{scope: number, node: number, tensor: number}} Place
  */
 
 export class ModelData {
-  /** @param {ModelPayload} payload */
-  constructor(payload) {
-    const { texts, nodes, tensors } = payload;
-    /** @param {TextPlace[]} column */
-    const words = (column) => column.map((place) => texts[place]);
-    this.shown = payload.shown;
-    this.scopes = payload.scopes.map((scope) => ({ ...scope, length: scope.graph.family.length }));
-    this.held = payload.held;
-    this.texts = texts;
-    this.nodes = {
-      ...nodes,
-      name: words(nodes.name),
-      operator: words(nodes.operator),
-      details: words(nodes.details),
-      precision: words(nodes.precision),
-      doc: words(nodes.doc),
-    };
-    this.tensors = {
-      name: words(tensors.name),
-      dtype: words(tensors.dtype),
-      dims: words(tensors.dims),
-      label: words(tensors.label),
-      kind: tensors.kind,
-      held: summed(tensors.held),
-    };
+  /** @param {DrawnModel} model */
+  constructor({ shown, scopes, nodes, tensors, held }) {
+    this.shown = shown;
+    this.scopes = scopes.map((scope) => ({ ...scope, length: scope.graph.family.length }));
+    this.held = held;
+    this.nodes = nodes;
+    this.tensors = tensors;
     this.addresses = new Map(this.scopes.map((scope, place) => [scope.address, place]));
     this.scopeOf = new Int32Array(this.length);
     this.producer = new Int32Array(tensors.name.length).fill(-1);
@@ -125,24 +105,6 @@ export class ModelData {
   /** @param {number} tensor */
   tensorText(tensor) {
     return [this.tensors.dtype[tensor], this.tensors.dims[tensor]].filter(Boolean).join(" ");
-  }
-
-  /** @param {number} node */
-  attributes(node) {
-    const flat = this.nodes.attributes[node];
-    return Array.from({ length: flat.length / 5 }, (_, row) => {
-      const [name, type, text, isDefault, held] = flat.slice(5 * row, 5 * row + 5);
-      return { name: this.texts[name], type: this.texts[type], text: this.texts[text], isDefault: isDefault === 1, held };
-    });
-  }
-
-  /**
-   * @param {number} node
-   * @returns {[string, string][]}
-   */
-  metadata(node) {
-    const flat = this.nodes.metadata[node].map((place) => this.texts[place]);
-    return flat.filter((_, place) => place % 2 === 0).map((name, row) => [name, flat[2 * row + 1]]);
   }
 }
 

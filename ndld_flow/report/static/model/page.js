@@ -14,9 +14,9 @@ import { ModelLinks, nodePanel, scopePanel, tensorPanel } from "./panel.js";
 import { ModelSearch } from "./search.js";
 
 class ModelView {
-  /** @param {ModelPayload} payload */
-  constructor(payload) {
-    this.data = new ModelData(payload);
+  /** @param {DrawnModel} model */
+  constructor(model) {
+    this.data = new ModelData(model);
     this.places = new ModelPlaces(this.data);
     this.links = new ModelLinks(this.data, this.places);
     this.place = this.places.read(location.hash);

@@ -96,7 +96,7 @@ function significant(value) {
   return Number.isInteger(value) ? count(value) : String(Number(value.toPrecision(6)));
 }
 
-/** @param {HeldPayload} held */
+/** @param {HeldValues} held */
 function histogram(held) {
   const counts = held.histogram;
   if (!counts || counts.length < 2 || !held.range) return null;
@@ -118,7 +118,7 @@ function histogram(held) {
 
 /**
  * Rows about a tensor that the model holds: size and statistics.
- * @param {HeldPayload} held
+ * @param {HeldValues} held
  */
 function heldRows(held) {
   const rows = [
@@ -140,7 +140,7 @@ function heldRows(held) {
 }
 
 /**
- * @param {HeldPayload} held
+ * @param {HeldValues} held
  * @param {...Node} rows
  */
 function heldParts(held, ...rows) {
@@ -191,8 +191,8 @@ export function tensorPanel(data, links, tensor) {
  * @param {number} node
  */
 function attributeRows(data, node) {
-  const shown = data.attributes(node).filter(({ type }) => type !== "graph" && type !== "graphs"); // these are links to the bodies
-  return shown.map(({ name, type, text, isDefault, held }) => {
+  const shown = data.nodes.attributes[node].filter(({ type }) => type !== "graph" && type !== "graphs"); // these are links to the bodies
+  return shown.map(({ name, type, text, is_default: isDefault, held }) => {
     const value = held >= 0 ? make("details", {}, make("summary", {}, make("bdi", {}, text)), ...heldParts(data.held[held])) : longText(text);
     const title = isDefault ? "not given: the operator's default" : type;
     return make("tr", { class: isDefault ? "default" : null, title }, make("th", { scope: "row" }, make("bdi", {}, name)),
@@ -236,7 +236,7 @@ export function nodePanel(data, links, node) {
   const { nodes } = data;
   const [before, after] = neighbours(data, node);
   const attributes = attributeRows(data, node);
-  const metadata = data.metadata(node);
+  const metadata = data.nodes.metadata[node];
   /** @type {Element[]} */
   const parts = [
     make("p", { class: "kind" }, make("bdi", {}, nodes.operator[node])),

@@ -3,7 +3,7 @@
 import { scale } from "../charts.js";
 import { draw, shortened } from "../elements.js";
 import { count, plainNumber, share } from "../quantities.js";
-import { fromSteps } from "./layer_data.js";
+import { Fields } from "../unpack.js";
 
 /** @typedef {"error" | "distance"} ErrorKind */
 
@@ -34,31 +34,12 @@ export const ERROR_SCALES = {
   distance: { title: "1 − cosine", of: "distance", text: plainNumber },
 };
 
-export class DepthData {
-  /**
-   * @param {DepthPayload} packed
-   * @param {string[]} texts
-   */
-  constructor(packed, texts) {
-    /** @param {TextPlace[]} column */
-    const text = (column) => column.map((place) => texts[place]);
-    this.length = packed.node.length;
-    this.curves = packed.curves;
-    this.node = text(packed.node);
-    this.op_type = text(packed.op_type);
-    this.tensor = text(packed.tensor);
-    this.dims = text(packed.dims);
-    this.error = packed.error;
-    this.distance = packed.distance;
-    this.nonfinite = packed.nonfinite;
-    this.ranges = packed.ranges;
-    this.kept = new Set(packed.kept);
-    this.keptRows = packed.kept;
-    this.first = packed.first;
-    this.bound = packed.bound;
-    this.precision = packed.precision;
-    this.limits = packed.limits;
-    this.position = fromSteps(packed.position);
+export class DepthData extends /** @type {new (curves: DepthCurves) => DepthCurves} */ (Fields) {
+  /** @param {DepthCurves} curves */
+  constructor(curves) {
+    super(curves);
+    this.length = curves.node.length;
+    this.isKept = new Set(curves.kept);
   }
 
   // The measures that have any values.
@@ -82,8 +63,8 @@ export class DepthData {
     if (!ranges || largest === null) return "";
     if (ranges.nonfinite[row]) return "over";
     if (!limits) return "within";
-    if ((ranges.beyond_share[row] ?? 0) > 0 || largest > limits[2]) return "over";
-    return (ranges.vanishing_share[row] ?? 0) >= 0.01 || (largest > 0 && largest < limits[1]) ? "under" : "within";
+    if ((ranges.beyond_share[row] ?? 0) > 0 || largest > limits.largest) return "over";
+    return (ranges.vanishing_share[row] ?? 0) >= 0.01 || (largest > 0 && largest < limits.normal) ? "under" : "within";
   }
 
   /** @param {number} row */
@@ -92,7 +73,7 @@ export class DepthData {
     const [smallest, largest] = [ranges?.smallest_abs[row] ?? null, ranges?.largest_abs[row] ?? null];
     if (!ranges || smallest === null || largest === null) return "";
     const parts = [`|values| ${plainNumber(smallest)} to ${plainNumber(largest)}`];
-    /** @type {[OptionalNumber, string][]} */
+    /** @type {[number | null, string][]} */
     const shares = [
       [ranges.beyond_share[row], `beyond ${this.precision}'s largest`], [ranges.vanishing_share[row], "become 0"], [ranges.subnormal_share[row], "subnormal"],
     ];
@@ -112,7 +93,7 @@ export class DepthData {
     const value = this[ERROR_SCALES[measure].of][curve][row];
     if (value === null) return "not measured";
     if (value !== NOT_FINITE) return value === 0 ? "equal" : ERROR_SCALES[measure].text(value);
-    const elements = this.nonfinite?.[curve][row];
+    const elements = this.nonfinite[curve][row];
     return elements ? `${count(elements)} NaN or infinite` : "not finite";
   }
 
@@ -122,7 +103,7 @@ export class DepthData {
    */
   about(row, measure) {
     const lines = this.curves.map((label, curve) => `${label}: ${this.errorWords(curve, row, measure)}`);
-    const marks = [this.kept.has(row) ? "kept at higher precision" : "", row === this.first ? "divergence starts here" : ""].filter(Boolean);
+    const marks = [this.isKept.has(row) ? "kept at higher precision" : "", row === this.first ? "divergence starts here" : ""].filter(Boolean);
     return [`#${this.position[row]} ${shortened(this.called(row), 100)}`, this.dims[row], ...lines, this.rangeWords(row), marks.join(", ")].filter(Boolean).join("\n");
   }
 }
@@ -252,7 +233,7 @@ export class ErrorPanel extends DepthPanel {
   }
 
   /**
-   * @param {OptionalNumber[]} values
+   * @param {(number | null)[]} values
    * @param {number} curve
    */
   curve(values, curve) {
@@ -291,7 +272,7 @@ export class ErrorPanel extends DepthPanel {
   keptMarks() {
     const { data, sight } = this;
     const bottom = this.top + this.height;
-    const rows = data.keptRows.filter((row) => row >= sight.from && row <= sight.to);
+    const rows = data.kept.filter((row) => row >= sight.from && row <= sight.to);
     if (!rows.length) return [];
     const isSparse = rows.length < sight.width / 14; // more lines would hide the curves
     const lines = isSparse ? rows.map((row) => `M${sight.x(row).toFixed(1)} ${this.top}V${bottom}`).join("") : "";
@@ -320,11 +301,11 @@ export class RangePanel extends DepthPanel {
    * @param {number} top
    */
   constructor(data, ranges, sight, top) {
-    const known = [...ranges.largest_abs, ...ranges.smallest_abs, ...(data.limits ?? [])].filter((value) => value !== null && value > 0);
+    const known = [...ranges.largest_abs, ...ranges.smallest_abs, ...Object.values(data.limits ?? {})].filter((value) => value !== null && value > 0);
     const powers = known.map((value) => Math.log10(Number(value)));
     const most = powers.reduce((a, b) => Math.max(a, b), -Infinity);
     // A single value near 0 must not flatten all others: values far below the format, or the largest, are cut off.
-    const floor = data.limits ? Math.log10(data.limits[0]) - 3 : most - 16;
+    const floor = data.limits ? Math.log10(data.limits.subnormal) - 3 : most - 16;
     const least = powers.reduce((a, b) => Math.min(a, Math.max(b, floor)), Infinity);
     super(data, sight, top, DEPTH.ranges, powers.length ? [Math.floor(least - 0.3), Math.ceil(most + 0.3)] : [-1, 1]);
     this.ranges = ranges;
@@ -334,7 +315,7 @@ export class RangePanel extends DepthPanel {
     const { data } = this;
     const bars = ["within", "under", "over"].map((kind) => this.bars(kind));
     const names = [["smallest", `${data.precision} subnormal from`], ["normal", "normal from"], ["largest", "largest"]];
-    const lines = (data.limits ?? []).flatMap((limit, place) => this.line(Math.log10(limit), `format-${names[place][0]}`, `${names[place][1]} ${plainNumber(limit)}`));
+    const lines = Object.values(data.limits ?? {}).flatMap((limit, place) => this.line(Math.log10(limit), `format-${names[place][0]}`, `${names[place][1]} ${plainNumber(limit)}`));
     return [draw("text", { x: 0, y: this.top - 9 }, "↑ |values|, smallest to largest"), ...this.grid(), ...bars, ...lines];
   }
 

@@ -221,7 +221,7 @@ export class Roofline {
     const xs = this.points.map(({ x }) => x);
     const ys = this.points.map(({ y }) => y);
     if (this.roofs) {
-      const peak = Math.max(...Object.values(this.roofs.ceilings));
+      const peak = Math.max(...Object.values(this.roofs.macs_per_s));
       xs.push(peak / this.roofs.bytes_per_s);
       ys.push(peak / 1e12);
     }
@@ -281,13 +281,13 @@ export class Roofline {
 
   /**
    * One roof for each multiply unit or precision.
-   * @param {RoofsPayload} roofs
+   * @param {Ceilings} roofs
    * @param {number} x0
    * @param {number} x1
    * @param {number} y0
    */
-  roofPaths({ ceilings, bytes_per_s }, x0, x1, y0) {
-    return Object.entries(ceilings).map(([unit, peak]) => this.roofPath(unit, (2 * peak) / 1e12, bytes_per_s / 1e12, x0, x1, y0));
+  roofPaths({ macs_per_s, bytes_per_s }, x0, x1, y0) {
+    return Object.entries(macs_per_s).map(([unit, peak]) => this.roofPath(unit, (2 * peak) / 1e12, bytes_per_s / 1e12, x0, x1, y0));
   }
 
   /**
@@ -358,7 +358,7 @@ export class Roofline {
 
   /** @param {RooflinePoint} point */
   best({ x, y, unit, precision }) {
-    const peak = this.roofs?.ceilings[unit] ?? this.roofs?.ceilings[precision];
+    const peak = this.roofs?.macs_per_s[unit] ?? this.roofs?.macs_per_s[precision];
     if (!this.roofs || !peak) return "";
     const roof = Math.min(2 * peak, this.roofs.bytes_per_s * x) / 1e12;
     return `, ${share(y / roof)} of the roof`;

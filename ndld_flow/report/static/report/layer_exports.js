@@ -5,6 +5,7 @@
 
 import { shortened } from "../elements.js";
 import { count, counted, milliseconds, share } from "../quantities.js";
+import { tensorText } from "./layer_data.js";
 
 const UNTIMED = new Set(["sum_ms", "pass_ms", "median_ms", "min_ms", "max_ms", "timeline"]);
 
@@ -19,8 +20,8 @@ export function layersJson(data, timeline) {
     multiply_unit: data.unit[row] || undefined, channels: data.channels[row] || undefined, asked_precision: data.asked[row] || undefined, role: data.role[row], tactic: data.tactic[row],
     stream: data.stream[row], depth: data.depth[row], median_ms: data.median[row], min_ms: data.min[row], max_ms: data.max[row],
     macs: data.macs[row], read_bytes: data.read_bytes[row], written_bytes: data.written_bytes[row], weight_bytes: data.weight_bytes[row],
-    inputs: data.inputs[row].map((place) => data.tensors.text(place)), outputs: data.outputs[row].map((place) => data.tensors.text(place)),
-    onnx_nodes: data.onnxNodes[row],
+    inputs: data.inputs[row].map((place) => tensorText(data.tensors[place])), outputs: data.outputs[row].map((place) => tensorText(data.tensors[place])),
+    onnx_nodes: data.onnx_nodes[row],
   }));
   const spans = timeline && timeline.start.map((start, span) => ({
     lane: timeline.lanes[timeline.lane[span]], name: timeline.name[span], kind: timeline.kind[span], depth: timeline.depth[span],

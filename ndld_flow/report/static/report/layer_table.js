@@ -6,6 +6,7 @@
 import { make, shortened } from "../elements.js";
 import { amount, count, counted, milliseconds, share, size, threeDigits } from "../quantities.js";
 import { selectionSummary } from "../widgets.js";
+import { tensorText } from "./layer_data.js";
 
 /**
  * The whole that shares are of: `sum` of all layers, or the `pass`, including the time between them.
@@ -49,12 +50,12 @@ function layerTextColumns(data) {
   const tallied = (key, label, width, hidden) =>
     textColumn(key, label, width, (row) => data[key][row], { tally: true, hidden });
   /** @param {number} row */
-  const nodes = (row) => data.onnxNodes[row].join(", ");
+  const nodes = (row) => data.onnx_nodes[row].join(", ");
   // Conversions name both types already, and an operator of ONNX Runtime reads indices and scales besides.
   // A few layers that differ have it in their details: a column of blanks would take the names' room.
   const differing = data.role.filter((role, row) => role === "compute" && !data.provider[row] && data.types(row)).length;
   const differs = differing > data.length / 20;
-  const named = data.onnxNodes.filter((own, row) => own.length > 1 || (own.length === 1 && own[0] !== data.name[row])).length;
+  const named = data.onnx_nodes.filter((own, row) => own.length > 1 || (own.length === 1 && own[0] !== data.name[row])).length;
   return {
     name: textColumn("name", "Name", "minmax(170px, 2fr)", (row) => data.name[row], { mono: true, indent: (row) => Math.min(data.depth[row], 8), hidden: false }),
     type: tallied("type", "Type", "minmax(90px, 0.8fr)", false),
@@ -75,7 +76,7 @@ function layerTextColumns(data) {
     onnx: textColumn("onnx", "ONNX nodes", "minmax(140px, 1.2fr)", nodes, {
       mono: true,
       hidden: named < data.length / 2,
-      format: (value, row) => (data.onnxNodes[row].length > 1 ? `${data.onnxNodes[row].length}: ${shortened(value, 120)}` : shortened(value, 120)),
+      format: (value, row) => (data.onnx_nodes[row].length > 1 ? `${data.onnx_nodes[row].length}: ${shortened(value, 120)}` : shortened(value, 120)),
     }),
   };
 }
@@ -150,7 +151,7 @@ export function untimedColumns(data, heat) {
   Object.assign(texts.dims, { width: "112px" });
   Object.assign(texts.type, { width: "minmax(112px, 0.9fr)" });
   Object.assign(texts.tactic, { width: "minmax(130px, 1.1fr)" });
-  texts.onnx.hidden = !data.onnxNodes.some((nodes) => nodes.length);
+  texts.onnx.hidden = !data.onnx_nodes.some((nodes) => nodes.length);
   const worked = rows.some((row) => data.macs[row]) ? [numbers.macs] : [];
   // With free dimensions, few layers have known work.
   numbers.bytes.hidden = rows.filter((row) => data.bytes(row)).length < data.length / 2;
@@ -206,7 +207,7 @@ function layerWork(row, data) {
  */
 function askedWords(row, data) {
   if (data.missed.has(row)) return `${data.asked[row]}, but it computes in ${data.precision[row]}`;
-  const nodes = data.onnxNodes[row].length;
+  const nodes = data.onnx_nodes[row].length;
   return data.asked[row] && nodes > 1 ? `${data.asked[row]}, within the ${counted(nodes, "node")} that it holds` : data.asked[row];
 }
 
@@ -231,7 +232,7 @@ function neighbourButtons(rows, data, choose) {
 function describeLayer(row, data, choose) {
   const list = make("dl");
   /** @param {number[]} places */
-  const tensors = (places) => places.map((place) => data.tensors.text(place)).join(", ");
+  const tensors = (places) => places.map((place) => tensorText(data.tensors[place])).join(", ");
   const lines = [
     ["Name", data.name[row]],
     ["Time", layerTimes(row, data)],
@@ -244,7 +245,7 @@ function describeLayer(row, data, choose) {
     ["Tactic", data.tactic[row]],
     ["Inputs", tensors(data.inputs[row])],
     ["Outputs", tensors(data.outputs[row])],
-    ["ONNX nodes", data.onnxNodes[row].join(", ")],
+    ["ONNX nodes", data.onnx_nodes[row].join(", ")],
   ];
   for (const [label, value] of lines) {
     if (value) list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, value)));

@@ -5,12 +5,12 @@ import { readPageData } from "../unpack.js";
 
 /**
  * A panel is a module in the folder `panels`; `show` looks for the places that are its own.
- * @param {{show(payload: ReportPayload): void}[]} panels
+ * @param {{show(data: ReportData): void}[]} panels
  */
 export async function start(panels) {
   startConveniences();
-  /** @type {ReportPayload} */
-  const payload = await readPageData();
-  for (const panel of panels) panel.show(payload);
+  /** @type {ReportData} */
+  const data = await readPageData();
+  for (const panel of panels) panel.show(data);
   document.documentElement.dataset.ready = performance.now().toFixed(0);
 }

@@ -21,7 +21,7 @@ export class CurvePlot {
   /**
    * @param {HTMLElement} host
    * @param {SweepData} data
-   * @param {CurvePayload} curve
+   * @param {DrawnCurve} curve
    * @param {(row: number, more: boolean) => void} pick is called for a point that was selected
    */
   constructor(host, data, curve, pick) {
@@ -67,7 +67,7 @@ export class CurvePlot {
     this.room.replaceChildren(svg);
   }
 
-  /** @param {CurveLinePayload} line */
+  /** @param {CurveLine} line */
   words({ label, rows, x, saturated }) {
     const end = saturated === null ? "not saturated" : `saturated at ${x[saturated]}`;
     return `${label ? `${label}: ` : ""}${[rows[0], rows[rows.length - 1]].map((row) => quantityText(this.dimension.numbers[row], this.dimension.unit)).join(" to ")}, ${end}.`;
@@ -128,7 +128,7 @@ export class CurvePlot {
 
   /**
    * @param {CurvePoint[]} points
-   * @param {CurveLinePayload} line
+   * @param {CurveLine} line
    * @param {number} place
    * @param {Scales} at
    */

@@ -5,26 +5,23 @@ import { shortened } from "../elements.js";
 import { quantityText } from "../quantities.js";
 
 // One column over all points: numbers, or positions among the texts of an axis.
-export class Dimension {
-  /**
-   * @param {DimensionPayload} column
-   * @param {string[]} texts
-   */
-  constructor(column, texts) {
-    this.key = column.key;
-    this.label = column.label;
-    this.kind = column.kind;
-    this.unit = column.unit;
-    this.direction = column.direction;
-    this.log = column.log;
-    this.isDefault = column.is_default;
-    this.numbers = column.numbers ?? [];
-    this.levels = column.levels ?? [];
-    this.texts = (column.texts ?? []).map((place) => texts[place]);
-    this.isText = column.numbers === null;
+export class DrawnDimension {
+  /** @param {Dimension} dimension */
+  constructor(dimension) {
+    this.key = dimension.key;
+    this.label = dimension.label;
+    this.kind = dimension.kind;
+    this.unit = dimension.unit;
+    this.direction = dimension.direction;
+    this.log = dimension.log;
+    this.isDefault = dimension.is_default;
+    this.numbers = dimension.numbers ?? [];
+    this.levels = dimension.levels;
+    this.texts = dimension.texts;
+    this.isText = dimension.numbers === null;
     this.short = this.label;
     /** The second measurement where there is one, which decides the rank; `numbers` are the first. */
-    this.finals = this.numbers.map((number, row) => column.again?.[row] ?? number);
+    this.finals = this.numbers.map((number, row) => dimension.again[row] ?? number);
     const known = [...this.numbers, ...this.finals].filter((number) => number !== null);
     this.low = known.reduce((a, b) => Math.min(a, b), Infinity);
     this.high = known.reduce((a, b) => Math.max(a, b), -Infinity);
@@ -102,7 +99,7 @@ function exactText(value, unit) {
 
 /**
  * Round numbers for tick marks; bytes are round in their binary unit.
- * @param {Dimension} dimension
+ * @param {DrawnDimension} dimension
  * @param {number} most
  */
 function roundMarks({ low, high, isLog, unit }, most) {
@@ -123,31 +120,16 @@ function roundMarks({ low, high, isLog, unit }, most) {
 }
 
 export class SweepData {
-  /** @param {SweepPayload} payload */
-  constructor(payload) {
-    this.id = payload.id;
-    this.name = payload.name;
-    this.texts = payload.texts;
-    this.number = payload.number;
-    this.rank = payload.rank;
-    this.reason = payload.reason;
-    this.steps = payload.steps;
-    this.constraints = payload.constraints;
-    this.again = payload.again;
-    this.curves = payload.curves;
-    this.length = payload.number.length;
-    this.payload = payload;
-    this.dimensions = payload.dimensions.map((column) => new Dimension(column, payload.texts));
+  /** @param {DrawnSweep} sweep */
+  constructor({ id, name, points, dimensions, curves }) {
+    this.id = id;
+    this.name = name;
+    this.points = points;
+    this.curves = curves;
+    this.length = points.length;
+    this.ranked = points.filter(({ rank }) => rank !== null).length;
+    this.dimensions = dimensions.map((dimension) => new DrawnDimension(dimension));
     this.shorten();
-  }
-
-  /**
-   * The text of a point in one of the columns that hold texts.
-   * @param {"outcome" | "mark" | "reason" | "failed_step" | "report" | "lines"} key
-   * @param {number} row
-   */
-  text(key, row) {
-    return this.texts[this.payload[key][row]];
   }
 
   /** @param {string} kind */
@@ -171,7 +153,7 @@ export class SweepData {
 
   /** @param {number} row */
   passed(row) {
-    return this.text("outcome", row) === "passed";
+    return this.points[row].outcome === "passed";
   }
 
   /**
@@ -179,8 +161,9 @@ export class SweepData {
    * @param {number} row
    */
   title(row) {
-    const mark = this.text("mark", row) || (this.passed(row) ? "" : this.text("outcome", row));
-    return `point ${this.number[row]}${mark ? `: ${mark === "front" ? "on the front" : mark}` : ""}`;
+    const { number, outcome, mark: own } = this.points[row];
+    const mark = own || (this.passed(row) ? "" : outcome);
+    return `point ${number}${mark ? `: ${mark === "front" ? "on the front" : mark}` : ""}`;
   }
 
   /**
@@ -188,7 +171,7 @@ export class SweepData {
    * @param {number} row
    */
   againWords(row) {
-    return this.again[row] ? [`first measurement: ${this.of("objective").map((dimension) => `${dimension.short} ${quantityText(dimension.numbers[row], dimension.unit)}`).join(", ")}`] : [];
+    return this.points[row].again ? [`first measurement: ${this.of("objective").map((dimension) => `${dimension.short} ${quantityText(dimension.numbers[row], dimension.unit)}`).join(", ")}`] : [];
   }
 
   /** @param {number} row */

@@ -1,6 +1,6 @@
 // Points of a sweep as lines over parallel axes, and the brushes that filter them.
 
-/** @import { Dimension, SweepData } from "./data.js" */
+/** @import { DrawnDimension, SweepData } from "./data.js" */
 
 import { colorsAt, drawAtWidth } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
@@ -13,12 +13,12 @@ class Brushes {
   /** @param {() => void} changed */
   constructor(changed) {
     this.changed = changed;
-    /** @type {Map<Dimension, [number, number]>} */
+    /** @type {Map<DrawnDimension, [number, number]>} */
     this.parts = new Map();
   }
 
   /**
-   * @param {Dimension} dimension
+   * @param {DrawnDimension} dimension
    * @returns {[number, number]}
    */
   of(dimension) {
@@ -26,7 +26,7 @@ class Brushes {
   }
 
   /**
-   * @param {Dimension} dimension
+   * @param {DrawnDimension} dimension
    * @param {number} low
    * @param {number} high
    */
@@ -37,7 +37,7 @@ class Brushes {
     this.changed();
   }
 
-  /** @param {Dimension} [dimension] default: all */
+  /** @param {DrawnDimension} [dimension] default: all */
   clear(dimension) {
     if (dimension ? !this.parts.delete(dimension) : this.parts.size === 0) return;
     if (!dimension) this.parts.clear();
@@ -55,7 +55,7 @@ class Brushes {
 
   /**
    * `from 2 to 8`, for screen readers.
-   * @param {Dimension} dimension
+   * @param {DrawnDimension} dimension
    */
   words(dimension) {
     const [low, high] = this.of(dimension);
@@ -66,7 +66,7 @@ class Brushes {
 
   /**
    * Up and down move the upper end, with Shift the lower one: by a value of the axis, or a twentieth of it.
-   * @param {Dimension} dimension
+   * @param {DrawnDimension} dimension
    * @param {KeyboardEvent} event
    */
   key(dimension, event) {
@@ -107,7 +107,7 @@ export class Parallel {
     this.x = [];
     /** @type {number[][]} the heights of each row's line at the axes */
     this.rows = [];
-    /** @type {Map<Dimension, {mark: SVGElement, group: SVGElement}>} */
+    /** @type {Map<DrawnDimension, {mark: SVGElement, group: SVGElement}>} */
     this.brushMarks = new Map();
     this.canvas = make("canvas");
     this.svg = draw("svg");
@@ -203,7 +203,7 @@ export class Parallel {
   }
 
   /**
-   * @param {Dimension} dimension
+   * @param {DrawnDimension} dimension
    * @param {number} x
    * @param {number} gap
    */
@@ -229,7 +229,7 @@ export class Parallel {
   }
 
   /**
-   * @param {Dimension} dimension
+   * @param {DrawnDimension} dimension
    * @param {number} x
    * @param {number} letters
    */
@@ -244,7 +244,7 @@ export class Parallel {
   }
 
   /**
-   * @param {Dimension} dimension
+   * @param {DrawnDimension} dimension
    * @param {PointerEvent} event
    * @param {SVGElement} hit
    */
@@ -346,16 +346,16 @@ function paintLines(view) {
   const alive = all.filter((row) => view.alive(row));
   const shadow = Math.min(0.3, 40 / Math.max(1, data.length));
   if (alive.length < all.length) for (const row of all) if (!view.alive(row)) line(row, colors["strong-line"], Math.max(0.05, shadow), 1);
-  const ranked = data.rank.filter((rank) => rank !== null).length;
+  const { ranked } = data;
   const dense = Math.min(1, (80 / Math.max(1, alive.length)) ** 0.7);
   const least = alive.length <= 40 ? 0.35 : 0.14;
-  const strength = (/** @type {number} */ row) => (ranked ? least + (0.8 - least) * (1 - (data.rank[row] ?? ranked) / ranked) ** 2 : 0.5);
-  for (const row of alive.sort((a, b) => (data.rank[b] ?? Infinity) - (data.rank[a] ?? Infinity))) {
+  const strength = (/** @type {number} */ row) => (ranked ? least + (0.8 - least) * (1 - (data.points[row].rank ?? ranked) / ranked) ** 2 : 0.5);
+  for (const row of alive.sort((a, b) => (data.points[b].rank ?? Infinity) - (data.points[a].rank ?? Infinity))) {
     if (data.passed(row)) line(row, colors["series-0"], Math.max(0.03, strength(row) * dense), 1.3);
     else line(row, colors["series-7"], Math.max(0.1, 0.6 * dense), 1.2, [2, 4]);
   }
   for (const row of alive) {
-    const mark = data.text("mark", row);
+    const mark = data.points[row].mark;
     if (mark === "tie") line(row, colors["series-1"], 0.75, 1.6, [7, 4]);
     if (mark === "best") line(row, colors["series-1"], 1, 3);
   }

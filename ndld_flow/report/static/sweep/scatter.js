@@ -1,6 +1,6 @@
 // A scatter plot of any two quantities, with the Pareto front.
 
-/** @import { Dimension, SweepData } from "./data.js" */
+/** @import { DrawnDimension, SweepData } from "./data.js" */
 
 import { drawAtWidth } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
@@ -15,7 +15,7 @@ import { paretoFront } from "./data.js";
 
 /**
  * The sign is 1 where less is better.
- * @typedef {{dimension: Dimension, sign: number}} ScatterAxis
+ * @typedef {{dimension: DrawnDimension, sign: number}} ScatterAxis
  */
 
 /** @typedef {{x: (value: number) => number, y: (value: number) => number}} Scales */
@@ -39,7 +39,7 @@ function scatterChoice(data) {
 }
 
 /**
- * @param {Dimension} dimension
+ * @param {DrawnDimension} dimension
  * @returns {ScatterAxis}
  */
 const axisOf = (dimension) => ({ dimension, sign: dimension.direction === "maximize" ? -1 : 1 });
@@ -61,7 +61,7 @@ class Scatter {
   /**
    * @param {HTMLElement} host
    * @param {SweepData} data
-   * @param {{x: Dimension, y: Dimension}} choice shown first
+   * @param {{x: DrawnDimension, y: DrawnDimension}} choice shown first
    * @param {(row: number, more: boolean) => void} pick is called for a point that was selected
    */
   constructor(host, data, choice, pick) {
@@ -143,7 +143,7 @@ class Scatter {
     const front = paretoFront(placed.filter(({ row }) => this.data.passed(row)), [x.sign, y.sign]);
     const svg = draw("svg", {
       height: SCATTER.height, viewBox: `0 0 ${width} ${SCATTER.height}`, role: "application", "aria-roledescription": "scatter plot", tabindex: 0,
-      "aria-label": `${y.dimension.label} against ${x.dimension.label}, ${counted(points.length, "point")}, ${count(front.length)} on the front: ${front.slice(0, 12).map(({ row }) => this.data.number[row]).join(", ")}. Arrow keys move through points, Enter selects.`,
+      "aria-label": `${y.dimension.label} against ${x.dimension.label}, ${counted(points.length, "point")}, ${count(front.length)} on the front: ${front.slice(0, 12).map(({ row }) => this.data.points[row].number).join(", ")}. Arrow keys move through points, Enter selects.`,
     });
     this.placed = placed;
     this.front = front;
@@ -155,7 +155,7 @@ class Scatter {
       start: Math.max(0, ordered.findIndex(({ row }) => row === front[0]?.row)), pick: this.pick,
     });
     this.room.replaceChildren(svg);
-    const numbers = front.map(({ row }) => this.data.number[row]);
+    const numbers = front.map(({ row }) => this.data.points[row].number);
     this.about.textContent = front.length
       ? `${front.length === 1 ? "Point" : "Points"} ${numbers.slice(0, 20).join(", ")}${numbers.length > 20 ? ` and ${numbers.length - 20} more` : ""} ${front.length === 1 ? "is" : "are"} on the front: no point that passed is better in one and not worse in the other.`
       : "No point that passed has both.";
@@ -168,7 +168,7 @@ class Scatter {
    */
   firsts(placed, at) {
     const { x, y } = this.axes;
-    return placed.filter(({ row }) => this.data.again[row]).flatMap(({ row, left, top }) => {
+    return placed.filter(({ row }) => this.data.points[row].again).flatMap(({ row, left, top }) => {
       const [a, b] = [x.dimension.numbers[row], y.dimension.numbers[row]];
       if (a === null || b === null || (at.x(a) === left && at.y(b) === top)) return [];
       return [draw("line", { class: "first-line", x1: at.x(a), y1: at.y(b), x2: left, y2: top }), draw("circle", { class: "first-mark", cx: at.x(a), cy: at.y(b), r: 3 })];
@@ -233,9 +233,9 @@ class Scatter {
    * @param {Set<number>} front
    */
   kind(row, front) {
-    const mark = this.data.text("mark", row);
+    const mark = this.data.points[row].mark;
     if (mark === "best" || mark === "tie") return mark;
-    if (!this.data.passed(row)) return this.data.text("outcome", row);
+    if (!this.data.passed(row)) return this.data.points[row].outcome;
     return front.has(row) ? "front" : "plain";
   }
 
@@ -246,13 +246,13 @@ class Scatter {
    * @param {number} width
    */
   labels(placed, front, width) {
-    const named = placed.filter(({ row }) => ["best", "tie"].includes(this.data.text("mark", row)) || this.selected.has(row));
+    const named = placed.filter(({ row }) => ["best", "tie"].includes(this.data.points[row].mark) || this.selected.has(row));
     /** @type {{x: number, y: number, wide: number}[]} */
     const taken = [];
     const texts = [];
-    named.sort((a, b) => (this.data.rank[a.row] ?? Infinity) - (this.data.rank[b.row] ?? Infinity));
+    named.sort((a, b) => (this.data.points[a.row].rank ?? Infinity) - (this.data.points[b.row].rank ?? Infinity));
     for (const { row, left, top } of [...named, ...front]) {
-      const text = String(this.data.number[row]);
+      const text = String(this.data.points[row].number);
       const wide = 8 * text.length;
       const x = left + 10 + wide > width ? left - 10 - wide : left + 10;
       if (taken.some((label) => Math.abs(label.y - top) < 13 && x < label.x + label.wide + 4 && label.x < x + wide + 4)) continue;
@@ -282,14 +282,14 @@ const MARK_KEYS = { best: "best", tie: "tie: within the noise", front: "on the f
  * @param {SweepData} data
  */
 function scatterLegend(data) {
-  const there = new Set(data.number.flatMap((_, row) => [data.text("mark", row), data.passed(row) ? "plain" : data.text("outcome", row)]).concat("front"));
+  const there = new Set(data.points.flatMap(({ mark, outcome }) => [mark, outcome === "passed" ? "plain" : outcome]).concat("front"));
   const key = (/** @type {[string, string]} */ [kind, text]) => make("span", {}, draw("svg", { width: 20, height: 20, viewBox: "0 0 20 20", "aria-hidden": "true" }, draw("path", { class: `mark mark-${kind}`, d: MARKS[kind](10, 10) })), text);
   return make("p", { class: "small quiet mark-keys" }, ...Object.entries(MARK_KEYS).filter(([kind]) => there.has(kind)).map(key));
 }
 
 /**
  * A scale from values to pixels, with room at both ends.
- * @param {Dimension} dimension
+ * @param {DrawnDimension} dimension
  * @param {number} from
  * @param {number} to
  * @returns {(value: number) => number}

@@ -1,7 +1,7 @@
 // The table of a sweep's points, and copying the recipe lines of a point.
 
 /** @import { Column } from "../table.js" */
-/** @import { Dimension, SweepData } from "./data.js" */
+/** @import { DrawnDimension, SweepData } from "./data.js" */
 
 import { copy } from "../conveniences.js";
 import { make, shortened } from "../elements.js";
@@ -18,7 +18,7 @@ import { scrollBox, selectionSummary } from "../widgets.js";
 const wideEnough = (label) => Math.max(88, Math.round(36 + 6.7 * label.length));
 
 /**
- * @param {Dimension} dimension
+ * @param {DrawnDimension} dimension
  * @param {boolean} hidden
  * @returns {Column}
  */
@@ -52,17 +52,16 @@ function dimensionColumn(dimension, hidden) {
  * @returns {Column[]}
  */
 function againColumns(data) {
-  if (!data.again.some(Boolean)) return [];
+  if (!data.points.some(({ again }) => again)) return [];
   /** @type {Column[]} */
   const columns = data.of("objective").map((objective, place) => ({
     key: `again_${place}`, label: `${shortened(objective.short, 20)} again`, longLabel: `${shortened(objective.label, 50)} again`, csvLabel: `${objective.label} again${objective.unit ? ` ${objective.unit}` : ""}`,
     width: `minmax(${wideEnough(`${shortened(objective.short, 20)} again`)}px, 0.8fr)`, numeric: true, right: true, position: objective.direction === "minimize", hidden: place > 0,
-    value: (row) => (data.again[row] ? objective.finals[row] : null),
-    format: (value) => (value === null ? "" : quantityText(value, objective.unit)), csv: (row) => (data.again[row] ? objective.finals[row] ?? "" : ""),
+    value: (row) => (data.points[row].again ? objective.finals[row] : null),
+    format: (value) => (value === null ? "" : quantityText(value, objective.unit)), csv: (row) => (data.points[row].again ? objective.finals[row] ?? "" : ""),
   }));
-  const interval = (/** @type {number} */ row) => data.again[row]?.ratio ?? [null, null, null];
   const reasonOf = (/** @type {number} */ row) => {
-    const [ratio, low, high] = interval(row);
+    const { ratio, low, high } = data.points[row].again ?? { ratio: null, low: null, high: null };
     return ratio === null ? "" : low === null ? ratioText(ratio) : `${ratioText(low)} to ${ratioText(high)}`;
   };
   columns.push({
@@ -77,12 +76,12 @@ function againColumns(data) {
  * @returns {Column}
  */
 function constraintColumn(data) {
-  const broken = (/** @type {number} */ row) => data.constraints[row].filter(([, holds]) => !holds).map(([gate]) => data.texts[gate]);
+  const broken = (/** @type {number} */ row) => data.points[row].constraints.filter(({ passed }) => !passed).map(({ gate }) => gate);
   const value = (/** @type {number} */ row) => {
-    const { length } = data.constraints[row];
+    const { length } = data.points[row].constraints;
     return length === 0 ? "" : broken(row).length ? `broken: ${broken(row).join("; ")}` : "hold";
   };
-  return { key: "constraints", label: "Constraints", width: "minmax(92px, 0.7fr)", value, tone: (row) => (broken(row).length ? "bad" : ""), hidden: !data.constraints.some((constraint) => constraint.length) };
+  return { key: "constraints", label: "Constraints", width: "minmax(92px, 0.7fr)", value, tone: (row) => (broken(row).length ? "bad" : ""), hidden: !data.points.some(({ constraints }) => constraints.length) };
 }
 
 /** @type {Record<string, string>} */
@@ -93,26 +92,26 @@ const MARK_WORDS = { best: "best", tie: "tie", front: "front", "": "" };
  * @returns {Column[]}
  */
 function pointColumns(data) {
-  const varies = (/** @type {Dimension} */ dimension) => (dimension.isText ? new Set(dimension.levels).size > 1 : dimension.low < dimension.high);
+  const varies = (/** @type {DrawnDimension} */ dimension) => (dimension.isText ? new Set(dimension.levels).size > 1 : dimension.low < dimension.high);
   const axes = data.of("axis").map((dimension) => dimensionColumn(dimension, data.length > 1 && !varies(dimension)));
   const goals = data.of("objective").map((dimension) => dimensionColumn(dimension, false));
   const metrics = data.of("metric").map((dimension) => dimensionColumn(dimension, !(dimension.isDefault || /\.latency\.spread$/.test(dimension.label))));
-  const ranked = data.rank.some((rank) => rank !== null);
+  const ranked = data.ranked > 0;
   /** @type {Column} */
   const number = {
-    key: "number", label: "#", width: "62px", numeric: true, position: true, right: true, hidden: false, value: (row) => data.number[row],
-    element: (value, row) => (data.text("report", row) ? make("a", { href: data.text("report", row), title: "This point's own report" }, String(value)) : String(value)),
+    key: "number", label: "#", width: "62px", numeric: true, position: true, right: true, hidden: false, value: (row) => data.points[row].number,
+    element: (value, row) => (data.points[row].report ? make("a", { href: data.points[row].report, title: "This point's own report" }, String(value)) : String(value)),
   };
   return [
     number,
-    { key: "rank", label: "Rank", width: "68px", numeric: true, position: true, right: true, hidden: !ranked, value: (row) => data.rank[row], format: (value) => String(value ?? "–"), csv: (row) => data.rank[row] ?? "" },
-    { key: "mark", label: "Mark", width: "70px", hidden: !ranked, tally: true, value: (row) => MARK_WORDS[data.text("mark", row)], element: (value) => make("span", { class: `point-mark ${value}` }, value) },
+    { key: "rank", label: "Rank", width: "68px", numeric: true, position: true, right: true, hidden: !ranked, value: (row) => data.points[row].rank, format: (value) => String(value ?? "–"), csv: (row) => data.points[row].rank ?? "" },
+    { key: "mark", label: "Mark", width: "70px", hidden: !ranked, tally: true, value: (row) => MARK_WORDS[data.points[row].mark], element: (value) => make("span", { class: `point-mark ${value}` }, value) },
     ...axes, ...goals, ...againColumns(data), constraintColumn(data),
     {
-      key: "outcome", label: "Outcome", width: "100px", hidden: false, tally: true, value: (row) => data.text("outcome", row),
+      key: "outcome", label: "Outcome", width: "100px", hidden: false, tally: true, value: (row) => data.points[row].outcome,
       element: (value) => make("span", { class: `outcome ${value}` }, value),
     },
-    { key: "reason", label: "Reason", width: "minmax(150px, 1.6fr)", hidden: !data.reason.some((place) => data.texts[place]), value: (row) => data.text("reason", row), tone: () => "aside" },
+    { key: "reason", label: "Reason", width: "minmax(150px, 1.6fr)", hidden: !data.points.some(({ reason }) => reason), value: (row) => data.points[row].reason, tone: () => "aside" },
     ...metrics,
   ];
 }
@@ -150,7 +149,7 @@ export class PointsTable extends TableView {
       label: "points", file: `${data.name.replace(/[^\w.-]+/g, "-") || "sweep"}-points.csv`, describe: () => describePoints(model, data), selected: () => changed(),
     });
     this.changed = changed;
-    if (data.rank.some((rank) => rank !== null)) this.sort("rank");
+    if (data.ranked) this.sort("rank");
     model.active = -1;
     this.box.scrollTop = 0;
     this.refresh();
@@ -206,17 +205,16 @@ function describePoints(model, data) {
  * @param {SweepData} data
  * @param {number} row
  */
-const reference = (data, row) => shellWord(`${data.id}#${data.number[row]}`);
+const reference = (data, row) => shellWord(`${data.id}#${data.points[row].number}`);
 
 /**
  * @param {number} row
  * @param {SweepData} data
  */
 function pointHead(row, data) {
-  const report = data.text("report", row);
-  return make("h3", { class: "minor point-head" }, make("span", { class: "strong" }, `Point ${data.number[row]} `),
-    make("span", { class: `outcome ${data.text("outcome", row)}` }, data.text("outcome", row)),
-    data.rank[row] ? ` rank ${data.rank[row]} of ${data.rank.filter(Boolean).length} ` : " ", report ? make("a", { href: report }, "its own report") : "");
+  const { number, outcome, rank, report } = data.points[row];
+  return make("h3", { class: "minor point-head" }, make("span", { class: "strong" }, `Point ${number} `), make("span", { class: `outcome ${outcome}` }, outcome),
+    rank ? ` rank ${rank} of ${data.ranked} ` : " ", report ? make("a", { href: report }, "its own report") : "");
 }
 
 /**
@@ -224,10 +222,8 @@ function pointHead(row, data) {
  * @param {SweepData} data
  */
 function stepsList(row, data) {
-  const steps = data.steps[row];
   const list = make("table", { class: "dense" });
-  for (let place = 0; place < steps.length; place += 3) {
-    const [name, outcome, reason] = steps.slice(place, place + 3).map((text) => data.texts[text]);
+  for (const { name, outcome, reason } of data.points[row].steps) {
     list.append(make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, name)), make("td", {}, make("span", { class: `outcome ${outcome}` }, outcome)), make("td", { class: "quiet" }, make("bdi", {}, reason))));
   }
   return list;
@@ -241,17 +237,18 @@ function describePoint(row, data) {
   const list = make("dl");
   /** @type {(label: string, text: string) => void} */
   const add = (label, text) => list.append(make("dt", {}, make("bdi", {}, label)), make("dd", {}, make("bdi", {}, text)));
-  if (data.text("reason", row)) add(data.text("failed_step", row) || "reason", data.text("reason", row));
-  for (const [gate, holds, measured] of data.constraints[row]) add(data.texts[gate], `${holds ? "passed" : "failed"}: ${data.texts[measured]}`);
+  const { reason, failed_step, constraints, again, steps, lines } = data.points[row];
+  if (reason) add(failed_step || "reason", reason);
+  for (const { gate, passed, measured } of constraints) add(gate, `${passed ? "passed" : "failed"}: ${measured}`);
   for (const dimension of data.dimensions.filter(({ kind }) => kind !== "metric")) add(dimension.label, dimension.text(row));
-  if (data.again[row]) data.of("objective").forEach((objective) => add(`${objective.label} first`, quantityText(objective.numbers[row], objective.unit)));
+  if (again) data.of("objective").forEach((objective) => add(`${objective.label} first`, quantityText(objective.numbers[row], objective.unit)));
   const metrics = make("dl");
   for (const dimension of data.of("metric").filter((metric) => metric.numbers[row] !== null)) {
     metrics.append(make("dt", {}, make("bdi", {}, dimension.label)), make("dd", {}, dimension.text(row)));
   }
   return [pointHead(row, data), make("div", { class: "summary point-detail" },
-    make("div", {}, list, data.steps[row].length ? scrollBox(stepsList(row, data)) : ""),
-    make("div", {}, make("h3", { class: "minor" }, "For the recipe"), copyBox(data.text("lines", row)),
+    make("div", {}, list, steps.length ? scrollBox(stepsList(row, data)) : ""),
+    make("div", {}, make("h3", { class: "minor" }, "For the recipe"), copyBox(lines),
       make("details", { class: "plain" }, make("summary", {}, `All metrics`), metrics)))];
 }
 
@@ -263,15 +260,15 @@ function describePoint(row, data) {
  */
 function describeTwo(first, second, data) {
   const differing = data.dimensions.filter((dimension) => (dimension.kind !== "metric" || dimension.isDefault) && dimension.text(first) !== dimension.text(second));
-  /** @param {Dimension} dimension */
+  /** @param {DrawnDimension} dimension */
   const change = (dimension) => {
     const [from, to] = [dimension.numbers[first] ?? 0, dimension.numbers[second] ?? null];
     return dimension.kind !== "axis" && from > 0 && to !== null ? changeText(to / from) : "";
   };
   const table = make("table", { class: "dense" },
-    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "What differs"), ...[first, second].map((row) => make("th", { scope: "col", class: "n" }, `Point ${data.number[row]}`)), make("th", { class: "n", scope: "col" }, "Change"))),
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "What differs"), ...[first, second].map((row) => make("th", { scope: "col", class: "n" }, `Point ${data.points[row].number}`)), make("th", { class: "n", scope: "col" }, "Change"))),
     make("tbody", {}, ...differing.map((dimension) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, dimension.label)),
       ...[first, second].map((row) => make("td", { class: "n" }, make("bdi", {}, shortened(dimension.text(row), 40)))), make("td", { class: "n" }, change(dimension))))));
-  return [make("h3", { class: "minor" }, `Compare point ${data.number[first]}, the base, with point ${data.number[second]}`),
+  return [make("h3", { class: "minor" }, `Compare point ${data.points[first].number}, the base, with point ${data.points[second].number}`),
     copyBox(`ndld-flow compare ${reference(data, first)} ${reference(data, second)}`), scrollBox(table)];
 }

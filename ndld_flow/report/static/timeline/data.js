@@ -9,28 +9,26 @@
  */
 // The spans of one pass, each with its start, duration, lane and layer.
 
-/** @type {SpanKind[]} */
-const SPAN_KINDS = ["layer", "overhead", "transfer", "pass"];
 const MOVING_ROLES = new Set(["reformat", "cast", "quantize", "copy"]);
 
 export class TimelineData {
   /**
-   * @param {TimelinePayload} packed
+   * @param {TimelineSpans} spans
    * @param {{name: string[], role: string[]}} layers
-   * @param {string[]} texts
    */
-  constructor(packed, layers, texts) {
-    this.length = packed.lane.length;
-    this.basis = packed.basis;
-    this.lanes = packed.lanes.map((place) => texts[place]);
-    this.lane = packed.lane;
-    this.depth = packed.depth;
-    this.duration = packed.duration_ns.map((value) => Math.max(0, value / 1e6));
-    this.start = this.starts(packed);
-    this.layer = this.layersOf(packed.layer);
+  constructor(spans, layers) {
+    this.length = spans.lane.length;
+    this.basis = spans.basis;
+    this.lanes = spans.lanes;
+    this.lane = spans.lane;
+    this.depth = spans.depth;
+    this.duration = spans.duration_ns.map((value) => Math.max(0, value / 1e6));
+    this.start = this.starts(spans);
+    this.layer = spans.layer.map((layer) => layer ?? -1);
     this.total = this.start.reduce((most, start, span) => Math.max(most, start + this.duration[span]), 0) || 1;
-    this.kind = packed.kind.map((kind, span) => this.kindOf(kind, layers.role[this.layer[span]]));
-    this.name = packed.name.map((place, span) => texts[place] || layers.name[this.layer[span]] || "");
+    /** @type {SpanKind[]} */
+    this.kind = spans.kind.map((kind, span) => (kind === "layer" && MOVING_ROLES.has(layers.role[this.layer[span]] ?? "") ? "moving" : kind));
+    this.name = spans.name.map((name, span) => name || layers.name[this.layer[span]] || "");
     /** @type {Map<number, number[]>} the spans of each layer */
     this.ofLayer = Map.groupBy(this.layer.keys(), (span) => this.layer[span]);
     this.ofLayer.delete(-1);
@@ -58,7 +56,7 @@ export class TimelineData {
     this.total += ms;
   }
 
-  /** @param {TimelinePayload} packed */
+  /** @param {TimelineSpans} spans */
   starts({ gap_ns, duration_ns }) {
     let end = 0;
     return gap_ns.map((gap, span) => {
@@ -66,28 +64,6 @@ export class TimelineData {
       end = start + duration_ns[span];
       return start / 1e6;
     });
-  }
-
-  /**
-   * Steps are differences from the layer that is expected next: 0 where one layer follows another. -1 is none.
-   * @param {(number | null)[]} steps
-   */
-  layersOf(steps) {
-    let expected = 0;
-    return steps.map((step) => {
-      if (step === null) return -1;
-      const row = expected + step;
-      expected = row + 1;
-      return row;
-    });
-  }
-
-  /**
-   * @param {number} kind
-   * @param {string | undefined} role
-   */
-  kindOf(kind, role) {
-    return SPAN_KINDS[kind] === "layer" && MOVING_ROLES.has(role ?? "") ? "moving" : SPAN_KINDS[kind];
   }
 
   /** @param {number} span */
