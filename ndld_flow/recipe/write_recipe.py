@@ -187,16 +187,20 @@ def _advise(model: Path, options: RecipeOptions) -> str:
     from ndld_flow.models.weight_shares import quantized_share, weight_bytes_by_operator
 
     quantized = quantized_share(model)
+    left = f"runtimes, threads and fused operators: ndld-flow optimize {shlex.quote(str(model))} --data DIR"
     if quantized >= _MOST:
         already = f"{percent(quantized)} of the weights are quantized already"
-        left = f"runtimes, threads and fused operators: ndld-flow optimize {short_name(str(model))} --data DIR"
         if options.precision == "int8":
             raise RequestError(f"--int8: {already}. What may be left to gain are other {left}")
         return f"{already}: --int8 gains nothing. What may be left are other {left}"
     weights = weight_bytes_by_operator(model)
+    if options.precision is not None or options.runtime not in _MODEL_RUNTIMES:
+        return ""
+    if not weights:  # such as trees, whose numbers are attributes
+        return f"The model has no weights that INT8 could store. What may be left are other {left}"
     layers = sum(weights.values()) - weights.get("Gather", 0)  # embedding tables are read, not multiplied
     share = sum(weights.get(operator, 0) for operator in _INT8_LAYERS) / max(layers, 1)
-    if options.precision is not None or share < _MOST or options.runtime not in _MODEL_RUNTIMES:
+    if share < _MOST:
         return ""
     data = " ".join(f"--data {shlex.quote(each)}" for each in options.data) or "--data DIR"
     return (

@@ -209,7 +209,8 @@ def test_int8_is_advised_where_it_may_pay(in_folder: Path) -> None:
     assert "--int8" in write().advice
     assert not write(RecipeOptions(precision="int8")).advice
     save(GraphBuilder().model([tensor("x", [4])], [tensor("x", [4])]), in_folder / "model.onnx")
-    assert not write().advice
+    assert "no weights" in write().advice
+    assert not write(RecipeOptions("tensorrt")).advice, "its engines have no choice of threads"
 
 
 def test_weights_that_are_int8_already_are_recognised(in_folder: Path) -> None:
