@@ -185,6 +185,9 @@ class Summary:
     engines: tuple[EngineOutcome, ...]
     gates: dict[str, int]
     """Outcome of a gate (`passed`, `failed`, `not reached`) -> number of gates; empty without gates."""
+    accuracy_unread: bool = False
+    """A step compared outputs, but its record cannot be read."""
+    latency_unread: bool = False
 
 
 def collect_summary(documents: RunDocuments) -> Summary:
@@ -211,6 +214,8 @@ def collect_summary(documents: RunDocuments) -> Summary:
         executed=next((profile.graphs for profile in compared if profile.graphs is not None), None),
         engines=tuple(_engine_outcome(step, build, accuracies) for step, build in documents.of(Build).items()),
         gates=dict(Counter(gate.outcome for gate in gates)),
+        accuracy_unread=bool(documents.problems[Accuracy]),
+        latency_unread=bool(documents.problems[Profile]),
     )
 
 

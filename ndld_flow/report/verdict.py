@@ -12,7 +12,7 @@ from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.report.collect_latency import MODEL_KINDS, LatencyOutcome, latency_of_result
+from ndld_flow.report.collect_latency import MODEL_KINDS, latency_of_result
 from ndld_flow.report.collect_summary import (
     AccuracyOutcome,
     EngineOutcome,
@@ -61,8 +61,8 @@ def verdict_lines(summary: Summary) -> list[str]:
         *([] if summary.executed is None else [f"optimized {executed_words(summary.executed)}"]),
         *engines,
         *searches,
-        f"accuracy {accuracy_words(summary.accuracy)}",
-        f"latency {latency_words(summary.latency)}",
+        f"accuracy {accuracy_words(summary)}",
+        f"latency {latency_words(summary)}",
         f"gates {gate_words(summary)}",
         *(f"warning {warning}" for warning in summary.warnings),
     ]
@@ -112,10 +112,14 @@ def engine_words(engine: EngineOutcome) -> str:
     return f"{engine.step} {built}, {count(engine.layer_count)} layers, by {engine.library}, {engine.checked}"
 
 
-def accuracy_words(accuracy: AccuracyOutcome | None) -> str:
+_UNREAD = "unknown, as its record cannot be read"
+
+
+def accuracy_words(summary: Summary) -> str:
     """Return `worst slice off by 1.2 % of its spread (channel 4), cosine 0.99998 (within tolerance)`."""
+    accuracy = summary.accuracy
     if accuracy is None:
-        return "not checked"
+        return _UNREAD if summary.accuracy_unread else "not checked"
     parts = []
     if accuracy.worst_slice is not None:
         parts.append(describe_worst_slice(accuracy.worst_slice, accuracy.worst_slice_place))
@@ -141,9 +145,11 @@ def tolerance_words(accuracy: AccuracyOutcome) -> str:
     return f"{text}; {accuracy.checks_passed} of {accuracy.checks} comparisons passed"
 
 
-def latency_words(latency: LatencyOutcome | None) -> str:
+def latency_words(summary: Summary) -> str:
     """Return `half 12.1 ms vs source 14.3 ms: 15 % faster (median of 200 passes in 5 process runs ...)`."""
-    return "not measured" if latency is None else f"{latency.words} ({latency.basis})"
+    if summary.latency is None:
+        return _UNREAD if summary.latency_unread else "not measured"
+    return f"{summary.latency.words} ({summary.latency.basis})"
 
 
 def gate_words(summary: Summary) -> str:

@@ -617,6 +617,16 @@ def test_a_damaged_document_is_reported_and_the_rest_is_drawn(tmp_path: Path) ->
     assert "speed/profile.json cannot be read" in draw_report(tmp_path).read_text("utf-8")
 
 
+@pytest.mark.parametrize(("document", "line"), [("accuracy", 2), ("profile", 3)])
+def test_a_result_whose_record_cannot_be_read_is_unknown(tmp_path: Path, document: str, line: int) -> None:
+    """It was checked or measured, so "not checked" would be wrong."""
+    write_quickstart(tmp_path)
+    for path in tmp_path.glob(f"*/{document}.json"):
+        path.write_text('{"format_version": 1, "la')
+    assert "unknown" in verdict_of(tmp_path)[line]
+    assert "unknown" in draw_report(tmp_path).read_text("utf-8").split('class="glance"')[1]
+
+
 @pytest.mark.parametrize("content", [None, "", "{}", '{"format_version": 1'])
 def test_a_folder_without_a_readable_run_is_refused_in_one_paragraph(tmp_path: Path, content: str | None) -> None:
     if content is not None:
