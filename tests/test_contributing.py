@@ -44,6 +44,7 @@ from ndld_flow.steps.profile import ProfileModel
 from tests.support.command_line import ndld_flow
 from tests.support.compare_samples import profile_of
 from tests.support.models import make_cnn
+from tests.support.page_data import data_of
 from tests.support.run_fixtures import write_quickstart
 
 ROOT = Path(__file__).parents[1]
@@ -317,6 +318,40 @@ def test_a_panel_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "<bdi>lint</bdi></th>" in table
     assert table.index("speed") < table.index("lint")
     assert f'<a href="#{word}">Durations</a>' in page
+
+
+_PANEL_WITH_DATA = """
+from dataclasses import dataclass
+from ndld_flow.report.panel import Panel
+
+@dataclass(frozen=True)
+class Slowest:
+    name: str
+    seconds: float | None
+
+def collect(documents):
+    return tuple(Slowest(step.name, step.wall_s) for step in documents.run.steps)
+
+def data(view: tuple[Slowest, ...]) -> list[Slowest]:
+    return list(view[:1])
+
+PANEL = Panel("Slowest", collect, after="steps", data=data)
+"""
+
+
+@pytest.mark.usefixtures("forgetting")
+def test_a_panel_has_its_template_and_the_data_of_its_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slowest.py").write_text(_PANEL_WITH_DATA)
+    rows = "{% for row in panel.view %}<i>{{ row.name }}</i>{% endfor %}"
+    (tmp_path / "slowest.html.j2").write_text(f'<section id="slowest">{rows}</section>')
+    monkeypatch.setattr(panels, "__path__", [*panels.__path__, str(tmp_path)])
+    find_panels.cache_clear()
+    environment.cache_clear()
+    page = draw_report(write_quickstart(tmp_path / "run")).read_text("utf-8")
+    environment.cache_clear()
+    assert "<i>sanitize</i>" in page.partition('<section id="slowest">')[2]
+    [row] = data_of(page)["panels"]["slowest"]
+    assert row["name"] and row["seconds"] >= 0
 
 
 def test_the_script_of_a_panel_is_next_to_it(tmp_path: Path) -> None:

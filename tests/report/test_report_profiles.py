@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from ndld_flow.report.collect_layers import collect_layers, passages
 from ndld_flow.report.collect_profiles import collect_profiles, collect_timeline
 from ndld_flow.report.encoding import nanoseconds, packed
 from ndld_flow.report.layer_columns import Tensors, timed_layers
+from ndld_flow.report.panels.latency import MOST_PASSES
+from ndld_flow.report.profile_page import draw_profile
 from ndld_flow.report.run_page import draw_report
 from tests.support.page_data import data_of, unpack
 from tests.support.run_fixtures import Sitting, StepSketch, profile, run_record, write_run
@@ -304,3 +308,32 @@ def test_numbers_that_nothing_measured_harm_nothing(tmp_path: Path) -> None:
     assert data["layers"][0]["roofs"] is None
     assert data["panels"]["latency"] == []
     assert nanoseconds(awful) == [0, 0, 0, 0, 0]
+
+
+@pytest.mark.thorough
+def test_of_very_many_passes_a_part_is_drawn_and_all_are_counted(tmp_path: Path) -> None:
+    """A model of 3 µs runs half a million times: the page stays small, and what it counts is of all passes."""
+    noise = random.Random(7)
+    samples = [3e-3 * (1 + noise.gauss(0, 0.05)) for _ in range(150_000)]
+    samples[777], samples[40_011] = 5.0, 1.0
+    starts = [0.0, *accumulate(ms + 1e-4 for ms in samples)][:-1]
+    run = ProfileRun(latency_ms=tuple(samples), starts_ms=tuple(starts))
+    measured = profile("half", 10, 1, 3).model_copy(update={"runs": (run, run)})
+    page = draw_profile(measured, "half", tmp_path / "page.html")
+    assert page.stat().st_size < 600_000
+    (charts,) = data_of(page.read_text("utf-8"))["panels"]["latency"]
+    first = charts["runs"][0]
+    assert sum(len(each["number"]) for each in charts["runs"]) <= MOST_PASSES + 2
+    assert (first["count"], charts["latency"]["sample_count"]) == (150_000, 300_000)
+    assert {777, 40_011} <= set(first["number"])
+    assert first["ms"][first["number"].index(777)] == 5.0
+    ordered = sorted(samples)
+    quartiles = ordered[len(ordered) // 4], ordered[3 * len(ordered) // 4]
+    fence = quartiles[1] + 3 * (quartiles[1] - quartiles[0])
+    assert charts["outliers"] == 2 * sum(ms > fence for ms in samples)
+    # Gaps lead to the true start of each drawn pass.
+    now, known = 0.0, []
+    for gap, ms in zip(first["gaps_ns"], first["ms"], strict=True):
+        known.append(now + gap / 1e6)
+        now = known[-1] + ms
+    assert known[-1] == pytest.approx(starts[first["number"][-1]], rel=1e-3)

@@ -17,7 +17,7 @@ from ndld_flow.report.panel import Panel
 
 MOST_PASSES = 20_000
 """Maximum number of passes that are drawn in a page; a model of 3 µs has half a million."""
-_SLOWEST = 0.1
+_SLOWEST = 0.02
 """Share of the drawn passes that are the slowest ones: a few of very many passes would miss each outlier."""
 _DRIFT_POINTS = 60
 _MOST_IN_MEDIAN = 2_000

@@ -74,6 +74,7 @@ function silhouettePath(heights, x0, x1, base, height) {
 function distributionNote(latency, beyond, width) {
   const middle = `median ${milliseconds(latency.median_ms)}`;
   if (!beyond) return middle;
+  if (Number.isNaN(beyond)) return `${middle}; the slowest ${milliseconds(latency.max_ms)}`;
   return width < 560 ? `${middle}, ${beyond} beyond` : `${middle}; ${beyond} slower than the axis, up to ${milliseconds(latency.max_ms)}`;
 }
 
@@ -87,8 +88,9 @@ function distributionNote(latency, beyond, width) {
  */
 function distributionRow(profile, heights, x, range, width, top) {
   const { latency, quartiles_ms, samples } = profile;
-  // The page has every n-th of many samples.
-  const beyond = Math.round((samples.filter((sample) => sample > range.high).length / samples.length) * latency.sample_count);
+  // The page has every n-th of many samples, which cannot be counted: the slowest of all would count for n.
+  const isPart = samples.length < latency.sample_count && latency.max_ms > range.high;
+  const beyond = isPart ? NaN : samples.filter((sample) => sample > range.high).length;
   const right = Math.min(x(latency.p95_ms), width);
   const middle = top + 62;
   const label = draw("text", { class: "strong", x: 0, y: top + 15 }, shortened(profile.label, 40));
