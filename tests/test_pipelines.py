@@ -143,7 +143,7 @@ def test_the_best_session_settings_are_found(checkout: Path, sample_model: Calla
     record = sweep(sample_model, "sweep_cpu", *LEAST, "sweep.method=random", "+sweep.points=2")
     assert [point.outcome for point in record.points] == ["passed"] * 2
     assert record.best in {1, 2}
-    assert len(record.sittings) == 1
+    assert len(record.sessions) == 1
 
 
 @pytest.mark.slow

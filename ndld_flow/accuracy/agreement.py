@@ -112,9 +112,9 @@ class ClassOverlap:
     def add(self, reference: Array, candidate: Array) -> None:
         """Add one sample; both have the same shape."""
         same = reference[reference == candidate]
-        for place, values in enumerate((reference, candidate, same)):
+        for index, values in enumerate((reference, candidate, same)):
             for value, count in zip(*np.unique(values, return_counts=True), strict=True):
-                self._counts.setdefault(int(value), np.zeros(3))[place] += count
+                self._counts.setdefault(int(value), np.zeros(3))[index] += count
 
     def take(self, other: ClassOverlap) -> None:
         """Add another sample's counts."""

@@ -161,14 +161,14 @@ class _NodeResults:
 
     def compare(self, criteria: Criteria) -> Iterator[ComparedOutput]:
         """Yield the comparison of each output over all samples."""
-        for place, name in enumerate(self.outputs):
+        for index, name in enumerate(self.outputs):
             title = self.title(name)
-            values = [arrays[place] for arrays in self.expected]
+            values = [arrays[index] for arrays in self.expected]
             yardstick = find_yardstick(lambda values=values: iter(values))  # type: ignore[misc]
             agreement = Agreement(criteria.measuring(title), yardstick)
             output = ComparedOutput((title, title), agreement, yardstick=yardstick)
             for label, computed, expected in zip(self.labels, self.computed, values, strict=True):
-                output.add(label, {title: expected}, {title: computed[place]}, {})
+                output.add(label, {title: expected}, {title: computed[index]}, {})
             yield output
 
 
@@ -208,7 +208,7 @@ def _function_reference(name: str, path: Path, scratch: Path) -> Reference:
     function = _read_function(name, path)
 
     def compute(node: onnx.NodeProto, inputs: Sequence[Array | None]) -> Sequence[Array]:
-        given = {f"input_{place}": array for place, array in enumerate(inputs) if array is not None}
+        given = {f"input_{index}": array for index, array in enumerate(inputs) if array is not None}
         model = _model_of(node, function, given)
         file = scratch / "operator_reference.onnx"
         file.write_bytes(model.SerializeToString())
@@ -225,8 +225,8 @@ def _model_of(node: onnx.NodeProto, function: onnx.FunctionProto, given: Feeds) 
     alone = onnx.NodeProto()
     alone.CopyFrom(node)
     del alone.input[:], alone.output[:]
-    alone.input.extend(f"input_{place}" if f"input_{place}" in given else "" for place in range(len(node.input)))
-    outputs = [f"output_{place}" if name else "" for place, name in enumerate(node.output)]
+    alone.input.extend(f"input_{index}" if f"input_{index}" in given else "" for index in range(len(node.input)))
+    outputs = [f"output_{index}" if name else "" for index, name in enumerate(node.output)]
     alone.output.extend(outputs)
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), [None] * array.ndim)

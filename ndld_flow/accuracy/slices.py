@@ -321,14 +321,14 @@ class SliceErrors:
         spread = scale.spread[rows] if self._reference.features is not None else scale.spread
         weighed = np.square(soft / spread.reshape(-1, *[1] * (soft.ndim - 1)))
         order = [lead, *(axis for axis in range(len(shape)) if axis != lead)]
-        for place, axis in enumerate(order[: soft.ndim]):
+        for index, axis in enumerate(order[: soft.ndim]):
             if axis not in self._reference.layout.axes or shape[axis] < 2:
                 continue
             sums = self._places.setdefault(axis, np.zeros((2, shape[axis])))
             at = rows if axis == lead else slice(None)
-            others = tuple(other for other in range(soft.ndim) if other != place)
+            others = tuple(other for other in range(soft.ndim) if other != index)
             sums[0, at] += weighed.sum(axis=others)
-            sums[1, at] += weighed.size / weighed.shape[place]
+            sums[1, at] += weighed.size / weighed.shape[index]
         return float(weighed.sum())
 
     def take(self, other: SliceErrors) -> None:

@@ -75,9 +75,9 @@ def _circumstances(profile: ProfileComparison, labels: list[str]) -> Iterator[Te
         allowed = " (allowed)" if difference.allowed else ""
         style = "magenta" if difference.forbids and not difference.allowed else "dim"
         yield Text(f"{difference.circumstance}, {short_name(difference.detail, 40)}: {values}{allowed}", style=style)
-    for place, coverage in enumerate(profile.coverage):
+    for index, coverage in enumerate(profile.coverage):
         if coverage is not None:
-            label = labels[profile.subjects[place]]
+            label = labels[profile.subjects[index]]
             yield Text(f"{label}: {share(coverage.matched_share)} of its layer time is matched", style="dim")
 
 

@@ -290,7 +290,7 @@ class LiveDisplay:
             if now - self._changed >= _QUIET_S:
                 yield from (self._between(), _clock(now - self._start))
             return
-        places = [str(place) for place, name in enumerate(self._steps, 1) if name in running]
+        places = [str(index) for index, name in enumerate(self._steps, 1) if name in running]
         if places:
             yield f"step{'s' if len(places) > 1 else ''} {' and '.join(places)} of {len(self._steps)}"
         yield _clock(now - self._start)

@@ -209,7 +209,7 @@ class PlainLines:
 
     def _describe_step(self, event: Event) -> list[str]:
         if isinstance(event, RunStarted):
-            self._places = {name: f"{place} of {len(event.steps)}" for place, name in enumerate(event.steps, 1)}
+            self._places = {name: f"{index} of {len(event.steps)}" for index, name in enumerate(event.steps, 1)}
         elif isinstance(event, StepStarted):
             detail = f" ({event.detail})" if event.detail else ""
             lasts = f", about {seconds(event.expected_s)}" if event.expected_s is not None else ""

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, to_json
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.lazy_names import names_for_checkers
@@ -24,8 +24,9 @@ from ndld_flow.cli.verbs import Value, VerbOutput, list_outputs
 
 def format_value(output: VerbOutput[Value], value: Value) -> str:
     """Return the JSON of a verb's result."""
-    adapter: TypeAdapter[Value] = TypeAdapter(_type(output))
-    return adapter.dump_json(value, indent=1, by_alias=True, exclude_none=output.leaves_out_null).decode()
+    # Infinities inside a union of models would be null by `TypeAdapter`, whatever the models say.
+    printed = to_json(value, indent=1, by_alias=True, exclude_none=output.leaves_out_null, inf_nan_mode="strings")
+    return printed.decode()
 
 
 def _type(output: VerbOutput[Value]) -> Any:  # noqa: ANN401 - a type

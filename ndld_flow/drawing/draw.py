@@ -52,7 +52,7 @@ class Style:
 def compose(graph: DrawnGraph, style: Style) -> Picture:
     """Lay a graph out and return the shapes to paint."""
     labels = _labels_of(graph)
-    extents = [_extent(node, labels[place], style.direction) for place, node in enumerate(graph.nodes)]
+    extents = [_extent(node, labels[index], style.direction) for index, node in enumerate(graph.nodes)]
     edges = [(edge.source, edge.target) for edge in graph.edges]
     layout = lay_out(extents, edges, [edge.tensor for edge in graph.edges], style.direction, style.aspect)
     return _Composer(graph, layout, labels, style).picture()

@@ -42,12 +42,12 @@ def edges_of(profile: Profile) -> tuple[tuple[LayerEdge, ...], tuple[Terminal, .
             terminals.append(Terminal(short_name(tensor.name), True))
     edges: list[LayerEdge] = []
     joined = bytearray(len(layers))
-    for place, layer in enumerate(layers):
+    for index, layer in enumerate(layers):
         for name in dict.fromkeys(tensor.name for tensor in layer.inputs):
             if name in writers:
-                edges.append(LayerEdge(writers[name], place, name))
-                joined[place] = 1
-        writers |= {tensor.name: place for tensor in layer.outputs if tensor.name}
+                edges.append(LayerEdge(writers[name], index, name))
+                joined[index] = 1
+        writers |= {tensor.name: index for tensor in layer.outputs if tensor.name}
     edges.extend(_joins_by_order(layers, joined))
     for tensor in profile.outputs:
         if writers.get(tensor.name, len(layers)) < len(layers):
@@ -60,10 +60,10 @@ def _joins_by_order(layers: Sequence[Layer], joined: bytearray) -> Iterator[Laye
     """Yield edges to layers whose inputs are not recorded: each follows the layer before it, unless it records outputs
     but no inputs.
     """
-    for place in range(1, len(layers)):
-        tensors = layers[place].inputs or layers[place].outputs
-        if not joined[place] and not any(tensor.name for tensor in tensors):
-            yield LayerEdge(place - 1, place, "")
+    for index in range(1, len(layers)):
+        tensors = layers[index].inputs or layers[index].outputs
+        if not joined[index] and not any(tensor.name for tensor in tensors):
+            yield LayerEdge(index - 1, index, "")
 
 
 def engine_graph(profile: Profile, title: str, shapes: bool) -> DrawnGraph:

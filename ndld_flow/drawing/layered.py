@@ -150,7 +150,7 @@ class Layered:
 def build_layers(count: int, edges: Sequence[Edge], bundles: Sequence[Hashable]) -> Layered:
     """Assign layers and route a trunk through them for each bundle; edges of one node and bundle share it."""
     order, back = topological_order(count, edges)
-    onward = [(target, source) if place in back else (source, target) for place, (source, target) in enumerate(edges)]
+    onward = [(target, source) if index in back else (source, target) for index, (source, target) in enumerate(edges)]
     # Each pair of connected nodes once: repeated edges add no constraint.
     layer = assign_layers(order, list(dict.fromkeys(edge for edge in onward if edge[0] != edge[1])))
     numbers = {old: new for new, old in enumerate(sorted(set(layer)))}
@@ -159,8 +159,8 @@ def build_layers(count: int, edges: Sequence[Edge], bundles: Sequence[Hashable])
     for node in order:
         graph.layers[layer[node]].append(node)
     keys = [
-        (source, "back", place) if place in back else (source, "", bundles[place])
-        for place, (source, _) in enumerate(onward)
+        (source, "back", index) if index in back else (source, "", bundles[index])
+        for index, (source, _) in enumerate(onward)
     ]
     _add_chains(graph, onward, layer, keys)
     return graph
@@ -230,8 +230,8 @@ def components(count: int, edges: Sequence[Edge]) -> list[tuple[list[int], list[
     members: list[tuple[list[int], list[int]]] = [([], []) for _ in range(parts)]
     for node in range(count):
         members[part[node]][0].append(node)
-    for place, (source, _) in enumerate(edges):
-        members[part[source]][1].append(place)
+    for index, (source, _) in enumerate(edges):
+        members[part[source]][1].append(index)
     return members
 
 
@@ -299,17 +299,17 @@ def _sweep(layers: Sequence[list[int]], neighbours: Sequence[Sequence[int]]) -> 
     for layer in layers:
         if len(layer) > 1:
             keys = {}
-            for place, vertex in enumerate(layer):
+            for index, vertex in enumerate(layer):
                 near = neighbours[vertex]
                 if len(near) == 1:
                     keys[vertex] = float(position[near[0]])
                 else:
                     keys[vertex] = (
-                        sum([position[neighbour] for neighbour in near]) / len(near) if near else float(place)
+                        sum([position[neighbour] for neighbour in near]) / len(near) if near else float(index)
                     )
             layer.sort(key=keys.__getitem__)
-        for place, vertex in enumerate(layer):
-            position[vertex] = place
+        for index, vertex in enumerate(layer):
+            position[vertex] = index
 
 
 def count_crossings(graph: Layered) -> int:
@@ -319,8 +319,8 @@ def count_crossings(graph: Layered) -> int:
     for upper, lower in pairwise(graph.layers):
         if len(upper) == 1 or len(lower) == 1:
             continue
-        for place, vertex in enumerate(lower):
-            position[vertex] = place
+        for index, vertex in enumerate(lower):
+            position[vertex] = index
         crossings += _crossings_below(upper, graph.below, position)
     return crossings
 

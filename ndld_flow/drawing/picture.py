@@ -83,7 +83,7 @@ class Colours:
 
     def family(self, name: str) -> str:
         """Return the fill of a family; unknown names count as `other`."""
-        places = {family: place for place, family in enumerate(FAMILIES)}
+        places = {family: index for index, family in enumerate(FAMILIES)}
         return self.families[places.get(name, len(FAMILIES) - 1)]  # type: ignore[call-overload]
 
 

@@ -44,7 +44,7 @@ class MeasuredStep:
     @cached_property
     def places(self) -> Mapping[str, int]:
         """Return name -> the place of the metric's value in `Measured.values`."""
-        return {name: place for place, name in enumerate(self.units)}
+        return {name: index for index, name in enumerate(self.units)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ def _doubt_of_step(record: Tree) -> str:
 
 def _disturbance(record: Tree) -> str:
     """Return how others disturbed a measurement."""
-    if record["parts"]["machine"] and record.get("beside"):
-        return f"measured beside {record['beside'][0]}"
+    if record["parts"]["machine"] and record.get("concurrent"):
+        return f"measured beside {record['concurrent'][0]}"
     if record.get("shared_device"):
         return f"the device was shared: {record['shared_device'][0]}"
     return ""

@@ -139,16 +139,16 @@ def find_steps(values: Sequence[float], rules: StepRules | None = None) -> list[
 def _exact_steps(values: Sequence[float]) -> list[Step]:
     return [
         Step(
-            place,
-            place,
-            place,
-            place,
-            place,
+            index,
+            index,
+            index,
+            index,
+            index,
             before,
             after,
             *_exact_change(before, after, all(value > 0 for value in values)),
         )
-        for place, (before, after) in enumerate(pairwise(values), 1)
+        for index, (before, after) in enumerate(pairwise(values), 1)
         if not math.isclose(before, after, rel_tol=1e-9)
     ]
 
@@ -233,7 +233,7 @@ def _limited(series: Values, lag: int = 0) -> Values:
 
     def rolling(values: Values, size: int, part: float) -> Values:
         size = min(size, len(values))
-        begin = [np.quantile(values[: place + 1], part) for place in range(size - 1)]
+        begin = [np.quantile(values[: index + 1], part) for index in range(size - 1)]
         windows = np.lib.stride_tricks.sliding_window_view(values, size)
         return np.concatenate((begin, np.quantile(windows, part, axis=1)))
 
@@ -400,7 +400,7 @@ def find_drift(values: Sequence[float], least_change: float) -> Drift | None:
     ]
     score = sum((rise > 0) - (rise < 0) for _, rise in pairs)
     slope = statistics.median(rise / distance for distance, rise in pairs)
-    residuals = [value - slope * place for place, value in enumerate(points)]
+    residuals = [value - slope * index for index, value in enumerate(points)]
     deviation = math.sqrt(count * (count - 1) * (2 * count + 5) / 18 * _inflation(residuals))
     whole = slope * (count - 1)
     change = math.expm1(whole) if relative else whole

@@ -95,7 +95,7 @@ def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
         layer_pass_ms=layers.pass_ms,
         layers_wait_for_device=layers.waits_for_device,
         measured_at=session.measured_at,
-        sitting=session.id,
+        session=session.id,
         peak_memory_bytes=max(answer.peak_bytes for answer in measured.answers),
         stopped_because=measured.stopped_because,
         notes=(

@@ -87,13 +87,13 @@ class PairMeasurement:
     def measure_round(self) -> Round:
         """Measure one more round. Raises what the processes raise, and `BackendError` if one dies."""
         self._number += 1
-        dice = random.Random(self._number)  # noqa: S311 - the order of turns is not a secret
-        with self._opened(dice):
+        rng = random.Random(self._number)  # noqa: S311 - the order of turns is not a secret
+        with self._opened(rng):
             cpu = self._choose_cpu()
             # Both models take the same number of passes in a turn.
             turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(_WARMUP_TURNS)]
             cycles, passes = plan_cycles(turns, self._round_ms)
-            for cycle, order in enumerate(turn_orders(cycles, dice)):
+            for cycle, order in enumerate(turn_orders(cycles, rng)):
                 doing = f"measuring round {self._number}, cycle {cycle + 1} of {cycles}"
                 self._models[0].side.progress(cycle, cycles, doing)
                 for model in order:
@@ -113,10 +113,10 @@ class PairMeasurement:
         return _Model(side, Job(request.path, request.session, (Part(files, TimingPlan(1)),)), folder)
 
     @contextlib.contextmanager
-    def _opened(self, dice: random.Random) -> Iterator[None]:
+    def _opened(self, rng: random.Random) -> Iterator[None]:
         """Start a process for each model, in random order; they load at the same time and end with the block."""
         with contextlib.ExitStack() as stack:
-            for model in dice.sample(self._models, 2):
+            for model in rng.sample(self._models, 2):
                 folder = model.folder / f"round-{self._number}"
                 folder.mkdir()
                 model.job.write(folder / JOB)
@@ -160,11 +160,11 @@ def describe_side(turns: Sequence[Turn], passes: int, threads: int) -> RoundSide
     )
 
 
-def turn_orders(cycles: int, dice: random.Random) -> Iterator[tuple[int, int]]:
+def turn_orders(cycles: int, rng: random.Random) -> Iterator[tuple[int, int]]:
     """Yield the order of turns in each cycle: random, and reversed in the next cycle."""
     order = (0, 1)
     for cycle in range(cycles):
-        order = dice.choice([(0, 1), (1, 0)]) if cycle % 2 == 0 else (order[1], order[0])
+        order = rng.choice([(0, 1), (1, 0)]) if cycle % 2 == 0 else (order[1], order[0])
         yield order
 
 

@@ -52,12 +52,12 @@ def measure_sessions(
 def _measure_round(
     pair: Sequence[Path], session: SessionRequest, values: Mapping[str, Array], round_ms: float, number: int
 ) -> Round:
-    dice = random.Random(number)  # noqa: S311 - the order of turns is not a secret
+    rng = random.Random(number)  # noqa: S311 - the order of turns is not a secret
     opened: list[Session] = []
     bindings: dict[int, Binding] = {}
     threads: dict[int, int] = {}
     try:
-        for side in dice.sample(range(2), 2):
+        for side in rng.sample(range(2), 2):
             before = count_threads()
             opened.append(session.open(pair[side]))
             bindings[side] = opened[-1].bind(values, on_device=True)
@@ -66,7 +66,7 @@ def _measure_round(
         warm = [[run_turn(bindings[side].run, 1) for side in range(2)] for _ in range(_WARMUP_TURNS)]
         cycles, passes = plan_cycles(warm, round_ms, _CYCLES_MS)
         turns: tuple[list[Turn], list[Turn]] = ([], [])
-        for order in turn_orders(cycles, dice):
+        for order in turn_orders(cycles, rng):
             for side in order:
                 turns[side].append(run_turn(bindings[side].run, passes))
         base, candidate = (describe_side(turns[side], passes, threads[side]) for side in range(2))

@@ -184,10 +184,10 @@ class _Trace:
         if function is not None:
             return self._through_function(node, function, scope, depth)
         passing = _PASSING.get(_key(node), ())
-        for place, origins in enumerate(sources):
+        for index, origins in enumerate(sources):
             if origins:
-                self._record(node, place, origins, scope)
-        passed = _NONE.union(*(origins for place, origins in enumerate(sources) if place in passing))
+                self._record(node, index, origins, scope)
+        passed = _NONE.union(*(origins for index, origins in enumerate(sources) if index in passing))
         return [passed] * len(node.output)
 
     def _record(self, node: onnx.NodeProto, place: int, origins: Origins, scope: _Scope) -> None:
@@ -217,12 +217,12 @@ class _Trace:
         for body in bodies:
             inner = scope.child()
             inner.add_weights(body.initializer)
-            for place, value in enumerate(body.input):
-                mapped = place >= own and not is_if and place < len(sources)
-                inner.origins[value.name] = sources[place] if mapped else _NONE
+            for index, value in enumerate(body.input):
+                mapped = index >= own and not is_if and index < len(sources)
+                inner.origins[value.name] = sources[index] if mapped else _NONE
             self.visit(body.node, inner, depth + 1)
-            for place, value in enumerate(body.output[1 if is_loop else 0 :][: len(passed)]):
-                passed[place] |= inner.origins.get(value.name, _NONE)
+            for index, value in enumerate(body.output[1 if is_loop else 0 :][: len(passed)]):
+                passed[index] |= inner.origins.get(value.name, _NONE)
         return passed
 
     def _through_function(

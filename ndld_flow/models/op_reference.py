@@ -465,7 +465,7 @@ def list_operators(query: OpQuery) -> tuple[ListedOperator, ...]:
         and (entry.version is not None or query.model is not None)
         and all(word in entry.text for word in words)
     ]
-    order = {family: place for place, family in enumerate(FAMILIES)}
+    order = {family: index for index, family in enumerate(FAMILIES)}
     return tuple(sorted(fitting, key=lambda entry: (order[entry.family], entry.domain, entry.name)))
 
 

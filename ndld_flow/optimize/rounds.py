@@ -83,8 +83,8 @@ class Rounds:
         entered = list(racers)
         parallel = any(racer.threads > 1 for racer in entered)
         for _ in range(times):
-            dice = random.Random(self.count)  # noqa: S311 - the order of turns is not a secret
-            for racer in dice.sample(entered, len(entered)):
+            rng = random.Random(self.count)  # noqa: S311 - the order of turns is not a secret
+            for racer in rng.sample(entered, len(entered)):
                 if parallel:
                     time.sleep(_SETTLE_S)
                 racer.run()  # its weights come into the caches

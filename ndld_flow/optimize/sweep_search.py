@@ -276,7 +276,7 @@ def _ratio_to_best(point: SweepPoint) -> tuple[float, float] | None:
     again = point.again
     if again is None:
         return None
-    if again.standing == "best":
+    if again.verdict == "best":
         return 1.0, 1.0
     return (again.ratio_low, again.ratio_high) if again.ratio_low and again.ratio_high else None
 

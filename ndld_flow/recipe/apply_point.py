@@ -192,10 +192,10 @@ def insert_before(text: str, words: Words, name: str, value: JsonValue) -> str:
     """Return the text with an entry before the key at `words`, above the comments of that key. Raises
     CannotEditError."""
     node = _root(text)
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         entry = _entries(node).get(word) if isinstance(node, yaml.MappingNode) else None
         if entry is None or not isinstance(node, yaml.MappingNode):
-            raise CannotEditError(f"`{'.'.join(words[: place + 1])}` is not in the text")
+            raise CannotEditError(f"`{'.'.join(words[: index + 1])}` is not in the text")
         parent, (key, node) = node, entry
     begin, rendered = key.start_mark.index, _render({name: value})[1:-1]
     if parent.flow_style:
@@ -288,8 +288,8 @@ def _edit(text: str, own: Variations, wanted: Variations, changes: Changes) -> s
     for words, value in differences(own.written, wanted.written):
         text = remove_key(text, words) if value is REMOVED else set_value(text, words, value)  # type: ignore[arg-type]
     written = wanted.written
-    for place, (key, value) in enumerate(changes.items(), 1):
-        changed = wanted.written_with(dict(list(changes.items())[:place]))
+    for index, (key, value) in enumerate(changes.items(), 1):
+        changed = wanted.written_with(dict(list(changes.items())[:index]))
         if json.dumps(changed) != json.dumps(written):
             text = set_value(text, key.split("."), value)
         written = changed

@@ -405,9 +405,9 @@ def _find_secrets(value: object, written: object, words: tuple[str, ...]) -> Ite
             below = written if interpolated else written.get(key) if isinstance(written, dict) else None
             yield from _find_secrets(inner, below, (*words, str(key)))
     elif isinstance(value, list):
-        for place, inner in enumerate(value):
+        for index, inner in enumerate(value):
             items = written if isinstance(written, list) and len(written) == len(value) else ()
-            yield from _find_secrets(inner, written if interpolated else items and items[place], (*words, str(place)))
+            yield from _find_secrets(inner, written if interpolated else items and items[index], (*words, str(index)))
     elif interpolated and str(value) in remembered_secrets():
         yield words, str(value)
 

@@ -106,16 +106,16 @@ def _split(overrides: Sequence[str], multirun: bool) -> tuple[list[tuple[int, Gi
     axes: list[tuple[int, GivenAxis]] = []
     plain: list[tuple[int, str]] = []
     problems: list[Problem] = []
-    for place, override in enumerate(overrides):
+    for index, override in enumerate(overrides):
         try:
             axis = read_axis_override(override, multirun)
         except RecipeError as error:
             problems += error.problems
             continue
         if axis is not None:
-            axes.append((place, axis))
+            axes.append((index, axis))
         else:
-            plain.append((place, override))
+            plain.append((index, override))
     if problems:
         raise RecipeError(problems)
     return axes, plain

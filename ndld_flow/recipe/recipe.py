@@ -299,7 +299,7 @@ def _walk(value: object, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[s
 def name_files(held: Held[DataFile]) -> dict[str, str]:
     """Return the paths of a setting by its name; several are `NAME.0`, `NAME.1`."""
     if isinstance(held.value, tuple):
-        return {f"{held.dotted}.{place}": str(path) for place, path in enumerate(held.value)}
+        return {f"{held.dotted}.{index}": str(path) for index, path in enumerate(held.value)}
     return {held.dotted: str(held.value)}
 
 

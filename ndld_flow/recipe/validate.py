@@ -386,10 +386,10 @@ def _find_types(values: Mapping[str, Any], checker: Checker, mistakes: Mistakes)
         what = f"this recipe runs Python code of its own: {', '.join(str(file) for file in files)}"
         mistakes.add("steps_from", what, "read that code, then allow it with --trust")
         return StepTypes()
-    for place, file in enumerate(files):
+    for index, file in enumerate(files):
         if not file.is_file():
-            what = f"there is no file {names[place]}. Paths are relative to the recipe's folder ({folder})"
-            mistakes.add(f"steps_from.{place}", what)
+            what = f"there is no file {names[index]}. Paths are relative to the recipe's folder ({folder})"
+            mistakes.add(f"steps_from.{index}", what)
     return StepTypes(tuple(file for file in files if file.is_file()))
 
 

@@ -324,7 +324,7 @@ def counted_words(noun: str, counts: dict[Counted, int], words: dict[Counted, st
     counts."""
     shown = [(counts[counted], word) for counted, word in words.items() if counts.get(counted)]
     first = "" if not shown else f" {noun}" if shown[0][0] == 1 else f" {noun}s"
-    return ", ".join(f"{count:,}{'' if place else first} {word}" for place, (count, word) in enumerate(shown))
+    return ", ".join(f"{count:,}{'' if index else first} {word}" for index, (count, word) in enumerate(shown))
 
 
 def own_counts(listing: _Listing) -> dict[Counted, int]:

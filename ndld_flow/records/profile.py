@@ -296,7 +296,7 @@ class Profile(Document):
     """The measurements of one model by `profile`. The timing pass and the layer pass are separate."""
 
     document: Literal["profile"] = "profile"
-    format_version: int = 6
+    format_version: int = 7
     file_name = "profile.json"
     label: str
     """Display name of the model: the step's name, `source`, a file."""
@@ -339,7 +339,7 @@ class Profile(Document):
     roofs: Roofs | None = None
     measured_at: Time | None = None
     """Start of the first run; None if it is unknown."""
-    sitting: str = ""
+    session: str = ""
     """Equal for profiles that were measured in turns (A B A B ...): their runs may be compared in pairs."""
     layer_pass_ms: tuple[float, ...] = ()
     """Whole-pass latency of each pass of the layer pass, profiler on: its ratio to `runs` is the overhead."""
@@ -409,7 +409,7 @@ class Profile(Document):
         if not self.sequence_steps:
             return None
         runs = [
-            tuple(ms for place, ms in enumerate(run.latency_ms) if place % self.sequence_steps in steps)
+            tuple(ms for index, ms in enumerate(run.latency_ms) if index % self.sequence_steps in steps)
             for run in self.runs
         ]
         known = [samples for samples in runs if samples]

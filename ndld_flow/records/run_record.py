@@ -37,7 +37,7 @@ class StepRecord(Document, StrictRecord, defer_build=False):  # those of runs an
     ended_at: Time
     wall_s: Seconds
     """Seconds that it took; of steps that ran in turns, an equal share for each."""
-    beside: tuple[str, ...] = ()
+    concurrent: tuple[str, ...] = ()
     """Descriptions of other ndld-flow steps that ran on this machine during the measurement."""
     shared_device: tuple[str, ...] = ()
     """Reasons why others may have measured on its device at the same time; empty if it held the device alone."""

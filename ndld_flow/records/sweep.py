@@ -58,7 +58,7 @@ class MeasuredAgain(Record):
     metrics: dict[str, Metric]
     """All of the point's metrics, as measured again."""
     objectives: tuple[float | None, ...]
-    standing: WinnerVerdict
+    verdict: WinnerVerdict
     """Against the best: `tie` if the difference is within the noise of this machine."""
     ratio: float | None = None
     """First objective divided by that of the best; the following are its 95 % interval, if process runs were kept."""
@@ -86,7 +86,7 @@ class SweepPoint(Record):
     constraints: tuple[GateResult, ...] = ()
     """Those that could be decided."""
     steps: tuple[PointStep, ...] = ()
-    sitting: int | None = None
+    session: int | None = None
     """Number of its first measurement session; None if nothing was measured."""
     again: MeasuredAgain | None = None
     rank: int | None = None
@@ -116,7 +116,7 @@ class MeasurementSession(Record):
     """True if its results were reused."""
     started_at: Time
     ended_at: Time
-    beside: tuple[str, ...] = ()
+    concurrent: tuple[str, ...] = ()
     """Descriptions of other ndld-flow steps that ran on its machine at the same time."""
     machine: str = ""
     """Fingerprint of the measuring machine, if it is not the one that ran the sweep."""
@@ -161,7 +161,7 @@ class SweepRecord(Document):
     objectives: tuple[SweepObjective, ...]
     constraints: tuple[str, ...]
     points: tuple[SweepPoint, ...]
-    sittings: tuple[MeasurementSession, ...]
+    sessions: tuple[MeasurementSession, ...]
     best: int | None
     """Number of the best point."""
     stopped_because: str

@@ -197,8 +197,8 @@ def _generate(whole: Whole, names: Sequence[str], folder: Path) -> dict[str, lis
     given = {name: whole.inputs[name] for name in names if name in whole.inputs}
     found: dict[str, list[Path]] = {}
     (folder / _VALUES).mkdir(exist_ok=True)
-    for place, (name, feed) in enumerate(make_feeds(model_inputs(folder / MODEL), given).items()):
-        found[name] = [folder / _VALUES / f"generated_{place}.pb"]
+    for index, (name, feed) in enumerate(make_feeds(model_inputs(folder / MODEL), given).items()):
+        found[name] = [folder / _VALUES / f"generated_{index}.pb"]
         found[name][0].write_bytes(numpy_helper.from_array(feed.values, name).SerializeToString())
     return found
 

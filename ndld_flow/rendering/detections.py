@@ -90,7 +90,7 @@ class PredictionDecoder:
         shapes = {name: values.shape for name, values in raw.items()}
         if self._session is None or shapes != self._shapes:
             self._session, self._shapes = self._open(raw), shapes
-        feeds = {f"raw_{place}": np.ascontiguousarray(values) for place, values in enumerate(raw.values())}
+        feeds = {f"raw_{index}": np.ascontiguousarray(values) for index, values in enumerate(raw.values())}
         bound = self._session.bind(feeds)
         bound.run()
         found = bound.outputs()
@@ -107,11 +107,11 @@ class PredictionDecoder:
 
     def _open(self, raw: Mapping[str, Array]) -> OnnxruntimeSession:
         nodes, inputs, outputs = [], [], []
-        for place, (name, values) in enumerate(raw.items()):
+        for index, (name, values) in enumerate(raw.items()):
             dtype = helper.np_dtype_to_tensor_dtype(values.dtype)
-            inputs.append(helper.make_tensor_value_info(f"raw_{place}", dtype, values.shape))
+            inputs.append(helper.make_tensor_value_info(f"raw_{index}", dtype, values.shape))
             outputs.append(helper.make_tensor_value_info(name, dtype, values.shape))
-            nodes.append(helper.make_node("Identity", [f"raw_{place}"], [name]))
+            nodes.append(helper.make_node("Identity", [f"raw_{index}"], [name]))
         graph = helper.make_graph(nodes, "predictions", inputs, outputs)
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
         model = ir.from_proto(proto)

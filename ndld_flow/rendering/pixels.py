@@ -156,8 +156,8 @@ def draw_tiles(planes: Array, span: Range, columns: int = 0) -> Drawn:
     enlarged = colored.repeat(factor, axis=1).repeat(factor, axis=2)
     rows, (high, wide) = ceil(shown / across), enlarged.shape[1:3]
     sheet = np.full((rows * (high + _GAP) + _GAP, across * (wide + _GAP) + _GAP, 3), _GAP_COLOR, np.uint8)
-    for place, tile in enumerate(enlarged):
-        top, left = _GAP + place // across * (high + _GAP), _GAP + place % across * (wide + _GAP)
+    for index, tile in enumerate(enlarged):
+        top, left = _GAP + index // across * (high + _GAP), _GAP + index % across * (wide + _GAP)
         sheet[top : top + high, left : left + wide] = tile
     left_out = (f"{shown} of {counted(count, 'channel')}",) if shown < count else ()
     return _described(sheet, planes, span, *left_out)

@@ -308,7 +308,7 @@ class _Renderer:
 def _outputs_of(source: TensorSource) -> dict[str, ImageSettings]:
     """Return an image for each of the first outputs that are tensors of numbers."""
     numeric = [spec.name for spec in source.outputs if numpy_dtype(spec.dtype) is not None]
-    return {f"output{place}": ImageSettings(tensor=name) for place, name in enumerate(numeric[:_MOST_OUTPUTS])}
+    return {f"output{index}": ImageSettings(tensor=name) for index, name in enumerate(numeric[:_MOST_OUTPUTS])}
 
 
 class _Writer:

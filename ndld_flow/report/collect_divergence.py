@@ -136,11 +136,11 @@ def collect_depth(
     return DepthView(
         curves=tuple(curves),
         layers=layers,
-        kept=tuple(place for place, layer in enumerate(layers) if kept(layer.record)),
+        kept=tuple(index for index, layer in enumerate(layers) if kept(layer.record)),
         first=next(
             (
-                place
-                for place, layer in enumerate(layers)
+                index
+                for index, layer in enumerate(layers)
                 if first and first in (layer.record.node, layer.record.tensor)
             ),
             None,

@@ -114,10 +114,10 @@ def _first_written(layers: Sequence[Layer]) -> dict[str, _Written]:
     if any(not tensor.name or min(tensor.shape, default=0) < 0 for layer in layers for tensor in layer.outputs):
         return {}
     written: dict[str, _Written] = {}
-    for place, layer in enumerate(layers):
+    for index, layer in enumerate(layers):
         for tensor in layer.outputs:
             if tensor.name not in written:
-                written[tensor.name] = (place, max(tensor_bytes(tensor), 0), tensor)
+                written[tensor.name] = (index, max(tensor_bytes(tensor), 0), tensor)
     return written
 
 

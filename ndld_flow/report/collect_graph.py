@@ -184,7 +184,7 @@ def _folded(
 
 
 def _families(layers: Sequence[Layer]) -> tuple[int, ...]:
-    places = {family: place for place, family in enumerate(FAMILIES)}
+    places = {family: index for index, family in enumerate(FAMILIES)}
     return tuple(places[family_of_layer(layer.type, layer.name)] for layer in layers)
 
 
@@ -243,8 +243,8 @@ def graph_shape(picture: GraphPicture, composite: Sequence[int] = (), constant: 
         outputs=[terminal.name for terminal in terminals if not terminal.is_input],
         source=[edge.source for edge in edges],
         target=[edge.target for edge in edges],
-        back=[place for place, route in enumerate(layout.routes) if route.back],
-        far=[place for place, route in enumerate(layout.routes) if route.far],
+        back=[index for index, route in enumerate(layout.routes) if route.back],
+        far=[index for index, route in enumerate(layout.routes) if route.far],
         corners=list(map(len, points)),
         corner_x=[round(x) for x, _ in flat],
         corner_y=[round(y) for _, y in flat],

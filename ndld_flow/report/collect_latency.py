@@ -43,7 +43,7 @@ class MeasuredLatency:
     """Latency of the timing pass."""
     runs: int
     """Number of process runs."""
-    sitting: str
+    session: str
     """Identifier of the measurement session, shared by profiles measured in turns; empty if measured alone."""
     started_at: datetime | None
     tensor_cores: TensorCoreShares | None = None
@@ -132,7 +132,7 @@ class LatencyOutcome:
     @property
     def in_turns(self) -> bool:
         """True if both were measured in several process runs that took turns (A B A B ...)."""
-        if self.base is None or not self.base.sitting or self.base.sitting != self.candidate.sitting:
+        if self.base is None or not self.base.session or self.base.session != self.candidate.session:
             return False
         return min(self.base.runs, self.candidate.runs) > 1
 
@@ -191,7 +191,7 @@ def _compare(documents: RunDocuments, base: str, candidate: str) -> LatencyOutco
     circumstances = circumstances_of(profiles[0], profiles[1], frozenset())
     verdict = _recorded(documents, base, candidate)
     if verdict is None:
-        metrics = compare_metrics([Measured(place, "", profile) for place, profile in enumerate(profiles)])
+        metrics = compare_metrics([Measured(index, "", profile) for index, profile in enumerate(profiles)])
         bounds = Bounds.under(Rules(), profiles[:1], profiles[1:], circumstances)
         verdict = next((judge(metric, 0, 1, bounds) for metric in metrics if metric.metric == _METRIC), None)
     if verdict is not None and verdict.verdict != "incomparable":
@@ -262,7 +262,7 @@ def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
         label=profile_titles(documents.of(Profile))[step],
         latency=profile.latency,
         runs=sum(bool(run.latency_ms) for run in profile.runs),
-        sitting=profile.sitting,
+        session=profile.session,
         started_at=profile.measured_at or (record.started_at if record else None),
         tensor_cores=profile.tensor_cores,
     )

@@ -91,7 +91,7 @@ def passages(text: str) -> tuple[Passage, ...]:
     pieces = visible_text(text).split("`")
     if len(pieces) % 2 == 0:
         pieces[-2:] = ["`".join(pieces[-2:])]
-    return tuple((piece, place % 2 == 1) for place, piece in enumerate(pieces) if piece)
+    return tuple((piece, index % 2 == 1) for index, piece in enumerate(pieces) if piece)
 
 
 _SHOWN = 40
@@ -143,7 +143,7 @@ def collect_reformats(
     bound |= {tensor.name: f"input {short_name(tensor.name, 60)}" for tensor in inputs if tensor.name}
     neighbours = _Neighbours(layers, bound)
     rows = [
-        _reformat_row(place, layer, neighbours) for place, layer in enumerate(layers) if layer.purpose == "reformat"
+        _reformat_row(index, layer, neighbours) for index, layer in enumerate(layers) if layer.purpose == "reformat"
     ]
     if not rows:
         return None

@@ -148,7 +148,7 @@ def collect_profiles(profiles: dict[str, Profile]) -> tuple[ProfileView, ...]:
             in_turns_with=tuple(
                 titles[other]
                 for other, measured in profiles.items()
-                if profile.sitting and measured.sitting == profile.sitting and other != step
+                if profile.session and measured.session == profile.session and other != step
             ),
             series=with_samples.index(step) % _SERIES if step in with_samples else 0,
         )

@@ -107,7 +107,7 @@ class _Parts:
             for name, sum_ms in self._sums(subject).items():
                 totals[name] += sum_ms / (subject.layers_ms or 1.0)  # type: ignore[assignment]
         ordered = [name for name, part in totals.most_common() if part > 0]
-        self._series = {name: place if place < _SERIES else -1 for place, name in enumerate(ordered)}
+        self._series = {name: index if index < _SERIES else -1 for index, name in enumerate(ordered)}
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:

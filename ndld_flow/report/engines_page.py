@@ -266,8 +266,8 @@ def _rollup(before: EngineSide, after: EngineSide, aspect: LayerAspect) -> tuple
     sides = (before, after)
     counts, weights = (Counter[str](), Counter[str]()), (Counter[str](), Counter[str]())
     for number, side in enumerate(sides):
-        for place, layer in enumerate(side.profile.layers):
-            name = side.aspect(aspect, [place]) or UNKNOWN
+        for index, layer in enumerate(side.profile.layers):
+            name = side.aspect(aspect, [index]) or UNKNOWN
             counts[number][name] += 1
             weights[number][name] += layer.weight_bytes
     names = sorted({*counts[0], *counts[1]}, key=lambda name: (-counts[0][name] - counts[1][name], name))

@@ -183,7 +183,7 @@ def collect_history(history: MetricHistory) -> HistoryPage:
     for change in changes[:_MOST_CHANGES]:
         groups[change.run, change.why].append(change)
     # The newest regression that nobody accepted and nothing has followed; else the newest change.
-    last = {place: series.steps[-1].place for place, series in enumerate(ordered) if series.steps}
+    last = {index: series.steps[-1].place for index, series in enumerate(ordered) if series.steps}
     present = [change for change in changes if last.get(change.series) == change.place]
     ranked = sorted(present, key=lambda change: (_is_open(change), change.is_main), reverse=True)
     leading = ranked[0] if ranked else None
@@ -200,7 +200,7 @@ def collect_history(history: MetricHistory) -> HistoryPage:
         meta=f"{counted(history.run_count, 'run')}{period}, {counted(len(history.metrics), 'metric')}{unreadable}",
         changes=tuple(map(tuple, groups.values())),
         changes_left_out=max(len(changes) - _MOST_CHANGES, 0),
-        series=tuple(_view(each, place if place < drawn else -1, history.main) for place, each in enumerate(ordered)),
+        series=tuple(_view(each, index if index < drawn else -1, history.main) for index, each in enumerate(ordered)),
         left_out=len(ordered) - drawn,
         data=_data_of(ordered[:drawn], max(leading.series, 0) if leading else _longest(ordered[:drawn], history.main)),
     )
@@ -213,10 +213,10 @@ def _longest(drawn: Sequence[MetricSeries], main: Sequence[str]) -> int:
 
 
 def _changes(ordered: Sequence[MetricSeries], drawn: int, main: Sequence[str]) -> Iterator[ChangeView]:
-    for place, series in enumerate(ordered):
+    for index, series in enumerate(ordered):
         for step in series.steps:
             yield ChangeView(
-                series=place if place < drawn else -1,
+                series=index if index < drawn else -1,
                 place=step.place,
                 metric=short_name(series.metric),
                 about=_about(series),
@@ -291,7 +291,7 @@ def _view(series: MetricSeries, place: int, main: Sequence[str]) -> SeriesView:
 def _data_of(drawn: Sequence[MetricSeries], first: int) -> HistoryData:
     runs = {point.run: point for series in drawn for point in series.points}
     ordered = sorted(runs.values(), key=lambda point: (point.started_at, point.run))
-    places = {point.run: place for place, point in enumerate(ordered)}
+    places = {point.run: index for index, point in enumerate(ordered)}
     return HistoryData(
         runs=[DrawnRun(point.run, int(point.started_at.timestamp()), point.commit[:_DIGITS]) for point in ordered],
         series=[

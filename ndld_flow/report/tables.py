@@ -61,6 +61,6 @@ class Table:
         """Yield the rows as cells. Raises a `ValueError` for a row whose length is not that of the columns."""
         for number, row in enumerate(self.rows):
             yield tuple(
-                Cell(column, value, (number, place) in self.bad)
-                for place, (column, value) in enumerate(zip(self.columns, row, strict=True))
+                Cell(column, value, (number, index) in self.bad)
+                for index, (column, value) in enumerate(zip(self.columns, row, strict=True))
             )

@@ -222,7 +222,7 @@ def execute_steps(
     with store.building() as folder:
         wait = partial(works[0].progress, 0, 0)
         running = [RunningStep(work.step, work.recipe, store, folder, wait) for work in works]
-        turns = [_prepare_turn(work, folder / str(place), store, running[place]) for place, work in enumerate(works)]
+        turns = [_prepare_turn(work, folder / str(index), store, running[index]) for index, work in enumerate(works)]
         steps = [work.step for work in works]
         with (
             _passing_on_logs(works),
@@ -415,7 +415,7 @@ def _store_result(work: Work, out: Path, finished: _Finished, store: Store) -> S
         started_at=finished.timing.started_at,
         ended_at=finished.timing.ended_at,
         wall_s=finished.timing.share_s,
-        beside=finished.timing.concurrent,
+        concurrent=finished.timing.concurrent,
         shared_device=finished.shared_device,
     )
 

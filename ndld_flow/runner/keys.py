@@ -133,8 +133,8 @@ def join_keys(unit: Sequence[KeyParts]) -> list[KeyParts]:
         return list(unit)
     alone = [make_key(parts) for parts in unit]
     return [
-        parts.model_copy(update={"together": (*alone[:place], "", *alone[place + 1 :])})
-        for place, parts in enumerate(unit)
+        parts.model_copy(update={"together": (*alone[:index], "", *alone[index + 1 :])})
+        for index, parts in enumerate(unit)
     ]
 
 

@@ -68,7 +68,7 @@ class History:
 
     def read(self) -> Order:
         """Return the order; empty without a history."""
-        return Order({name: place for place, name in enumerate(self._names(), 1)})
+        return Order({name: index for index, name in enumerate(self._names(), 1)})
 
     def forget(self, folders: Collection[Path]) -> None:
         """Remove folders from the list. Raises OSError."""

@@ -85,11 +85,11 @@ def recipe_of(run: RunRecord) -> tuple[Path | None, tuple[str, ...]]:
     """Return the recipe's file and the overrides in the command of a run; None if the command names no file."""
     if run.command[1:2] != ("run",):
         return None, ()
-    for place, word in enumerate(run.command[2:], 2):
+    for index, word in enumerate(run.command[2:], 2):
         path = Path(run.directory, word)
-        is_option_value = run.command[place - 1] in ("--best", "--output", "-o")
+        is_option_value = run.command[index - 1] in ("--best", "--output", "-o")
         if path.suffix.lower() in (".yaml", ".yml") and not is_option_value and path.is_file():
-            words = [each for each in run.command[place + 1 :] if _ARGUMENT.fullmatch(each)]
+            words = [each for each in run.command[index + 1 :] if _ARGUMENT.fullmatch(each)]
             return path, tuple(each for each in words if "=" in each or each.startswith("~"))
     return None, ()
 

@@ -124,7 +124,7 @@ def read_runs(
     if 2 * len(alive) < count:
         last = {*alive.values()}
         with contextlib.suppress(OSError):
-            kept = (line for place, line in enumerate(_lines(path), 1) if place in last)
+            kept = (line for index, line in enumerate(_lines(path), 1) if index in last)
             write_bytes_atomically(path, b"".join([*kept, *added]))
     else:
         _append(path, added)

@@ -121,8 +121,8 @@ class AudioInput:
         shown = visible_name(str(path))
         note = "" if self.given.rate else f"{shown} has {rate} Hz and {RATE_UNKNOWN}"
         length = self.sizes["T"] or waveform.shape[1]
-        for place in range(0, self._windows(waveform.shape[1]), self.given.every):
-            start = place * self.hop
+        for index in range(0, self._windows(waveform.shape[1]), self.given.every):
+            start = index * self.hop
             part = waveform[:, start : start + length]
             missing = length - part.shape[1]
             padding = [f"padded by {missing} sample{'s' * (missing != 1)}"] if missing else []

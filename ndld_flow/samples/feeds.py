@@ -78,8 +78,8 @@ def complete_feeds(wanted: Sequence[WantedInput], read: Mapping[str, Feed], seed
     sizes = named_sizes(shaped)
     known = [(each, _full_shape(each, sizes)) for each in shaped]
     return {
-        each.name: read.get(each.name) or _generated(each, known[:place] + known[place + 1 :], sizes, seed)
-        for place, each in enumerate(shaped)
+        each.name: read.get(each.name) or _generated(each, known[:index] + known[index + 1 :], sizes, seed)
+        for index, each in enumerate(shaped)
     }
 
 

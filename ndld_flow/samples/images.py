@@ -256,10 +256,10 @@ def image_frames(path: Path, name: str, every: int) -> Iterator[tuple[int | None
     """
     with _opened(path, name) as image:
         frames = _frames(image)
-        for place in range(0, frames, every):
+        for index in range(0, frames, every):
             if frames > 1:
-                image.seek(place)
-            yield None if frames == 1 else place, _upright(image)
+                image.seek(index)
+            yield None if frames == 1 else index, _upright(image)
 
 
 def image_size(path: Path, name: str) -> tuple[int, int]:

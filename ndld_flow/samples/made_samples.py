@@ -157,9 +157,9 @@ def candidates(
     number = 0
     while True:
         for size in range(len(variants)):
-            for place, form in enumerate(forms):
+            for index, form in enumerate(forms):
                 # Neighbours differ in form and size, so that the first few have several of both.
-                shapes, described = variants[(size + place) % len(variants)]
+                shapes, described = variants[(size + index) % len(variants)]
                 number += 1
                 known[form, described] += 1
                 yield MadeSample(form, dict(shapes), described, seed + number, known[form, described])

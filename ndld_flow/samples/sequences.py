@@ -109,9 +109,9 @@ class _FileSequences:
     def items(self) -> list[Item]:
         items = []
         named = self._stepping or [sequences for sequences in self._inputs.values() if len(sequences) > 1]
-        for place in range(self._number):
-            counts = [_at(sequences.counts, place) for sequences in self._stepping]
-            labels = [_at(sequences.labels, place) for sequences in named]
+        for index in range(self._number):
+            counts = [_at(sequences.counts, index) for sequences in self._stepping]
+            labels = [_at(sequences.labels, index) for sequences in named]
             label = ", ".join(dict.fromkeys(labels)) if labels else "the sequence"
             items.append(Item(label, min(counts, default=None)))
         return items

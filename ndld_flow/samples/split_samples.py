@@ -55,8 +55,8 @@ def write_samples(model: Path, given: Mapping[str, InputSpec], most: int, folder
     for number, (_, feeds) in enumerate(files.feeds()):
         if number % distance:
             continue
-        for place, (name, feed) in enumerate(feeds.items()):
-            path = folder / f"input{place}-{number:04}.npy"
+        for index, (name, feed) in enumerate(feeds.items()):
+            path = folder / f"input{index}-{number:04}.npy"
             np.save(path, feed.values, allow_pickle=False)
             written[name].append(path)
         if number + 1 == count:

@@ -55,12 +55,12 @@ class UserSamples:
         """Yield label and values of each sample, up to the requested number."""
         with locating_errors(self._path):
             items = iter(self._function())
-        for place in range(self._count):
+        for index in range(self._count):
             with locating_errors(self._path):
                 item = next(items, _END)
             if item is _END:
-                raise RequestError(f"{self._path}: {FUNCTION}() ended after {place} samples of {self._count}.")
-            yield self._checked(place, item)
+                raise RequestError(f"{self._path}: {FUNCTION}() ended after {index} samples of {self._count}.")
+            yield self._checked(index, item)
 
     def _own_count(self) -> int:
         with locating_errors(self._path):

@@ -97,7 +97,7 @@ def want_inputs(inputs: Sequence[TensorSpec], given: Mapping[str, InputSpec], mo
     """
     check_names(given, inputs, "inputs", model)
     given = _with_parts_of_text(given, [spec.name for spec in inputs])
-    return [_wanted(spec, given.get(spec.name, InputSpec()), place) for place, spec in enumerate(inputs)]
+    return [_wanted(spec, given.get(spec.name, InputSpec()), index) for index, spec in enumerate(inputs)]
 
 
 def _with_parts_of_text(given: Mapping[str, InputSpec], names: Sequence[str]) -> Mapping[str, InputSpec]:

@@ -108,7 +108,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         from ndld_flow.profiles.compare.comparison import compare
 
         base = context.read("base")
-        measured = [_read(place, document) for place, document in enumerate((base, source))]
+        measured = [_read(index, document) for index, document in enumerate((base, source))]
         evidence = self.measure(measured, context)
         rules = self._rules(evidence)
         subjects = _subjects(measured)

@@ -106,7 +106,7 @@ class Edit(LoadsCustomOps, Step[Onnx, Onnx]):
             log=context.log,
         )
         entries = [
-            Entry(f"operations[{place}] {entry.name}", entry.operation) for place, entry in enumerate(self.operations)
+            Entry(f"operations[{index}] {entry.name}", entry.operation) for index, entry in enumerate(self.operations)
         ]
         change = edit_file(edited, entries, out / Onnx.main, context.progress)
         diff = change.diff

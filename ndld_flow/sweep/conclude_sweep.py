@@ -83,7 +83,7 @@ def describe_sweep(ended: Ended) -> SweepRecord:
         objectives=tuple(_describe_objective(objective, tried.points) for objective in sweep.objectives),
         constraints=tuple(gate.text for gate in sweep.constraints),
         points=points,
-        sittings=tuple(state.sessions),
+        sessions=tuple(state.sessions),
         best=find_best(places),
         stopped_because=tried.stopped_because,
         excluded_count=excluded_count(sweep.space) or 0,
@@ -118,7 +118,7 @@ def _describe_point(point: PointRun, judged: Judgement, place: Place, again: Mea
             )
             for step in point.run.steps
         ),
-        sitting=point.session,
+        session=point.session,
         again=again,
         rank=place.rank,
         tied=place.tied,

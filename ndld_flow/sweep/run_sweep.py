@@ -92,7 +92,7 @@ def write_value(value: JsonValue) -> str:
 
 def _write_change(key: str, value: JsonValue, recipe: dict[str, JsonValue]) -> Iterator[str]:
     path = list(_split_path(key.split("."), recipe))
-    plain = next((place for place, word in enumerate(path) if not _WORD_OF_PATH.fullmatch(word)), len(path))
+    plain = next((index for index, word in enumerate(path) if not _WORD_OF_PATH.fullmatch(word)), len(path))
     inside = plain < len(path)
     if not plain or (inside and (isinstance(value, dict) or not _leads_through_mappings(path, plain, recipe))):
         raise NoOverrideError(key)
@@ -118,9 +118,9 @@ def _split_path(words: list[str], recipe: JsonValue) -> Iterator[str]:
 
 def _leads_through_mappings(path: list[str], begin: int, recipe: JsonValue) -> bool:
     """Return whether a path leads through mappings only, from position `begin` on: only these are merged."""
-    for place, word in enumerate(path[:-1]):
+    for index, word in enumerate(path[:-1]):
         recipe = recipe.get(word) if isinstance(recipe, dict) else find_value(recipe, [word])
-        if place >= begin and not isinstance(recipe, dict | None):
+        if index >= begin and not isinstance(recipe, dict | None):
             return False
     return True
 
@@ -285,7 +285,7 @@ def _log_lines(sweep: SweepRecord) -> list[str]:
     for point in sweep.points:
         values = ", ".join(f"{name} {value}" for name, value in point.values.items())
         lines.append(f"point {point.number} ({values}): {point.outcome} {point.reason}".rstrip())
-    for session in sweep.sittings:
+    for session in sweep.sessions:
         began, ended = session.started_at.isoformat(), session.ended_at.isoformat()
         points = ", ".join(map(str, session.points))
         lines.append(

@@ -203,7 +203,7 @@ def place_session(
             reused=found is not None,
             started_at=min(record.started_at for record in records),
             ended_at=max(record.ended_at or record.started_at for record in records),
-            beside=tuple(dict.fromkeys(step for record in records for step in record.beside)),
+            concurrent=tuple(dict.fromkeys(step for record in records for step in record.concurrent)),
             machine="" if is_here else machine,
             load=round(os.getloadavg()[0], 2) if is_here and found is None else None,
         )

@@ -294,7 +294,7 @@ def _describe_again(finalist: Finalist, against_best: AgainstBest) -> MeasuredAg
     return MeasuredAgain(
         metrics=finalist.metrics,
         objectives=finalist.judgement.objectives,
-        standing=against_best.verdict,
+        verdict=against_best.verdict,
         ratio=against_best.ratio,
         ratio_low=against_best.low,
         ratio_high=against_best.high,

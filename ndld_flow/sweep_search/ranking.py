@@ -159,7 +159,7 @@ def _spread(numbers: Sequence[int], count: int) -> list[int]:
     """Return at most `count` numbers, evenly spread, with the first and the last."""
     if len(numbers) <= count:
         return list(numbers)
-    return [numbers[place * (len(numbers) - 1) // (count - 1)] for place in range(count)]
+    return [numbers[index * (len(numbers) - 1) // (count - 1)] for index in range(count)]
 
 
 def remove_session_drift(points: Sequence[Contender], session: Mapping[int, int | None]) -> list[Contender]:

@@ -229,7 +229,7 @@ def _sparkline(values: Sequence[float]) -> str:
     import statistics
 
     count = min(len(values), _WIDTH)
-    parts = [values[len(values) * place // count : len(values) * (place + 1) // count] for place in range(count)]
+    parts = [values[len(values) * index // count : len(values) * (index + 1) // count] for index in range(count)]
     medians = [statistics.median(part) for part in parts]
     low, high = min(medians), max(medians)
     if high == low:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ndld_flow.runner.described_results import ProfileOutput
     from ndld_flow.runner.measure_model import Profiled
 
-OUTPUT: VerbOutput[ProfileOutput] = VerbOutput(__name__, "The profile, and its summary.", version=2)
+OUTPUT: VerbOutput[ProfileOutput] = VerbOutput(__name__, "The profile, and its summary.", version=3)
 
 
 @click.argument("model")

@@ -38,8 +38,8 @@ def write(path: Path, nodes: Sequence[onnx.NodeProto], *outputs: onnx.ValueInfoP
 
 def constructed(*op_types: str) -> list[onnx.NodeProto]:
     """A sequence of what these operators make of x."""
-    made = [node(op_type, ["x"], [f"e{place}"]) for place, op_type in enumerate(op_types)]
-    return [*made, node("SequenceConstruct", [f"e{place}" for place in range(len(op_types))], ["s"])]
+    made = [node(op_type, ["x"], [f"e{index}"]) for index, op_type in enumerate(op_types)]
+    return [*made, node("SequenceConstruct", [f"e{index}" for index in range(len(op_types))], ["s"])]
 
 
 def compare(
@@ -116,7 +116,7 @@ def test_empty_sequences_prove_nothing_and_differ_from_others(tmp_path: Path) ->
 
 def test_texts_in_sequences_are_compared(tmp_path: Path) -> None:
     def texts(path: Path, *words: str) -> Path:
-        constants = [node("Constant", [], [f"c{place}"], value_strings=[word]) for place, word in enumerate(words)]
+        constants = [node("Constant", [], [f"c{index}"], value_strings=[word]) for index, word in enumerate(words)]
         return write(
             path, [*constants, node("SequenceConstruct", [each.output[0] for each in constants], ["s"])], TEXTS
         )

@@ -12,11 +12,11 @@ from ndld_flow.accuracy.new_samples import FEWEST, largest_expected
 
 Draw = Callable[[np.random.Generator, int], np.ndarray[tuple[int], np.dtype[np.float64]]]
 _ERRORS: dict[str, Draw] = {
-    "rounding": lambda dice, count: np.exp(dice.normal(-5, 0.6, count)),
-    "over orders of magnitude": lambda dice, count: np.exp(dice.normal(-9, 2.0, count)),
-    "a few are far worse": lambda dice, count: np.exp(dice.standard_t(4, count) - 7),
-    "halves of normal values": lambda dice, count: np.abs(dice.normal(0, 1e-3, count)),
-    "some samples without an error": lambda dice, count: dice.choice([0.0, 1.0], count) * dice.uniform(0, 1, count),
+    "rounding": lambda rng, count: np.exp(rng.normal(-5, 0.6, count)),
+    "over orders of magnitude": lambda rng, count: np.exp(rng.normal(-9, 2.0, count)),
+    "a few are far worse": lambda rng, count: np.exp(rng.standard_t(4, count) - 7),
+    "halves of normal values": lambda rng, count: np.abs(rng.normal(0, 1e-3, count)),
+    "some samples without an error": lambda rng, count: rng.choice([0.0, 1.0], count) * rng.uniform(0, 1, count),
 }
 
 
@@ -26,9 +26,9 @@ _ERRORS: dict[str, Draw] = {
 @pytest.mark.parametrize("kind", _ERRORS)
 @pytest.mark.parametrize("count", [12, 36])
 def test_as_many_new_samples_rarely_exceed_it(kind: str, count: int) -> None:
-    dice, exceeded, larger = np.random.default_rng(3), 0, 0
+    rng, exceeded, larger = np.random.default_rng(3), 0, 0
     for _ in range(300):
-        seen, new = _ERRORS[kind](dice, count), _ERRORS[kind](dice, count)
+        seen, new = _ERRORS[kind](rng, count), _ERRORS[kind](rng, count)
         expected = largest_expected(list(seen))
         assert expected is not None and expected >= seen.max()
         exceeded += new.max() > expected

@@ -77,8 +77,8 @@ def main(tensors: int = 32, samples: int = 4, channels: int = 64, side: int = 40
     }
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
-        for place, (name, write) in enumerate(kinds.items()):
-            path = build(name, write(Path(scratch) / str(place)))
+        for index, (name, write) in enumerate(kinds.items()):
+            path = build(name, write(Path(scratch) / str(index)))
             context = running.new_context(bypass_csp=True, viewport={"width": 1500, "height": 1000})
             open_page(context.new_page(), path)
             context.close()

@@ -1,7 +1,7 @@
 """Accuracy and cost of comparisons on this machine: printed, not asserted.
 
-`python -m tests.benchmarks.bench_compare [comparisons] [sittings] [pairs] [passes]`, default 40 comparisons by rounds
-and no sittings: a quarter of an hour on two busy cores.
+`python -m tests.benchmarks.bench_compare [comparisons] [sessions] [pairs] [passes]`, default 40 comparisons by rounds
+and no sessions: a quarter of an hour on two busy cores.
 
 1. Comparisons as `compare_profiles` makes them: rounds in which two models alternate pass by pass, until the verdict is
    decided or the default limits are reached. A model is compared with itself (anything but `unchanged` and
@@ -12,8 +12,8 @@ and no sittings: a quarter of an hour on two busy cores.
    3 % (the threshold itself: whatever is decided there is wrong half of the time) and 10 %. Each comparison looks after
    every round.
 3. The engine's own time for 10 profiles of 5,000 layers.
-4. Process runs, as the verb `compare` judges recorded profiles; only when sittings are asked for. Each sitting measures
-   in turns a model, the very same again, and one with a tenth more blocks. Two sittings joined show what 10 pairs would
+4. Process runs, as the verb `compare` judges recorded profiles; only when sessions are asked for. Each session measures
+   in turns a model, the very same again, and one with a tenth more blocks. Two sessions joined show what 10 pairs would
    have shown, and the first 20 passes of each run what shorter runs would have. Simulated runs complete them.
 """
 
@@ -158,19 +158,19 @@ def report_simulated_rounds() -> None:
     for name, scenario in SCENARIOS.items():
         outcome = []
         for effect in effects:
-            dice = random.Random(f"{name} {effect}")
-            result = [decide_slowly(dice, scenario, effect) for _ in range(300)]
+            rng = random.Random(f"{name} {effect}")
+            result = [decide_slowly(rng, scenario, effect) for _ in range(300)]
             counts = Counter(verdict for verdict, _ in result)
             called, same = counts["regressed"] + counts["improved"], counts["unchanged"]
             outcome.append(f"{called / 3:5.1f} /{same / 3:5.1f} {statistics.fmean(n for _, n in result):4.1f}")
         print(f"  {name:33} {'  '.join(outcome)}", flush=True)
 
 
-def measure(sittings: int, pairs: int, passes: int) -> Iterator[tuple[Profile, Profile, Profile]]:
-    """Each sitting's A, A again and B."""
+def measure(sessions: int, pairs: int, passes: int) -> Iterator[tuple[Profile, Profile, Profile]]:
+    """Each session's A, A again and B."""
     with tempfile.TemporaryDirectory() as folder:
         a, b = (make_chain(Path(folder) / f"{blocks}.onnx", blocks) for blocks in (BLOCKS, MORE_BLOCKS))
-        for number in range(sittings):
+        for number in range(sessions):
             requests = [request(path, label, pairs, passes) for path, label in ((a, "A"), (a, "again"), (b, "B"))]
             sides = [Side(each, Path(folder), lambda *_: None) for each in requests]
             sides = sides[number % 3 :] + sides[: number % 3]  # nobody is always the first
@@ -187,7 +187,7 @@ def tell_sitting(number: int, profiles: dict[str, Profile]) -> None:
             f"{name} min {statistics.median(quickest):.2f} ({min(quickest):.2f} to {max(quickest):.2f}), "
             f"median {statistics.median(medians):.2f} ({min(medians):.2f} to {max(medians):.2f})"
         )
-    print(f"  sitting {number + 1:2}: {'; '.join(result)} ms", flush=True)
+    print(f"  session {number + 1:2}: {'; '.join(result)} ms", flush=True)
 
 
 def joined(first: Profile, second: Profile) -> Profile:
@@ -200,23 +200,23 @@ def shortened(profile: Profile, passes: int) -> Profile:
 
 
 def verdict_of(base: Profile, candidate: Profile, metric: str) -> tuple[Verdict, float]:
-    # As if they were of one sitting, which joined ones are in pairs, and of two models: of one model that is measured
+    # As if they were of one session, which joined ones are in pairs, and of two models: of one model that is measured
     # twice, the digest would decide.
     pair = [
-        each.model_copy(update={"sitting": "one", "model_digest": side})
+        each.model_copy(update={"session": "one", "model_digest": side})
         for side, each in (("base", base), ("candidate", candidate))
     ]
     comparison = compare_profiles(
-        "x", [Measured(place, "", each) for place, each in enumerate(pair)], Rules(metric=metric)
+        "x", [Measured(index, "", each) for index, each in enumerate(pair)], Rules(metric=metric)
     )
     verdict = next(each for each in comparison.verdicts if (each.metric, each.base) == (metric, 0))
     return verdict.verdict, verdict.ratio
 
 
-def count(sittings: Sequence[tuple[Profile, Profile, Profile]]) -> None:
+def count(sessions: Sequence[tuple[Profile, Profile, Profile]]) -> None:
     for metric in METRICS:
         for name, place in (("A/A", 1), ("A/B", 2)):
-            result = [verdict_of(sitting[0], sitting[place], metric) for sitting in sittings]
+            result = [verdict_of(session[0], session[place], metric) for session in sessions]
             counts = Counter(verdict for verdict, _ in result)
             outcome = ", ".join(f"{counts[verdict]:2} {verdict}" for verdict in VERDICTS)
             ratios = [ratio for _, ratio in result]
@@ -224,14 +224,14 @@ def count(sittings: Sequence[tuple[Profile, Profile, Profile]]) -> None:
             print(f", median {statistics.median(ratios):.3f}")
 
 
-def report_real(sittings: int, pairs: int, passes: int) -> None:
+def report_real(sessions: int, pairs: int, passes: int) -> None:
     print(f"\nreal process runs: {BLOCKS} blocks against {BLOCKS} and {MORE_BLOCKS}, threshold {THRESHOLD:.0%}")
-    result = list(measure(sittings, pairs, passes))
+    result = list(measure(sessions, pairs, passes))
     halves = zip(result[::2], result[1::2], strict=False)
     twice = [(joined(a, d), joined(b, e), joined(c, f)) for (a, b, c), (d, e, f) in halves]
     for kept in dict.fromkeys((SHORT, passes)):
         for comparisons, number in ((result, pairs), (twice, 2 * pairs)):
-            if not comparisons:  # one sitting alone cannot be joined
+            if not comparisons:  # one session alone cannot be joined
                 continue
             print(f"{len(comparisons)} comparisons of {number} pairs, {kept} passes a run")
             count([(shortened(a, kept), shortened(b, kept), shortened(c, kept)) for a, b, c in comparisons])
@@ -253,15 +253,15 @@ RULES: dict[str, Rule] = {"pairs": paired_ratio, "no pairs": unpaired_ratio, "t 
 
 def simulate(rule: Rule, pairs: int, scatter: float, bursts: float, effect: float) -> float:
     """Share of comparisons that call the candidate slower or quicker. Drift hits both runs of a pair."""
-    dice = random.Random(f"{pairs} {scatter} {bursts} {effect}")
+    rng = random.Random(f"{pairs} {scatter} {bursts} {effect}")
 
     def run(drift: float) -> float:
-        burst = dice.uniform(1.2, 2.5) if dice.random() < bursts else 1.0
-        return drift * burst * dice.lognormvariate(0, scatter)
+        burst = rng.uniform(1.2, 2.5) if rng.random() < bursts else 1.0
+        return drift * burst * rng.lognormvariate(0, scatter)
 
     called = 0
     for _ in range(1000):
-        drifts = [dice.lognormvariate(0, 2 * scatter) for _ in range(pairs)]
+        drifts = [rng.lognormvariate(0, 2 * scatter) for _ in range(pairs)]
         interval = rule([run(drift) for drift in drifts], [run(drift) * (1 + effect) for drift in drifts])
         called += interval.low > 1 + THRESHOLD or interval.high < 1 / (1 + THRESHOLD)
     return called / 1000
@@ -281,7 +281,7 @@ def report_simulated() -> None:
 
 def made_up(layers: int, seed: int, *, nodes: bool, names: bool) -> Profile:
     """Five process runs, and layers of ten passes in each; a tenth of the layers is fused with the next."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     shapes = [TensorInfo(name="t", dtype="float32", shape=(1, 16 * width, 8, 8)) for width in range(1, 5)]
     result: list[Layer] = []
     at = 0
@@ -294,17 +294,17 @@ def made_up(layers: int, seed: int, *, nodes: bool, names: bool) -> Profile:
                 type=("Conv", "Relu", "Add", "MatMul", "Softmax")[at % 5],
                 onnx_nodes=tuple(f"node_{each}" for each in range(at, at + fused)) if nodes else (),
                 outputs=(shapes[at % 4],),
-                samples_ms=tuple(0.03 * dice.lognormvariate(0, 0.05) for _ in range(50)),
+                samples_ms=tuple(0.03 * rng.lognormvariate(0, 0.05) for _ in range(50)),
             )
         )
         at += fused
     # Where only dims are left, something is missing here and there.
-    kept = tuple(layer for layer in result if names or nodes or dice.random() > 0.05)
+    kept = tuple(layer for layer in result if names or nodes or rng.random() > 0.05)
     machine = Machine(system="", architecture="", cpu="", cpu_count=0, memory_bytes=0)
-    runs = tuple(ProfileRun(latency_ms=tuple(dice.lognormvariate(0, 0.02) for _ in range(50))) for _ in range(5))
+    runs = tuple(ProfileRun(latency_ms=tuple(rng.lognormvariate(0, 0.02) for _ in range(50))) for _ in range(5))
     return Profile(
         label=str(seed), model_digest="", backend="", machine=machine, versions={}, options={}, inputs=(), outputs=(),
-        warmup_passes=0, warmup_ms=0, runs=runs, layers=kept, layer_runs=(10,) * 5, sitting="one",
+        warmup_passes=0, warmup_ms=0, runs=runs, layers=kept, layer_runs=(10,) * 5, session="one",
     )  # fmt: skip
 
 
@@ -326,20 +326,20 @@ def report_engine() -> None:
 
 
 def time_engine(name: str, profiles: Sequence[Profile]) -> None:
-    measured = [Measured(place, "", profile) for place, profile in enumerate(profiles)]
+    measured = [Measured(index, "", profile) for index, profile in enumerate(profiles)]
     whole = quickest(lambda: compare_profiles("x", measured, Rules()))
     print(f"  {name:15} {whole:.2f} ({quickest(lambda: match_layers(profiles)):.2f})")
 
 
 def main() -> None:
     given = [int(word) for word in sys.argv[1:]]
-    comparisons, sittings, pairs, passes = (*given, *(40, 0, 5, 200)[len(given) :])
+    comparisons, sessions, pairs, passes = (*given, *(40, 0, 5, 200)[len(given) :])
     report_rounds(comparisons)
     report_simulated_rounds()
     report_engine()
-    if sittings:
+    if sessions:
         report_simulated()
-        report_real(sittings, pairs, passes)
+        report_real(sessions, pairs, passes)
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ def main(layers: int = 5000, reports: int = 10) -> None:
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
         sizes = {f"{layers:,} layers x {reports} reports": big(layers, reports), "three reports": three()}
-        for place, (name, compared) in enumerate(sizes.items()):
-            path = Path(scratch) / f"{place}.html"
+        for index, (name, compared) in enumerate(sizes.items()):
+            path = Path(scratch) / f"{index}.html"
             build(name, compared, path)
             context = running.new_context(bypass_csp=True)
             open_page(context.new_page(), path)

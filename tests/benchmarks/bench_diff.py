@@ -39,13 +39,13 @@ def large_model(seed: int = 0) -> onnx.ModelProto:
 
 def rename(model: ir.Model) -> None:
     for graph in all_graphs(model):
-        for place, value in enumerate(list(graph.initializers.values())):
-            value.name = f"renamed_w{place}"
-        for place, node in enumerate(graph):
-            node.name = f"renamed_{place}"
+        for index, value in enumerate(list(graph.initializers.values())):
+            value.name = f"renamed_w{index}"
+        for index, node in enumerate(graph):
+            node.name = f"renamed_{index}"
             for value in node.outputs:
                 if not value.is_graph_output():
-                    value.name = f"renamed_{place}_{value.index()}"
+                    value.name = f"renamed_{index}_{value.index()}"
 
 
 def edit(model: ir.Model) -> None:

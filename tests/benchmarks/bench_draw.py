@@ -40,19 +40,19 @@ def seconds(work: Callable[[], object]) -> float:
 
 def residual_edges(count: int) -> list[tuple[int, int]]:
     """As exporters make them: a chain, and every fourth node reads what its third predecessor read."""
-    chain = [(place - 1, place) for place in range(1, count)]
-    return chain + [(place - 3, place) for place in range(3, count, 4)]
+    chain = [(index - 1, index) for index in range(1, count)]
+    return chain + [(index - 3, index) for index in range(3, count, 4)]
 
 
 def tangled_edges(count: int) -> list[tuple[int, int]]:
     """Three nodes in ten read two others, from up to twenty nodes back; one in seven starts a branch."""
     chance = random.Random(0)
     edges = []
-    for place in range(1, count):
+    for index in range(1, count):
         near = chance.random() < 0.85
-        edges.append((place - 1 if near else chance.randrange(max(0, place - 12), place), place))
-        if place > 2 and chance.random() < 0.3:
-            edges.append((chance.randrange(max(0, place - 20), place - 1), place))
+        edges.append((index - 1 if near else chance.randrange(max(0, index - 12), index), index))
+        if index > 2 and chance.random() < 0.3:
+            edges.append((chance.randrange(max(0, index - 20), index - 1), index))
     return edges
 
 

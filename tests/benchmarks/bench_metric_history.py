@@ -42,7 +42,7 @@ def found(series: Callable[[int], Sequence[float]], tries: int, ratio: float = 1
     """Return the part of planted steps that are found with so few points after them."""
     count = 0
     for seed in range(tries):
-        values = [value * (ratio if place >= BEFORE else 1) for place, value in enumerate(series(seed))]
+        values = [value * (ratio if index >= BEFORE else 1) for index, value in enumerate(series(seed))]
         count += any(abs(step.place - BEFORE) <= AFTER for step in find_steps(values))
     return count / tries
 
@@ -94,7 +94,7 @@ def show_cost(runs: int) -> None:
         outputs, page = Path(aside) / "outputs", Path(aside) / "history.html"
         values = simulate("normal 1 %", runs, 1)
         write_runs(
-            outputs, courses([value * (1.05 if place >= runs // 2 else 1) for place, value in enumerate(values)])
+            outputs, courses([value * (1.05 if index >= runs // 2 else 1) for index, value in enumerate(values)])
         )
         tool = [sys.executable, "-m", "ndld_flow"]
         bare = seconds([sys.executable, "-c", "pass"])

@@ -74,8 +74,8 @@ def main(points: int = 1000, metrics: int = 60) -> None:
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
         sizes = {f"{points:,} points x {metrics} metrics": large(points, metrics), "72 builds": builds()}
-        for place, (name, record) in enumerate(sizes.items()):
-            folder = Path(scratch) / str(place)
+        for index, (name, record) in enumerate(sizes.items()):
+            folder = Path(scratch) / str(index)
             folder.mkdir()
             path = build(name, record, folder)
             context = running.new_context(bypass_csp=True)

@@ -59,15 +59,15 @@ class Counted:
     again: list[float] = field(default_factory=list)
 
 
-def measure(truths: Sequence[float], runs: int, noise: tuple[float, float], dice: random.Random) -> list[WinnerValues]:
-    """One sitting: all points in turns."""
+def measure(truths: Sequence[float], runs: int, noise: tuple[float, float], rng: random.Random) -> list[WinnerValues]:
+    """One session: all points in turns."""
     own, shared = noise
     result: list[list[ProfileRun]] = [[] for _ in truths]
     for _ in range(runs):
-        drift = dice.gauss(0, shared)
-        for place, truth in enumerate(truths):
-            value = truth * math.exp(drift + dice.gauss(0, own))
-            result[place].append(ProfileRun(latency_ms=(value,), load_ms=1.0))
+        drift = rng.gauss(0, shared)
+        for index, truth in enumerate(truths):
+            value = truth * math.exp(drift + rng.gauss(0, own))
+            result[index].append(ProfileRun(latency_ms=(value,), load_ms=1.0))
     return [_finalist(tuple(each)) for each in result]
 
 
@@ -85,23 +85,23 @@ def _finalist(runs: tuple[ProfileRun, ...]) -> WinnerValues:
         warmup_passes=1,
         warmup_ms=1.0,
         runs=runs,
-        sitting="together",
+        session="together",
     )
     return WinnerValues({"speed.latency.min": Metric(value=profile.latency.min_ms, unit="ms")}, {"speed": profile})
 
 
 def try_once(
-    truths: Sequence[float], runs: int, noise: tuple[float, float], dice: random.Random, so_far: Counted
+    truths: Sequence[float], runs: int, noise: tuple[float, float], rng: random.Random, so_far: Counted
 ) -> None:
     """One sweep of all points, its winners measured again."""
-    order = dice.sample(range(len(truths)), len(truths))
+    order = rng.sample(range(len(truths)), len(truths))
     first: dict[int, float] = {}
     for begin in range(0, len(order), 8):
         batch = order[begin : begin + 8]
-        for number, item in zip(batch, measure([truths[each] for each in batch], runs, noise, dice), strict=True):
+        for number, item in zip(batch, measure([truths[each] for each in batch], runs, noise, rng), strict=True):
             first[number] = item.metrics["speed.latency.min"].value
     chosen = choose_winners([Contender(number, True, (value,)) for number, value in first.items()], _GOALS, 3)
-    finalists = dict(zip(chosen, measure([truths[each] for each in chosen], runs, noise, dice), strict=True))
+    finalists = dict(zip(chosen, measure([truths[each] for each in chosen], runs, noise, rng), strict=True))
     again = {number: finalist.metrics["speed.latency.min"].value for number, finalist in finalists.items()}
     points = [
         Contender(number, True, (value,), (again[number],) if number in again else None)
@@ -135,9 +135,9 @@ def _count(truths: Sequence[float], best: int, stands: dict[int, AgainstBest], s
 
 def row(name: str, noise: str, runs: int, trials: int) -> str:
     counted = Counted()
-    dice = random.Random(f"{name} {noise} {runs}")
+    rng = random.Random(f"{name} {noise} {runs}")
     for _ in range(trials):
-        try_once(_LANDSCAPES[name], runs, _NOISES[noise], dice, counted)
+        try_once(_LANDSCAPES[name], runs, _NOISES[noise], rng, counted)
     outcome = trials - counted.worse - counted.missed
     near = sum(counted.near.values())
     result = "/".join(f"{counted.near[each] / near:.0%}" for each in ("tie", "inconclusive", "worse")) if near else "-"

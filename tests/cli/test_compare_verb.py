@@ -56,7 +56,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def standing(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(measured)
     yield measured
 
@@ -80,13 +80,13 @@ def labels(comparison: Comparison) -> list[str]:
     return [subject.label for subject in comparison.subjects]
 
 
-def test_a_run_is_expanded_to_its_profiles(standing: Path) -> None:
+def test_a_run_is_expanded_to_its_profiles(folder: Path) -> None:
     compared = api.compare(["pair"])
     assert labels(compared.comparison) == ["pair:base", "pair:speed"]
     (section,) = compared.comparison.profiles
     assert section.steps == ("base", "speed")
     by_name = {metric.metric: metric for metric in section.metrics}
-    assert by_name["model.bytes"].values[0] == (standing / "model.onnx").stat().st_size
+    assert by_name["model.bytes"].values[0] == (folder / "model.onnx").stat().st_size
     assert len(by_name["latency.median"].runs[0]) == 2
 
 
@@ -101,7 +101,7 @@ def test_a_run_is_expanded_to_its_profiles(standing: Path) -> None:
     ],
 )
 def test_runs_are_named_by_tag_recipe_and_step(
-    standing: Path, references: Sequence[str], names: Sequence[str] | None
+    folder: Path, references: Sequence[str], names: Sequence[str] | None
 ) -> None:
     if names is None:
         with pytest.raises(RequestError, match="has no profile with the same name as one of first"):
@@ -110,22 +110,22 @@ def test_runs_are_named_by_tag_recipe_and_step(
     assert labels(api.compare(references).comparison) == list(names)
 
 
-def test_two_runs_are_compared_step_by_step(standing: Path) -> None:
+def test_two_runs_are_compared_step_by_step(folder: Path) -> None:
     comparison = api.compare(["first", "pair"]).comparison
     assert [profile.name for profile in comparison.profiles] == ["base", "speed"]
     assert comparison.geometric_mean_ratio == pytest.approx(1.0)
     assert comparison.verdict in ("unchanged", "inconclusive")
 
 
-def test_files_and_folders_are_compared_too(standing: Path) -> None:
-    steps = standing / "outputs" / "runs" / "pair" / "latest"
+def test_files_and_folders_are_compared_too(folder: Path) -> None:
+    steps = folder / "outputs" / "runs" / "pair" / "latest"
     comparison = api.compare([str(steps / "base" / "profile.json"), str(steps / "speed")]).comparison
     assert labels(comparison) == ["base", "speed"]
     assert {subject.kind for subject in comparison.subjects} == {"profile"}
 
 
 @pytest.mark.thorough
-def test_exports_of_an_a100_are_compared_as_improved(standing: Path) -> None:
+def test_exports_of_an_a100_are_compared_as_improved(folder: Path) -> None:
     fp32, fp16 = (str(a100_exports() / precision) for precision in ("fp32", "fp16"))
     comparison = api.compare([fp32, fp16]).comparison
     assert comparison.verdict == "improved"
@@ -156,7 +156,7 @@ def test_exports_of_an_a100_are_compared_as_improved(standing: Path) -> None:
         (["--allow", "hardware", "--threshold", "5 %", "--metric", "model.bytes", "--gate", "load <= 1 min"], 0),
     ],
 )
-def test_gates_decide_the_exit_code(standing: Path, words: list[str], expected: int) -> None:
+def test_gates_decide_the_exit_code(folder: Path, words: list[str], expected: int) -> None:
     assert code("compare", "pair:base", "pair:speed", *words) == expected
 
 
@@ -180,10 +180,10 @@ def test_profiles_are_paired_by_their_names_and_the_others_are_left_out() -> Non
 
 
 @pytest.mark.thorough
-def test_a_profile_without_a_partner_is_reported(standing: Path) -> None:
+def test_a_profile_without_a_partner_is_reported(folder: Path) -> None:
     extra = "  extra: {step: profile, from: other, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 0}\n"
     agree = "  agree: {step: check_accuracy, reference: source, candidate: sanitize}\n"
-    (standing / "more.yaml").write_text(RECIPE.replace("name: pair", "name: more") + extra + agree)
+    (folder / "more.yaml").write_text(RECIPE.replace("name: pair", "name: more") + extra + agree)
     api.run("more.yaml", ["steps.extra.stable=0 %"])
     comparison = api.compare(["more", "pair"]).comparison
     assert [profile.name for profile in comparison.profiles] == ["base", "speed"]
@@ -194,16 +194,16 @@ def test_a_profile_without_a_partner_is_reported(standing: Path) -> None:
     assert speed["agree.cosine"][1] is None
     (pair,) = api.compare(["more:base", "more:extra"]).comparison.profiles
     sizes = next(metric.values for metric in pair.metrics if metric.metric == "model.bytes")
-    assert sizes == ((standing / "model.onnx").stat().st_size, (standing / "other.onnx").stat().st_size)
+    assert sizes == ((folder / "model.onnx").stat().st_size, (folder / "other.onnx").stat().st_size)
 
 
 @pytest.mark.thorough
-def test_incomparable_profiles_are_refused_unless_allowed(standing: Path) -> None:
-    steps = standing / "outputs" / "runs" / "pair" / "latest"
+def test_incomparable_profiles_are_refused_unless_allowed(folder: Path) -> None:
+    steps = folder / "outputs" / "runs" / "pair" / "latest"
     profile = Profile.model_validate_json((steps / "base" / "profile.json").read_text())
     machine = profile.machine.model_copy(update={"cpu": "another"})
-    there = profile.model_copy(update={"machine": machine, "sitting": ""})
-    (standing / "there.json").write_text(there.to_json())
+    there = profile.model_copy(update={"machine": machine, "session": ""})
+    (folder / "there.json").write_text(there.to_json())
     words = ["compare", "pair:base", "there.json"]
     assert code(*words) == 2
     assert "--allow hardware" in say(*words).output
@@ -221,13 +221,13 @@ def test_incomparable_profiles_are_refused_unless_allowed(standing: Path) -> Non
         (["nothing:base", "pair"], "no such run"),
     ],
 )
-def test_missing_inputs_are_reported(standing: Path, references: list[str], words: str) -> None:
+def test_missing_inputs_are_reported(folder: Path, references: list[str], words: str) -> None:
     with pytest.raises(RequestError) as caught:
         api.compare(references)
     assert words in str(caught.value)
 
 
-def test_the_terminal_shows_the_deciding_figures(standing: Path) -> None:
+def test_the_terminal_shows_the_deciding_figures(folder: Path) -> None:
     done = say("compare", "pair:base", "pair:speed", "--gate", "latency.median <= 100 s")
     text = done.output
     assert "latency.min" in text
@@ -238,7 +238,7 @@ def test_the_terminal_shows_the_deciding_figures(standing: Path) -> None:
     assert Comparison.model_validate_json(json_text).subjects[0].label == "pair:base"
 
 
-def test_each_candidate_has_a_table_and_is_named_by_gates(standing: Path) -> None:
+def test_each_candidate_has_a_table_and_is_named_by_gates(folder: Path) -> None:
     steps = "outputs/runs/pair/latest"
     files = [f"{steps}/base/profile.json", f"{steps}/speed/profile.json", f"{steps}/base/profile.json"]
     text = say("compare", *files, "--gate", "latency.min <= 100 s").output
@@ -247,7 +247,7 @@ def test_each_candidate_has_a_table_and_is_named_by_gates(standing: Path) -> Non
     assert re.search(r"passed latency.min <= 100 s of base/profile.json \(2\): ", text)
 
 
-def test_profile_prints_a_triage(standing: Path) -> None:
+def test_profile_prints_a_triage(folder: Path) -> None:
     done = say("profile", "model.onnx", *QUICK, "threads=1")
     assert "model.onnx: median" in done.output
     assert "slowest layers" in done.output
@@ -259,7 +259,7 @@ def test_profile_prints_a_triage(standing: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_profile_measures_each_time_and_explains_wrong_settings(standing: Path) -> None:
+def test_profile_measures_each_time_and_explains_wrong_settings(folder: Path) -> None:
     before = len(api.runs(outputs="outputs"))
     api.profile("model.onnx", QUICK)
     api.profile("model.onnx", QUICK)
@@ -272,25 +272,25 @@ def test_profile_measures_each_time_and_explains_wrong_settings(standing: Path) 
 
 
 @pytest.mark.thorough
-def test_two_profiles_of_different_runs_are_measured_again_against_each_other(standing: Path) -> None:
+def test_two_profiles_of_different_runs_are_measured_again_against_each_other(folder: Path) -> None:
     before = len(api.runs(outputs="outputs"))
     done = say("compare", "first:base", "pair:speed", "--measure", "--gate", "latency.median <= +900 %")
     assert done.exception is None, done.exception
     assert done.return_value == 0
     assert "decide: compare_profiles starts" in done.output
-    folder = standing / "outputs" / "comparisons" / "latest"
-    comparison = Comparison.model_validate_json((folder / "comparison.json").read_text())
+    comparison_folder = folder / "outputs" / "comparisons" / "latest"
+    comparison = Comparison.model_validate_json((comparison_folder / "comparison.json").read_text())
     assert labels(comparison) == ["first:base", "pair:speed"]
     assert [gate.outcome for gate in comparison.gates] == ["passed"]
     rounds = comparison.profiles[0].rounds
     assert rounds is not None
     assert len(rounds.rounds) >= 4
     assert len(api.runs(outputs="outputs")) == before + 1
-    assert "latency.median" in (folder / "comparison.html").read_text()
+    assert "latency.median" in (comparison_folder / "comparison.html").read_text()
 
 
 @pytest.mark.parametrize("subjects", [("pair",), ("pair:base", "outputs/runs/pair/latest/speed/profile.json")])
-def test_only_profiles_of_runs_are_measured_again(standing: Path, subjects: tuple[str, ...]) -> None:
+def test_only_profiles_of_runs_are_measured_again(folder: Path, subjects: tuple[str, ...]) -> None:
     if len(subjects) == 1:  # its two profiles are two subjects
         assert code("compare", *subjects, "--measure", "--gate", "latency.median <= 5 %") == 2
     else:
@@ -298,13 +298,13 @@ def test_only_profiles_of_runs_are_measured_again(standing: Path, subjects: tupl
 
 
 @pytest.mark.thorough
-def test_noise_is_learned_stored_and_used(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_is_learned_stored_and_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn_noise, "PAIRS", 2)
     monkeypatch.setattr(learn_noise, "ROUNDS", 4)
     done = say("noise", "model.onnx", "passes=24", "duration=0", "warmup=0", "--comparisons", "3")
     assert done.exception is None, done.exception
     assert "3 comparisons of model.onnx with itself" in done.output
-    (path,) = (standing / "outputs" / "noise").glob("*.json")
+    (path,) = (folder / "outputs" / "noise").glob("*.json")
     noise = Noise.model_validate_json(path.read_text())
     assert len(noise.samples) == 3
     assert all(len(sample.a_runs_ms) == len(sample.b_runs_ms) == 2 for sample in noise.samples)
@@ -315,7 +315,7 @@ def test_noise_is_learned_stored_and_used(standing: Path, monkeypatch: pytest.Mo
     assert "model.onnx" in comparison.noise
     own = api.compare(["pair"], rules=Rules(noise=noise.model_copy(update={"model": "mine"})))
     assert "mine" in own.comparison.noise
-    profile = Profile.model_validate_json((standing / "outputs/runs/pair/latest/base/profile.json").read_text())
+    profile = Profile.model_validate_json((folder / "outputs/runs/pair/latest/base/profile.json").read_text())
     elsewhere = profile.model_copy(update={"machine": profile.machine.model_copy(update={"cpu": "another"})})
     assert find_noise(Outputs(Path("outputs")), profile) == noise
     assert find_noise(Outputs(Path("outputs")), elsewhere) is None
@@ -324,18 +324,18 @@ def test_noise_is_learned_stored_and_used(standing: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("setting", ["runs=2", pytest.param("budget=1ms", marks=pytest.mark.thorough)])
-def test_noise_with_too_few_runs_is_refused(standing: Path, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_with_too_few_runs_is_refused(folder: Path, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn_noise, "ROUNDS", 4)
-    kept = {path: path.read_bytes() for path in standing.glob("outputs/noise/*.json")}
+    kept = {path: path.read_bytes() for path in folder.glob("outputs/noise/*.json")}
     with pytest.raises(RequestError, match="comparisons"):
         api.noise("model.onnx", ["passes=3", "duration=0", "warmup=0", setting], comparisons=3)
     with pytest.raises(RequestError, match="too few"):
         api.noise("model.onnx", comparisons=2)
-    assert {path: path.read_bytes() for path in standing.glob("outputs/noise/*.json")} == kept
+    assert {path: path.read_bytes() for path in folder.glob("outputs/noise/*.json")} == kept
 
 
-def test_a_run_writes_files_for_other_programs(standing: Path) -> None:
-    step = standing / "outputs" / "runs" / "pair" / "latest" / "speed"
+def test_a_run_writes_files_for_other_programs(folder: Path) -> None:
+    step = folder / "outputs" / "runs" / "pair" / "latest" / "speed"
     assert {"profile.json", "profile.md", "layers.csv", "trace.json"} <= {path.name for path in step.iterdir()}
     assert json.loads((step / "trace.json").read_text())["traceEvents"]
     rows = list(csv.reader((step / "layers.csv").read_text().splitlines()))
@@ -344,7 +344,7 @@ def test_a_run_writes_files_for_other_programs(standing: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_layers_are_available_as_a_data_frame(standing: Path) -> None:
+def test_layers_are_available_as_a_data_frame(folder: Path) -> None:
     table = api.layers("pair:speed")
     assert len(table) > 3
     assert table["median_ms"].sum() > 0
@@ -352,23 +352,23 @@ def test_layers_are_available_as_a_data_frame(standing: Path) -> None:
         api.layers("pair")
 
 
-def test_a_profile_without_a_run_has_a_page(standing: Path) -> None:
+def test_a_profile_without_a_run_has_a_page(folder: Path) -> None:
     profile = "outputs/runs/pair/latest/base/profile.json"
     page = api.report(profile, to="base.html")
     text = page.read_text()
     assert "<h1><bdi>base</bdi></h1>" in text
     assert 'id="layers"' in text
     assert 'id="steps"' not in text
-    assert say("report", profile).output.strip() == str(standing / "base.html")
+    assert say("report", profile).output.strip() == str(folder / "base.html")
     assert code("report", "pair", "--to", "pair.html") == 2
-    assert api.report("pair") == (standing / "outputs/runs/pair/latest/report.html").resolve()
+    assert api.report("pair") == (folder / "outputs/runs/pair/latest/report.html").resolve()
 
 
 @pytest.mark.thorough
-def test_a_recipe_that_compares_shows_it_in_its_report(standing: Path) -> None:
+def test_a_recipe_that_compares_shows_it_in_its_report(folder: Path) -> None:
     settings = "base: base, rounds: 0, when_undecided: pass, gates: ['latency.min <= 100 s']"
     decide = f"  decide: {{step: compare_profiles, {settings}}}\n"
-    (standing / "decide.yaml").write_text(RECIPE.replace("name: pair", "name: decide") + decide)
+    (folder / "decide.yaml").write_text(RECIPE.replace("name: pair", "name: decide") + decide)
     done = api.run("decide.yaml")
     assert done.passed
     folder = Path(done.folder)
@@ -386,13 +386,13 @@ def test_a_recipe_that_compares_shows_it_in_its_report(standing: Path) -> None:
     assert not api.run("decide.yaml", ["steps.decide.gates=['latency.min <= 1 ns']"]).passed
 
 
-def test_a_quiet_comparison_prints_the_verdict_and_the_report(standing: Path) -> None:
+def test_a_quiet_comparison_prints_the_verdict_and_the_report(folder: Path) -> None:
     verdict, report = say("compare", "pair:base", "pair:speed", "--quiet").stdout.splitlines()
     assert re.match(r"[?=✓✗] (INCONCLUSIVE|UNCHANGED|IMPROVED|REGRESSED): latency\.min", verdict)
     assert report.startswith("report outputs/comparisons/")
 
 
-def test_a_comparison_lists_the_layers_that_changed_most(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_lists_the_layers_that_changed_most(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     text = say("compare", "pair").stdout
     layers = text.split("layers that changed most, base to speed")[1]
@@ -400,7 +400,7 @@ def test_a_comparison_lists_the_layers_that_changed_most(standing: Path, monkeyp
     assert re.search(r"(µs|ms) .* (nodes|weights|names|structure|unmatched)", layers)
 
 
-def test_a_run_by_its_id_has_a_short_label(standing: Path) -> None:
+def test_a_run_by_its_id_has_a_short_label(folder: Path) -> None:
     run = Path("outputs/runs/pair/latest").resolve().name
     assert labels(api.compare([f"pair/{run}:base", f"{run}:speed"]).comparison) == ["pair:base", "pair:speed"]
 

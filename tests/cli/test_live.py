@@ -157,7 +157,7 @@ def test_lines_fit_the_terminal(in_folder: Path, columns: int) -> None:
     code, sent = run_in_terminal(in_folder, "run", "toy.yaml", "--trust", columns=columns)
     screen = screen_of(sent, columns)
     assert code == 0
-    start = next(place for place, line in enumerate(screen) if line.startswith("✓ second"))
+    start = next(index for index, line in enumerate(screen) if line.startswith("✓ second"))
     shown = " ".join(line.strip() for line in screen[start:] if line.strip())
     assert sentence in shown, "words are neither broken nor left out"
     assert columns < 100 or sentence in screen[start]

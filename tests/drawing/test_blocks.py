@@ -87,7 +87,7 @@ def test_blocks_of_any_graph_are_acyclic(data: st.DataObject) -> None:
 
 def decoder(layers: int, joint: str = "/") -> list[str]:
     """Return the names of the nodes of a decoder, seven modules of seven nodes in each layer."""
-    parts = [f"part{part}{joint}op{place}" for part in range(7) for place in range(7)]
+    parts = [f"part{part}{joint}op{index}" for part in range(7) for index in range(7)]
     return [
         f"{joint if joint == '/' else ''}model{joint}layers.{layer}{joint}{part}"
         for layer in range(layers)

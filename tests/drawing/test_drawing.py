@@ -132,8 +132,8 @@ def test_text_stays_inside_its_node() -> None:
 
 def test_the_direction_decides_between_wide_and_high() -> None:
     chain = DrawnGraph(
-        tuple(DrawnNode(str(place), "Relu") for place in range(9)),
-        tuple(DrawnEdge(place, place + 1) for place in range(8)),
+        tuple(DrawnNode(str(index), "Relu") for index in range(9)),
+        tuple(DrawnEdge(index, index + 1) for index in range(8)),
     )
     sizes = {
         direction: image_of(chain, ".png", Look(direction=direction, legend=False)).size
@@ -196,7 +196,7 @@ def test_the_grid_is_drawn_on_request() -> None:
 def test_hostile_names_are_only_text() -> None:
     names = [*HOSTILE_NAMES, "]]>", "&amp;", "<!--", "\x00\x1b[31m", "a\u202egnp.exe", "\ud800", "n" * 10_000, ""]
     nodes = tuple(DrawnNode(name, name, details=(name, name)) for name in names)
-    edges = tuple(DrawnEdge(place, place + 1, name, name) for place, name in enumerate(names[1:]))
+    edges = tuple(DrawnEdge(index, index + 1, name, name) for index, name in enumerate(names[1:]))
     graph = DrawnGraph(nodes, edges, "".join(names), "".join(names))
     svg = svg_of(graph)
     assert {each.tag.removeprefix(SVG) for each in svg.iter()} == {"svg", "rect", "text", "title", "g", "path"}
@@ -234,7 +234,7 @@ def test_graphs_that_cannot_be_drawn_are_reported(suffix: str, look: Look, messa
 
 @pytest.mark.thorough
 def test_too_many_pixels_are_refused_with_advice() -> None:
-    graph = DrawnGraph(tuple(DrawnNode(str(place), "Relu") for place in range(20_000)), ())
+    graph = DrawnGraph(tuple(DrawnNode(str(index), "Relu") for index in range(20_000)), ())
     with pytest.raises(RequestError, match=r"--scale below 0\.\d+ times") as refused:
         picture_bytes(graph, ".png", Look(scale=4))
     factor = re.search(r"below (\S+) times", str(refused.value))

@@ -163,7 +163,7 @@ def crossings_one_by_one(layered: Layered) -> int:
 
 def test_avoidable_crossings_are_avoided() -> None:
     # Two ladders, their rungs numbered so that the first order is the worst one.
-    edges = [(place, 19 - place) for place in range(10)] + [(19 - place, 20 + (place * 7) % 10) for place in range(10)]
+    edges = [(index, 19 - index) for index in range(10)] + [(19 - index, 20 + (index * 7) % 10) for index in range(10)]
     layered = build_layers(30, edges, [0] * len(edges))
     reduce_crossings(layered)
     assert count_crossings(layered) == 0
@@ -193,7 +193,7 @@ def middle(box: Box) -> float:
 
 
 def test_a_residual_chain_is_one_straight_line() -> None:
-    chain = [(place, place + 1) for place in range(12)]
+    chain = [(index, index + 1) for index in range(12)]
     layout = laid([*chain, (1, 4), (4, 8), (8, 12)])
     assert len({middle(box) for box in layout.boxes}) == 1
     for (x0, _), (x1, _) in pairwise(layout.routes[0].points):
@@ -202,13 +202,13 @@ def test_a_residual_chain_is_one_straight_line() -> None:
 
 def test_a_constant_and_what_is_computed_from_it_are_next_to_their_reader() -> None:
     # 0..9 a chain; 10 -> 11 -> 9 could start in the first layer.
-    layout = laid([*((place, place + 1) for place in range(9)), (10, 11), (11, 9)])
+    layout = laid([*((index, index + 1) for index in range(9)), (10, 11), (11, 9)])
     assert layout.boxes[11].y == layout.boxes[8].y
     assert layout.boxes[10].y == layout.boxes[7].y
 
 
 def test_readers_of_one_tensor_share_a_trunk() -> None:
-    chain = [(place, place + 1) for place in range(9)]
+    chain = [(index, index + 1) for index in range(9)]
     layout = lay_out([Extent(60, 20)] * 10, [*chain, (0, 4), (0, 6), (0, 9)], ["t"] * 12)
     first, second, third = (route.points for route in layout.routes[-3:])
     trunk = {x for x, _ in third[1:-2]}
@@ -216,7 +216,7 @@ def test_readers_of_one_tensor_share_a_trunk() -> None:
 
 
 def test_a_long_chain_is_split_into_columns() -> None:
-    chain = [(place, place + 1) for place in range(399)]
+    chain = [(index, index + 1) for index in range(399)]
     strip, columns = laid(chain), laid(chain, aspect=1.6)
     assert strip.height > 50 * strip.width
     assert 1.0 < columns.width / columns.height < 2.5
@@ -229,9 +229,9 @@ def test_a_long_chain_is_split_into_columns() -> None:
 
 
 def test_lines_between_columns_cross_no_node() -> None:
-    chain = [(place, place + 1) for place in range(299)]
-    skips = [(place, place + 3 + place % 29) for place in range(0, 260, 5)]
-    sides = [(place, 300 + place // 10) for place in range(0, 290, 10)]
+    chain = [(index, index + 1) for index in range(299)]
+    skips = [(index, index + 3 + index % 29) for index in range(0, 260, 5)]
+    sides = [(index, 300 + index // 10) for index in range(0, 290, 10)]
     edges = [*chain, *skips, *sides]
     layout = laid(edges, aspect=1.6)
     assert 0.8 < layout.width / layout.height < 3.2
@@ -246,12 +246,12 @@ def test_lines_between_columns_cross_no_node() -> None:
 
 
 def test_a_short_graph_is_not_split() -> None:
-    chain = [(place, place + 1) for place in range(12)]
+    chain = [(index, index + 1) for index in range(12)]
     assert laid(chain, aspect=1.6) == laid(chain)
 
 
 def test_a_chain_of_ten_thousand_needs_no_recursion() -> None:
-    layout = laid([(place, place + 1) for place in range(9_999)])
+    layout = laid([(index, index + 1) for index in range(9_999)])
     assert len({box.y for box in layout.boxes}) == 10_000
 
 
@@ -261,16 +261,16 @@ def test_many_separate_nodes_fill_a_rectangle() -> None:
 
 
 def test_a_source_with_thousands_of_readers_is_drawn() -> None:
-    layout = laid([(0, place) for place in range(1, 3000)])
+    layout = laid([(0, index) for index in range(1, 3000)])
     assert len({box.y for box in layout.boxes}) == 2
 
 
 def test_too_many_long_edges_are_drawn_without_routing_and_reported() -> None:
     # n sources at the top, each read n layers later: n * n places would be needed.
     n = 700
-    chain = [(place, place + 1) for place in range(n - 1)]
-    fans = [(place, n + place) for place in range(n)]
-    crossed = [(place, n - 1) for place in range(n - 2)]
+    chain = [(index, index + 1) for index in range(n - 1)]
+    fans = [(index, n + index) for index in range(n)]
+    crossed = [(index, n - 1) for index in range(n - 2)]
     layout = laid([*chain, *fans, *crossed])
     assert any(route.far for route in layout.routes)
     assert not all(route.far for route in layout.routes)
@@ -280,8 +280,8 @@ def test_too_many_long_edges_are_drawn_without_routing_and_reported() -> None:
 def test_a_tensor_with_thousands_of_distant_readers_is_drawn() -> None:
     """One trunk is short, but the ways along it would be millions of points."""
     count = 3000
-    chain = [(place, place + 1) for place in range(count - 1)]
-    layout = laid([*chain, *((0, place) for place in range(2, count))])
+    chain = [(index, index + 1) for index in range(count - 1)]
+    layout = laid([*chain, *((0, index) for index in range(2, count))])
     assert sum(len(route.points) for route in layout.routes) < 10 * count
     assert any(route.far for route in layout.routes)
     assert not any(route.far for route in layout.routes[: count - 1])

@@ -145,7 +145,7 @@ def test_bodies_are_expanded_in_place(tmp_path: Path) -> None:
     assert len(opened.nodes) > len(closed.nodes) + 8
     assert {("Add", "Identity"), ("Identity", "end of If"), ("Loop", "Mul"), ("Add", "end of Loop")} <= joins(opened)
     reached = {edge.target for edge in opened.edges}
-    lost = [node for place, node in enumerate(opened.nodes) if place not in reached and node.kind == "operator"]
+    lost = [node for index, node in enumerate(opened.nodes) if index not in reached and node.kind == "operator"]
     assert [node.label for node in lost if node.label not in ("Mul", "Not")] == []
     picture_bytes(opened, ".svg", Look())
 

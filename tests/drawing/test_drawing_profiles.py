@@ -44,7 +44,7 @@ def test_the_last_writer_of_a_name_is_its_producer() -> None:
 
 
 def test_without_names_layers_are_joined_in_execution_order() -> None:
-    picture = picture_of(profile_of([layer(place, [], []) for place in range(4)]))
+    picture = picture_of(profile_of([layer(index, [], []) for index in range(4)]))
     assert joins(picture) == [(0, 1), (1, 2), (2, 3)]
     assert picture.by_order
 
@@ -96,7 +96,7 @@ def test_cycles_are_reported() -> None:
 
 
 def test_layers_are_labelled_by_type_or_name_or_in_general() -> None:
-    typed, named, unknown = (layer(place, ["x"], [f"t{place}"], type_) for place, type_ in enumerate(("Conv", "", "")))
+    typed, named, unknown = (layer(index, ["x"], [f"t{index}"], type_) for index, type_ in enumerate(("Conv", "", "")))
     drawn = engine_graph(profile_of([typed, named, unknown.model_copy(update={"name": ""})]), "", shapes=False)
     assert [node.label for node in drawn.nodes[:3]] == ["Conv", "layer_1", "layer"]
 

@@ -282,9 +282,9 @@ def backend_model(name: str, folder: Path) -> tuple[Path, Given]:
     case = next(case for case in all_backend_models() if case.name == name)
     onnx.save(case.model, folder / "model.onnx")
     given = {}
-    for place, (key, values) in enumerate(case.feeds.items()):
-        np.save(folder / f"{place}.npy", values)
-        given[key] = {"data": str(folder / f"{place}.npy")}
+    for index, (key, values) in enumerate(case.feeds.items()):
+        np.save(folder / f"{index}.npy", values)
+        given[key] = {"data": str(folder / f"{index}.npy")}
     return folder / "model.onnx", given
 
 

@@ -155,8 +155,8 @@ def test_columns_after_the_scores_come_with_their_detections() -> None:
     outputs = run(edit(predictions(raw.shape), {"add_nms": settings}), {"x0": raw})
     wanted = check(outputs, corners_of(boxes), scores, AddNms.model_validate(settings))
     for image, detections in enumerate(wanted):
-        for place, (*_, box) in enumerate(detections):
-            np.testing.assert_allclose(outputs["det_extra"][image, place], masks[image, box], rtol=1e-6)
+        for index, (*_, box) in enumerate(detections):
+            np.testing.assert_allclose(outputs["det_extra"][image, index], masks[image, box], rtol=1e-6)
     joined = run(edit(predictions(raw.shape), {"add_nms": {**settings, "result": "joined"}}), {"x0": raw})
     parts = [outputs["det_boxes"], outputs["det_scores"][..., None], outputs["det_classes"][..., None]]
     assert list(joined) == ["detections"]

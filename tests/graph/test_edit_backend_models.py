@@ -79,7 +79,7 @@ def opset_down(source: Path, folder: Path) -> Path:
 def make_function_and_inline(source: Path, folder: Path) -> Path:
     """The first half of the nodes becomes a local function, and comes back."""
     named = edited(source, folder / "named.onnx", {"rename_nodes": {"select": {"scope": ""}, "to": "n_{index}"}})
-    half = [f"n_{place}" for place in range((len(onnx.load(named).graph.node) + 1) // 2)]
+    half = [f"n_{index}" for index in range((len(onnx.load(named).graph.node) + 1) // 2)]
     product = edited(named, folder / "function.onnx", {"make_function": {"function": "own::Half", "select": half}})
     assert "Half" in {function.name for function in onnx.load(product).functions}
     return edited(product, folder / "inlined.onnx", {"inline_functions": {}})
@@ -152,7 +152,7 @@ def cases_of(name: str) -> list[BackendModel]:
     ],
 )
 def test_round_trip(name: str, share: str, tmp_path: Path) -> None:
-    cases = [case for place, case in enumerate(cases_of(name)) if (place % 8 == 0) == (share == "a sample")]
+    cases = [case for index, case in enumerate(cases_of(name)) if (index % 8 == 0) == (share == "a sample")]
     results = {case.name: round_trip(case, TRIPS[name], tmp_path / str(number)) for number, case in enumerate(cases)}
     good = {"equal", "nothing runs it", "random"}
     good |= {"close", "only the source runs"} if name in OTHER_KERNELS else set()

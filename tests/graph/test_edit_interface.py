@@ -418,7 +418,7 @@ def test_every_tensor_has_its_actual_shape() -> None:
 @pytest.mark.parametrize("make", [models.cnn_model, models.ctrl_model, models.func_model, models.sparse_model])
 def test_interface_edits_of_all_kinds_of_models_can_be_reverted(make: object, tmp_path: Path) -> None:
     model = make()  # type: ignore[operator]
-    there = {value.name: f"in_{place}" for place, value in enumerate(model.graph.input)}
+    there = {value.name: f"in_{index}" for index, value in enumerate(model.graph.input)}
     back = {new: old for old, new in there.items()}
     after = edit(
         model,

@@ -61,9 +61,9 @@ NODES = {
 
 
 def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    dice = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     return {
-        value.name: dice.normal(size=[dim.dim_value for dim in value.type.tensor_type.shape.dim]).astype(np.float32)
+        value.name: rng.normal(size=[dim.dim_value for dim in value.type.tensor_type.shape.dim]).astype(np.float32)
         for value in model.graph.input
     }
 

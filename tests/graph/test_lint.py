@@ -573,7 +573,7 @@ def test_polygraphy_repeats_no_unused_initializers(tmp_path: Path, monkeypatch: 
 
 def test_each_fact_is_reported_once(tmp_path: Path) -> None:
     nodes = [helper.make_node("Upsample", ["x", "scales"], ["y"], name="old")]
-    unused = {f"w{place}": np.ones(2, np.float32) for place in range(60)}
+    unused = {f"w{index}": np.ones(2, np.float32) for index in range(60)}
     path = save(tmp_path, nodes=nodes, initializers=unused | {"scales": np.ones(2, np.float32)})
     found = lint(path, checks=(*OWN, "polygraphy")).findings
     assert [f.check for f in found if f.node == "old" and f.check != "polygraphy"] == ["unknown_op"]

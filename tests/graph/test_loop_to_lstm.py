@@ -463,7 +463,7 @@ def test_what_stays_is_noted_with_the_reason(tmp_path: Path) -> None:
 def test_a_body_of_a_thousand_nodes_ends(replaced_line: str, chain: str) -> None:
     """Of conditions that double at each node, and of sums that are nested deeper than Python's calls may be."""
     first = "Identity(s)" if "Add" in chain else "Identity(go)"
-    lines = [f"z0 = {first}", *(chain.format(place, place - 1) for place in range(1, 1000))]
+    lines = [f"z0 = {first}", *(chain.format(index, index - 1) for index in range(1, 1000))]
     swaps = {replaced_line: "\n".join([*lines, f"{replaced_line.partition(' ')[0]} = Identity(z999)"])}
     assert operators(replaced(build(swaps))).count("Loop") == ("Add" in chain)
 

@@ -479,14 +479,14 @@ def relus(count: int) -> ir.Model:
 def rename_all(model: ir.Model) -> None:
     """Other names for all but the model's inputs and outputs and what functions are called by."""
     for number, graph in enumerate(all_graphs(model)):
-        for place, value in enumerate(list(graph.initializers.values())):
+        for index, value in enumerate(list(graph.initializers.values())):
             if not value.is_graph_output() and not value.is_graph_input():
-                value.name = f"renamed_{number}_w{place}"
-        for place, node in enumerate(graph):
-            node.name = f"renamed_{number}_{place}"
+                value.name = f"renamed_{number}_w{index}"
+        for index, node in enumerate(graph):
+            node.name = f"renamed_{number}_{index}"
             for value in node.outputs:
                 if value.name and not value.is_graph_output():
-                    value.name = f"renamed_{number}_{place}_{value.index()}"
+                    value.name = f"renamed_{number}_{index}_{value.index()}"
 
 
 # Random edits of random graphs. Each edit says what it makes of the counts.

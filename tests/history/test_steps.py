@@ -17,7 +17,7 @@ PLANTED = 60
 
 
 def step_of(latencies: Sequence[float], ratio: float, at: int) -> list[float]:
-    return [value * (ratio if place >= at else 1.0) for place, value in enumerate(latencies)]
+    return [value * (ratio if index >= at else 1.0) for index, value in enumerate(latencies)]
 
 
 def places(values: Sequence[float]) -> list[int]:
@@ -105,8 +105,8 @@ def test_a_constant_series_with_one_other_value_has_no_step() -> None:
 
 
 def test_zeros_and_negative_values_are_compared_by_their_difference() -> None:
-    dice = random.Random(3)
-    values = [dice.gauss(-10.0 if place < 50 else 10.0, 1.0) for place in range(100)]
+    rng = random.Random(3)
+    values = [rng.gauss(-10.0 if index < 50 else 10.0, 1.0) for index in range(100)]
     (step,) = find_steps(values)
     assert (step.place, step.ratio) == (50, None)
     assert step.low < 20.0 < step.high
@@ -131,6 +131,6 @@ def test_two_steps_are_two() -> None:
 
 
 def test_a_slow_change_is_drift_even_if_it_ends() -> None:
-    ramp = [math.exp(0.002 * min(max(place - 60, 0), 50)) for place in range(200)]
+    ramp = [math.exp(0.002 * min(max(index - 60, 0), 50)) for index in range(200)]
     values = [a * b for a, b in zip(simulate("normal 0.5 %", 200, 9), ramp, strict=True)]
     assert len(find_steps(values)) <= 1, "its start may look like a step, the rest must not"

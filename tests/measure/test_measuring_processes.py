@@ -126,20 +126,20 @@ def test_process_runs_alternate(model: Path, tmp_path: Path) -> None:
             assert list(run.starts_ms) == sorted(run.starts_ms)
             assert run.load_ms > 0
             assert run.h2d_ms == run.compute_ms == run.d2h_ms == ()
-    assert len({(profile.sitting, profile.measured_at) for profile in profiles}) == 1
-    assert len(profiles[0].sitting) == 12
+    assert len({(profile.session, profile.measured_at) for profile in profiles}) == 1
+    assert len(profiles[0].session) == 12
     assert profiles[2].warmup_passes == 3
     process = profiles[1].conditions["process"]
     assert isinstance(process, dict)
     assert process["threads"] == 1
     assert {"before", "after", "during", "process"} == set(profiles[0].conditions)
     (alone,) = measure(tmp_path, request(model))
-    assert alone.sitting not in ("", profiles[0].sitting)
+    assert alone.session not in ("", profiles[0].session)
 
 
 def test_equal_requests_are_measured_separately(model: Path, tmp_path: Path) -> None:
     first, second = measure(tmp_path, request(model), request(model))
-    assert first.sitting == second.sitting
+    assert first.session == second.session
     assert first.runs[0].started_s != second.runs[0].started_s
 
 
@@ -249,7 +249,7 @@ def test_steps_that_take_turns(model: Path, tmp_path: Path) -> None:
     base, speed = (
         Profile.model_validate_json((each.out / ProfileDocument.main).read_text(encoding="utf-8")) for each in turns
     )
-    assert base.sitting == speed.sitting
+    assert base.session == speed.session
     assert base.layer_runs == (2, 2)
     assert all(len(layer.samples_ms) == 4 for layer in base.layers)
     assert base.timeline

@@ -689,7 +689,7 @@ def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path) -> None:
     ProfileModel.run_together(turns)
     cpu, gpu = (Profile.model_validate_json((each.out / ProfileDocument.main).read_bytes()) for each in turns)
     assert (cpu.backend, gpu.backend) == ("onnxruntime", "tensorrt")
-    assert cpu.sitting == gpu.sitting
+    assert cpu.session == gpu.session
     began = sorted((run.started_s, profile.backend) for profile in (cpu, gpu) for run in profile.runs)
     assert [backend for _, backend in began] == ["onnxruntime", "tensorrt"] * 2
     wrong = turn("wrong", {"engine": engine}, **of_engine, gpu=7)

@@ -108,7 +108,7 @@ def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     return make_toy(in_folder).write(RECIPE, WEIGH)
 
 
-def sittings(toy: Toy) -> list[str]:
+def sessions(toy: Toy) -> list[str]:
     log = toy.folder / ".log" / "log.txt"
     return log.read_text().split() if log.exists() else []
 
@@ -116,7 +116,7 @@ def sittings(toy: Toy) -> list[str]:
 def test_measuring_steps_wait_for_each_other_and_are_reported_in_recipe_order(toy: Toy) -> None:
     done, events = toy.run()
     assert started(events) == ["dyed", "base", "speed"]
-    assert sittings(toy) == ["base+speed"]
+    assert sessions(toy) == ["base+speed"]
     run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
     assert [step.name for step in run.steps] == ["base", "dyed", "speed"]
     base, _, speed = (step.record for step in run.steps)
@@ -133,7 +133,7 @@ def test_steps_measured_in_turns_are_reused_together(toy: Toy) -> None:
     assert set(toy.plan().values()) == {("reused", "")}
     done, _ = toy.run()
     assert done.nothing_to_do
-    assert sittings(toy) == ["base+speed"]
+    assert sessions(toy) == ["base+speed"]
 
 
 def test_a_change_on_one_side_measures_both_again(toy: Toy) -> None:
@@ -143,8 +143,8 @@ def test_a_change_on_one_side_measures_both_again(toy: Toy) -> None:
     assert plan["speed"][0] == "input changed"
     _, events = toy.run("steps.dyed.colour=blue")
     assert started(events) == ["dyed", "base", "speed"]
-    assert sittings(toy) == ["base+speed"] * 2
-    assert toy.plan()["base"] == ("reused", "")  # the first sitting is still there
+    assert sessions(toy) == ["base+speed"] * 2
+    assert toy.plan()["base"] == ("reused", "")  # the first session is still there
 
 
 def test_a_changed_setting_of_one_is_the_reason_of_the_other(toy: Toy) -> None:
@@ -162,7 +162,7 @@ def test_a_lost_half_measures_both_again(toy: Toy) -> None:
     (toy.folder / "outputs" / "store" / "records" / record.key[:2] / f"{record.key}.json").unlink()
     assert toy.plan()["base"] == ("measured in turns", "with speed")
     toy.run()
-    assert sittings(toy) == ["base+speed"] * 2
+    assert sessions(toy) == ["base+speed"] * 2
 
 
 def test_profiles_of_two_measurement_sessions_are_measured_again(toy: Toy) -> None:
@@ -195,14 +195,14 @@ def test_forcing_one_measures_both_again(toy: Toy) -> None:
 
 def test_other_devices_and_other_depths_are_measured_apart(toy: Toy) -> None:
     toy.run("steps.speed.device_name=gpu-0")
-    assert sittings(toy) == ["base", "speed"]
+    assert sessions(toy) == ["base", "speed"]
     toy.run("steps.speed.from=base", "steps.speed.word=y")  # what reads a measurement cannot take turns with it
-    assert sittings(toy) == ["base", "speed", "speed"]
+    assert sessions(toy) == ["base", "speed", "speed"]
 
 
 def test_two_equal_measurements_are_two(toy: Toy) -> None:
     _, events = toy.run("steps.speed.from=source")
-    assert sittings(toy) == ["base+speed"]
+    assert sessions(toy) == ["base+speed"]
     assert started(events) == ["dyed", "base", "speed"]
     assert set(toy.plan("steps.speed.from=source").values()) == {("reused", "")}
 
@@ -211,7 +211,7 @@ def test_a_stopped_run_measures_nothing(toy: Toy) -> None:
     done, events = toy.run("steps.dyed.passed=false")
     assert not done.passed
     assert outcomes(events) == {"dyed": "failed", "base": "skipped", "speed": "skipped"}
-    assert sittings(toy) == []
+    assert sessions(toy) == []
 
 
 def test_an_error_names_all_steps_of_the_session_and_keeps_nothing(toy: Toy) -> None:
@@ -229,7 +229,7 @@ def test_runs_at_the_same_time_measure_once(toy: Toy) -> None:
         assert run.wait(max(1.0, deadline - time.monotonic())) == 0, run.communicate()[0]
         if run.stdout is not None:
             run.stdout.close()
-    assert sittings(toy) == ["base+speed"]
+    assert sessions(toy) == ["base+speed"]
     assert len(api.runs(outputs=toy.folder / "outputs")) >= 1
 
 

@@ -79,7 +79,7 @@ def test_small_types_are_unpacked(name: str, count: int) -> None:
     dtype = ir.DataType[name]
     kind = dtype.numpy()
     low = int(ml_dtypes.iinfo(kind).min) if dtype.is_integer() else 0
-    values = [low + place % 4 for place in range(count)]
+    values = [low + index % 4 for index in range(count)]
     packed = ir.Tensor(np.array(values).astype(kind), dtype=dtype)
     numbers = tensor_statistics(packed).numbers
     assert numbers is not None

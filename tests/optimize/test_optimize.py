@@ -336,6 +336,6 @@ def test_an_interrupted_sweep_concludes_with_what_it_has_tried(here: Path) -> No
     assert resumed is not None and resumed.sweep
     assert {each.name for each in resumed.variants} == {each.name for each in found.variants}
     texts = [event.text if isinstance(event, Notice) else "" for event in heard]
-    searching = heard[: next(place for place, text in enumerate(texts) if text.startswith("measuring the best again"))]
+    searching = heard[: next(index for index, text in enumerate(texts) if text.startswith("measuring the best again"))]
     measured = {event.name for event in searching if isinstance(event, StepStarted) and event.name.startswith("speed#")}
     assert not measured & {f"speed#{event.number}" for event in first}, "what was measured is not measured again"

@@ -42,11 +42,11 @@ RANKED = {"best": -0.5, "wrong": -0.4, "second": -0.3, "source": 0.0, "fourth": 
 
 def make_net(path: Path) -> Path:
     """Write a small convolutional net whose INT8 is right."""
-    dice = np.random.default_rng(3)
+    rng = np.random.default_rng(3)
     nodes, weights, last = [], [], "x"
     for number in range(4):
         channels = CHANNELS if number else 3
-        kernel = dice.normal(0, 1 / np.sqrt(9 * channels), (CHANNELS, channels, 3, 3)).astype(np.float32)
+        kernel = rng.normal(0, 1 / np.sqrt(9 * channels), (CHANNELS, channels, 3, 3)).astype(np.float32)
         weights.append(numpy_helper.from_array(kernel, f"w{number}"))
         nodes += [
             helper.make_node("Conv", [last, f"w{number}"], [f"c{number}"], f"conv{number}", pads=[1, 1, 1, 1]),
@@ -67,9 +67,9 @@ def make_net(path: Path) -> Path:
 def make_project(folder: Path) -> Path:
     """Write a model, and 12 samples in `data`."""
     (folder / "data").mkdir()
-    dice = np.random.default_rng(4)
+    rng = np.random.default_rng(4)
     for number in range(12):
-        np.save(folder / "data" / f"{number:02}.npy", dice.normal(0, 1, (1, 3, SIDE, SIDE)).astype(np.float32))
+        np.save(folder / "data" / f"{number:02}.npy", rng.normal(0, 1, (1, 3, SIDE, SIDE)).astype(np.float32))
     return make_net(folder / "net.onnx")
 
 
@@ -407,10 +407,10 @@ def test_the_drift_of_the_machine_cancels_out_and_a_disturbed_round_is_left_out(
 
 
 def test_an_interval_covers_the_truth_in_95_percent_of_cases() -> None:
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     inside = 0
     for _ in range(2000):
-        noise = dice.normal(0.02, 0.05, 9)
+        noise = rng.normal(0.02, 0.05, 9)
         found = estimate(dict(enumerate(noise)), dict.fromkeys(range(9), 0.0))
         inside += found.low <= 0.02 <= found.high
     assert 0.92 < inside / 2000 < 0.985

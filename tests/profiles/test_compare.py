@@ -39,8 +39,8 @@ OPPOSITE: dict[Verdict, Verdict] = {"improved": "regressed", "regressed": "impro
 
 
 def compared(*profiles: Profile, gates: Sequence[str] = (), **rule: Any) -> Comparison:
-    measured = [Measured(place, "", profile) for place, profile in enumerate(profiles)]
-    subjects = [Subject(label=str(place), location="", kind="profile") for place in range(len(profiles))]
+    measured = [Measured(index, "", profile) for index, profile in enumerate(profiles)]
+    subjects = [Subject(label=str(index), location="", kind="profile") for index in range(len(profiles))]
     return compare(subjects, {"speed": measured}, Rules(**rule), gates)
 
 
@@ -50,10 +50,10 @@ def compared(*profiles: Profile, gates: Sequence[str] = (), **rule: Any) -> Comp
 @pytest.mark.representatives("7", "6")
 @pytest.mark.parametrize("runs", [5, 6, 7, 9, 12])
 def test_the_interval_of_a_median_has_its_nominal_coverage(runs: int) -> None:
-    dice = random.Random(runs)
+    rng = random.Random(runs)
     held = 0
     for _ in range(4000):
-        low, high = median_interval([dice.lognormvariate(0, 0.3) for _ in range(runs)])
+        low, high = median_interval([rng.lognormvariate(0, 0.3) for _ in range(runs)])
         held += low <= 1 <= high
     assert held / 4000 == pytest.approx(0.94 if runs == 5 else 0.95, abs=0.012)
 
@@ -74,11 +74,11 @@ def test_an_interval_holds_the_median_and_stays_within_the_values(values: list[f
 
 
 def test_the_unpaired_interval_matches_resampling() -> None:
-    dice = random.Random(1)
-    base, candidate = ([dice.lognormvariate(m, 0.1) for _ in range(9)] for m in (0, 0.2))
+    rng = random.Random(1)
+    base, candidate = ([rng.lognormvariate(m, 0.1) for _ in range(9)] for m in (0, 0.2))
     exact = unpaired_ratio(base, candidate)
     drawn = sorted(
-        statistics.median(dice.choices(candidate, k=9)) / statistics.median(dice.choices(base, k=9))
+        statistics.median(rng.choices(candidate, k=9)) / statistics.median(rng.choices(base, k=9))
         for _ in range(20_000)
     )
     assert exact.low == pytest.approx(drawn[500], rel=0.01)
@@ -127,8 +127,8 @@ def test_a_verdict_needs_the_whole_interval(factors: tuple[float, ...], verdict:
 def test_runs_of_different_sessions_are_not_paired() -> None:
     base, candidate = (1.0, 2.0, 4.0, 8.0, 16.0), (1.1, 2.2, 4.4, 8.8, 17.6)
     assert verdict_on(comparison_of(steady(*base), steady(*candidate))).verdict == "regressed"
-    for sittings in ("one", "two"), ("", ""):
-        apart = [steady(*ms, sitting=s) for ms, s in zip((base, candidate), sittings, strict=True)]
+    for sessions in ("one", "two"), ("", ""):
+        apart = [steady(*ms, session=s) for ms, s in zip((base, candidate), sessions, strict=True)]
         assert verdict_on(comparison_of(*apart)).verdict == "inconclusive"
 
 
@@ -143,7 +143,7 @@ def test_throughput_is_better_when_higher() -> None:
     [(0.5, "improved"), (0.95, "inconclusive"), (1.001, "inconclusive"), (1.05, "inconclusive"), (2.0, "regressed")],
 )
 def test_single_runs_decide_little(ratio: float, verdict: str) -> None:
-    metric_verdict = verdict_on(comparison_of(steady(10.0), steady(10.0 * ratio, sitting="")))
+    metric_verdict = verdict_on(comparison_of(steady(10.0), steady(10.0 * ratio, session="")))
     assert metric_verdict.verdict == verdict
     assert "one run each: no interval" in metric_verdict.why
     assert "confidence" not in metric_verdict.why
@@ -165,7 +165,7 @@ def test_few_runs_decide_no_tail(metric: str, runs: int, verdict: str, outcome: 
 
 
 def test_learned_noise_gives_single_runs_an_interval() -> None:
-    compared_runs = compared(steady(10.0), steady(20.0, sitting=""), noise=learned(single_run_threshold=0.3))
+    compared_runs = compared(steady(10.0), steady(20.0, session=""), noise=learned(single_run_threshold=0.3))
     verdict = verdict_on(compared_runs.profiles[0])
     assert verdict.interval_is_known
     assert verdict.low == pytest.approx(2 / 1.3)
@@ -203,7 +203,7 @@ def test_exact_metrics_have_no_interval() -> None:
         }
         for size, cosine in ((1000.0, 0.9999), (999.0, 0.9998))
     ]
-    profiles = [steady(*[10.0] * 5), steady(*[10.0] * 5, sitting="two")]
+    profiles = [steady(*[10.0] * 5), steady(*[10.0] * 5, session="two")]
     measured = [Measured(place, "", profiles[place], metrics[place]) for place in (0, 1)]
     result = compare([], {"speed": measured}, Rules(), ["agree.cosine >= 0.9999", "model.bytes <= -1 B"])
     verdicts = {name: verdict_on(result.profiles[0], name) for name in metrics[0]}
@@ -235,7 +235,7 @@ def test_all_metrics_of_profiles_are_compared() -> None:
 def test_the_worst_verdict_is_explained_with_the_median() -> None:
     usual, worse = steady(*[10.0] * 5), steady(*[11.0] * 5)
     better = steady(*[9.0] * 5)
-    assert compared(usual, better, usual.model_copy(update={"sitting": "two"})).verdict == "improved"
+    assert compared(usual, better, usual.model_copy(update={"session": "two"})).verdict == "improved"
     assert compared(usual, better, worse).verdict == "regressed"
     slow_passes = profile_of([[10.0, 15.0, 15.0]] * 5)
     result = compared(usual, slow_passes)
@@ -517,7 +517,7 @@ def test_figures_next_to_a_ratio_agree_with_it() -> None:
 @settings(deadline=None)
 @given(RUNS, RUNS, st.booleans())
 def test_figures_always_have_the_ratio_next_to_them(base: list[float], candidate: list[float], paired: bool) -> None:
-    pair = [profile_of([[ms] for ms in runs], sitting="one" if paired else "") for runs in (base, candidate)]
+    pair = [profile_of([[ms] for ms in runs], session="one" if paired else "") for runs in (base, candidate)]
     verdict = verdict_on(comparison_of(*pair))
     assert verdict.candidate_value is not None
     assert verdict.candidate_value / (verdict.base_value or 0) == pytest.approx(verdict.ratio)
@@ -692,7 +692,7 @@ def test_noise_is_the_spread_not_covered_by_intervals() -> None:
 
 
 def test_a_session_is_divided_into_comparisons() -> None:
-    a, b = (steady(*(base + place for place in range(11))) for base in (10.0, 11.0))
+    a, b = (steady(*(base + index for index in range(11))) for base in (10.0, 11.0))
     samples = noise_samples(a, b, runs=5)
     assert [sample.a_runs_ms[0] for sample in samples] == [10.0, 15.0]
     assert samples[0].ratio == pytest.approx(13 / 12)
@@ -701,18 +701,18 @@ def test_a_session_is_divided_into_comparisons() -> None:
 @pytest.mark.thorough
 def test_learned_thresholds_keep_a_a_comparisons_quiet() -> None:
     """On a machine where two sides differ by up to 5 % for no reason that their runs show."""
-    dice = random.Random(3)
+    rng = random.Random(3)
 
-    def sitting() -> NoiseSample:
-        shift = dice.uniform(-0.05, 0.05)
-        a = [10 * dice.lognormvariate(0, 0.005) for _ in range(5)]
-        b = [10 * dice.lognormvariate(shift, 0.005) for _ in range(5)]
+    def session() -> NoiseSample:
+        shift = rng.uniform(-0.05, 0.05)
+        a = [10 * rng.lognormvariate(0, 0.005) for _ in range(5)]
+        b = [10 * rng.lognormvariate(shift, 0.005) for _ in range(5)]
         return NoiseSample(a_runs_ms=tuple(a), b_runs_ms=tuple(b), ratio=statistics.median(b) / statistics.median(a))
 
     alarms = 0
     for _ in range(20):
-        noise = learned(threshold=learn_thresholds([sitting() for _ in range(20)]).threshold)
-        for each in (sitting() for _ in range(20)):
+        noise = learned(threshold=learn_thresholds([session() for _ in range(20)]).threshold)
+        for each in (session() for _ in range(20)):
             comparison = comparison_of(steady(*each.a_runs_ms), steady(*each.b_runs_ms), noise=noise)
             alarms += verdict_on(comparison).verdict in ("improved", "regressed")
     assert alarms / 400 == pytest.approx(1 / 21, abs=0.03)
@@ -726,7 +726,7 @@ def test_learned_thresholds_keep_a_a_comparisons_quiet() -> None:
 def test_swapping_base_and_candidate_inverts_verdicts(
     base: list[float], candidate: list[float], together: bool
 ) -> None:
-    comparison = comparison_of(steady(*base), steady(*candidate, sitting="one" if together else ""))
+    comparison = comparison_of(steady(*base), steady(*candidate, session="one" if together else ""))
     for verdict in comparison.verdicts:
         back = verdict_on(comparison, verdict.metric, verdict.candidate, verdict.base)
         assert back.ratio == pytest.approx(1 / verdict.ratio)

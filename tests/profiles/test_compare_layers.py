@@ -194,10 +194,10 @@ def test_rows_do_not_depend_on_the_base(profiles: list[Profile]) -> None:
 
 @settings(deadline=None)
 @given(LAYERS, st.randoms(use_true_random=False))
-def test_permuting_layers_keeps_the_matches_by_nodes(layers: list[Layer], dice: random.Random) -> None:
+def test_permuting_layers_keeps_the_matches_by_nodes(layers: list[Layer], rng: random.Random) -> None:
     traced = [each.model_copy(update={"onnx_nodes": (f"{at}", f"{at}b")}) for at, each in enumerate(layers)]
     places = list(range(len(traced)))
-    dice.shuffle(places)
+    rng.shuffle(places)
     rows = match_layers([of(*traced), of(*(traced[place] for place in places))])
     assert len(rows) == len(layers)
     assert all(row.layers[0] == (places[row.layers[1][0]],) for row in rows)
@@ -268,10 +268,10 @@ def test_false_discoveries_are_bounded_by_benjamini_and_hochberg() -> None:
     assert adjust([]) == []
 
 
-def timed(*medians: Sequence[float], sitting: str = "one") -> Profile:
+def timed(*medians: Sequence[float], session: str = "one") -> Profile:
     """Layers `0`, `1`, ... with these times, each in so many process runs of one pass."""
     layers = [layer(str(at), nodes=[str(at)], ms=tuple(ms)) for at, ms in enumerate(medians)]
-    return profile_of([[10.0]] * 5, layers, layer_runs=(1,) * len(medians[0]), sitting=sitting)
+    return profile_of([[10.0]] * 5, layers, layer_runs=(1,) * len(medians[0]), session=session)
 
 
 def layer_verdicts(base: Profile, candidate: Profile) -> list[str]:
@@ -334,10 +334,10 @@ def test_two_runs_of_layers_are_enough_for_a_test() -> None:
 
 
 def test_equal_layers_rarely_differ() -> None:
-    dice = random.Random(2)
+    rng = random.Random(2)
     alarms = 0
     for _ in range(20):
-        sides = [timed(*([dice.lognormvariate(0, 0.1) for _ in range(5)] for _ in range(100))) for _ in "ab"]
+        sides = [timed(*([rng.lognormvariate(0, 0.1) for _ in range(5)] for _ in range(100))) for _ in "ab"]
         alarms += any(verdict in ("improved", "regressed") for verdict in layer_verdicts(*sides))
     assert alarms <= 3
 

@@ -91,7 +91,7 @@ def several(count: int = 8, ms: float = 1.0, **given: Any) -> list[Layer]:
 
 def interrupted(count: int) -> list[Layer]:
     """Layers of which each pass finds another one interrupted."""
-    samples = [tuple(20.0 if pass_ % count == place else 1.0 for pass_ in range(2 * count)) for place in range(count)]
+    samples = [tuple(20.0 if pass_ % count == index else 1.0 for pass_ in range(2 * count)) for index in range(count)]
     return [each.model_copy(update={"samples_ms": samples[at]}) for at, each in enumerate(several(count))]
 
 
@@ -447,7 +447,7 @@ def test_launch_time_is_not_compared_with_rooflines() -> None:
 def test_layers_that_mostly_wait_for_the_device_have_no_roofline() -> None:
     timed = [layer(ms=ms, macs=10**8, precision="float32", name=f"{ms}") for ms in (1, 3, 5)]
     peaks = Subject(profile(timed, roofs=ROOFS, providers=(CUDA, CPU), layers_wait_for_device=True)).peaks
-    assert [peaks.shares(place).compute is None for place in range(3)] == [True, True, False]
+    assert [peaks.shares(index).compute is None for index in range(3)] == [True, True, False]
 
 
 def test_copies_are_reported_once() -> None:

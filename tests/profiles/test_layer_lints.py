@@ -59,7 +59,7 @@ def profile(layers: Sequence[Layer], inputs: str = "", outputs: str = "", **give
         "label": "made", "model_digest": "", "backend": "tensorrt", "versions": {}, "options": {}, "warmup_passes": 0,
         "machine": Machine(system="", architecture="", cpu="", cpu_count=0, memory_bytes=0), "warmup_ms": 0,
         "inputs": tuple(map(tensor, inputs.split())), "outputs": tuple(map(tensor, outputs.split())), "runs": (),
-        "layers": tuple(each.model_copy(update={"index": place}) for place, each in enumerate(layers)),
+        "layers": tuple(each.model_copy(update={"index": index}) for index, each in enumerate(layers)),
     }  # fmt: skip
     return Profile.model_validate(with_traits(known | given))
 

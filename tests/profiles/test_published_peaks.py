@@ -102,7 +102,7 @@ def test_real_engines_stay_below_the_peaks_of_their_device() -> None:
     for name, unit in (("fp32", "tensor core TF32"), ("fp16", "tensor core FP16"), ("qat", "tensor core INT8")):
         subject = Subject(read_profile(a100_exports() / name))
         peaks = subject.peaks
-        reached = [peaks.shares(place).compute for place, layer in enumerate(subject.layers) if layer.unit == unit]
+        reached = [peaks.shares(index).compute for index, layer in enumerate(subject.layers) if layer.unit == unit]
         assert peaks.exceeded == 0
         assert 0.3 < max(share or 0.0 for share in reached) < 0.7
 

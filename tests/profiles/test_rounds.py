@@ -44,7 +44,7 @@ def rounds_of(base: RoundSide, candidate: RoundSide, number: int = FEWEST_ROUNDS
 def compare_by(rounds: Sequence[Round], *gates: str, **plan: Any) -> Comparison:
     """A comparison whose process runs show nothing, and whose rounds are these."""
     paired_rounds = describe_rounds(rounds, RoundsPlan(**{**vars(PLAN), **plan}), "decided")
-    runs = [Measured(place, name, steady(*[10.0] * 5)) for place, name in enumerate(("base", "speed"))]
+    runs = [Measured(index, name, steady(*[10.0] * 5)) for index, name in enumerate(("base", "speed"))]
     return compare((), {"speed": runs}, Rules(metric="latency.median"), gates, evidence=RoundsEvidence(paired_rounds))
 
 
@@ -196,18 +196,18 @@ def test_a_difference_that_only_wall_time_sees_counts_beyond_the_threshold() -> 
 
 
 def test_noise_in_wall_time_alone_changes_nothing() -> None:
-    dice = random.Random(1)
+    rng = random.Random(1)
     noisy = [
-        Round(base=_delayed(dice), candidate=_delayed(dice), pinned_to=number % 2) for number in range(FEWEST_ROUNDS)
+        Round(base=_delayed(rng), candidate=_delayed(rng), pinned_to=number % 2) for number in range(FEWEST_ROUNDS)
     ]
     comparison = compare_by(noisy)
     assert not rounds_in(comparison).clocks_disagree
     assert comparison.verdict == "unchanged"
 
 
-def _delayed(dice: random.Random) -> RoundSide:
-    delays = [dice.choice((0.0, 0.0, 5.0, 12.0)) for _ in range(CYCLES)]
-    cpu = [10 * dice.lognormvariate(0, 0.01) for _ in range(CYCLES)]
+def _delayed(rng: random.Random) -> RoundSide:
+    delays = [rng.choice((0.0, 0.0, 5.0, 12.0)) for _ in range(CYCLES)]
+    cpu = [10 * rng.lognormvariate(0, 0.01) for _ in range(CYCLES)]
     wall = [ms + delay for ms, delay in zip(cpu, delays, strict=True)]
     return RoundSide(passes=1, threads=1, wall_ms=tuple(wall), cpu_ms=tuple(cpu), queued_ms=tuple(delays))
 
@@ -230,8 +230,8 @@ def test_a_learned_spread_widens_the_interval() -> None:
 
 
 def test_the_learned_spread_bounds_that_of_the_rounds() -> None:
-    dice = random.Random(3)
-    rounds = [Round(base=side(10), candidate=side(10 * dice.lognormvariate(0, 0.01))) for _ in range(12)]
+    rng = random.Random(3)
+    rounds = [Round(base=side(10), candidate=side(10 * rng.lognormvariate(0, 0.01))) for _ in range(12)]
     assert 0.01 < spread_of(describe_rounds(rounds, PLAN, "")) < 0.03
 
 
@@ -249,10 +249,10 @@ def test_an_empty_cpu_clock_is_not_used() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.thorough] * (place % 3 > 0)) for place, name in enumerate(SCENARIOS)],
+    [pytest.param(name, marks=[pytest.mark.thorough] * (index % 3 > 0)) for index, name in enumerate(SCENARIOS)],
 )
 def test_the_rule_is_rarely_wrong_whatever_the_noise(name: str) -> None:
     """A/A comparisons with a fixed seed: noise may leave them undecided, and rarely makes a difference of them."""
-    dice = random.Random(f"A/A {name}")
-    counts = Counter(decide(dice, SCENARIOS[name], A_A) for _ in range(40))
+    rng = random.Random(f"A/A {name}")
+    counts = Counter(decide(rng, SCENARIOS[name], A_A) for _ in range(40))
     assert counts["regressed"] + counts["improved"] <= SCENARIOS[name].allowed_percent, counts

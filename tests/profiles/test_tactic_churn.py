@@ -37,7 +37,7 @@ def rebuild(number: int, layers: Sequence[Layer], times_ms: Mapping[int, float] 
     built = build(layers=tuple(layers), engine_digest=digest_of(f"{layers}"), engine_bytes=1000 + number)
     if times_ms is None:
         return Rebuild(f"attempt {number}", built)
-    timed = [layer.model_copy(update={"samples_ms": (times_ms.get(place, 1.0),)}) for place, layer in enumerate(layers)]
+    timed = [layer.model_copy(update={"samples_ms": (times_ms.get(index, 1.0),)}) for index, layer in enumerate(layers)]
     latency = (sum(layer.samples_ms[0] for layer in timed),)
     measured = built.as_profile().model_copy(update={"layers": tuple(timed), "runs": (ProfileRun(latency_ms=latency),)})
     return Rebuild(f"attempt {number}", built, measured)
@@ -45,16 +45,16 @@ def rebuild(number: int, layers: Sequence[Layer], times_ms: Mapping[int, float] 
 
 def other_tactic(layers: Sequence[Layer], *places: int) -> tuple[Layer, ...]:
     return tuple(
-        layer.model_copy(update={"tactic": f"{layer.tactic}_splitk"}) if place in places else layer
-        for place, layer in enumerate(layers)
+        layer.model_copy(update={"tactic": f"{layer.tactic}_splitk"}) if index in places else layer
+        for index, layer in enumerate(layers)
     )
 
 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.sets(st.sampled_from(CONVOLUTIONS), max_size=4), min_size=1, max_size=4), st.randoms())
-def test_exactly_the_planted_changes_are_found(changes: list[set[int]], dice: random.Random) -> None:
+def test_exactly_the_planted_changes_are_found(changes: list[set[int]], rng: random.Random) -> None:
     builds = [LAYERS, *(other_tactic(LAYERS, *places) for places in changes)]
-    dice.shuffle(builds)
+    rng.shuffle(builds)
     churn = churn_of(*builds)
     assert {each.name for each in churn.changed} == {LAYERS[place].name for place in set().union(*changes)}
     assert {each.change for each in churn.changed} <= {"tactic"}
@@ -191,7 +191,7 @@ def sweep_of(folder: Path, builds: Sequence[Build], axis: str = "steps.engine.at
     return SweepRecord(
         id="1", recipe_name="churn", recipe={}, identity="", command=(), directory="", started_at=BUILT_AT, wall_s=1,
         own_s=1, method="grid", seed=0, axes=(SweepAxis(name=axis, keys=(axis,), values=(1, 2)),), objectives=(),
-        constraints=(), points=tuple(points), sittings=(), best=None, stopped_because="", steps_done=0, steps_shared=0,
+        constraints=(), points=tuple(points), sessions=(), best=None, stopped_because="", steps_done=0, steps_shared=0,
         steps_reused=0, machine=MACHINE, versions={}, passed=True,
     )  # fmt: skip
 

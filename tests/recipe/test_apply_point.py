@@ -289,6 +289,6 @@ def changed(values: Any, words: Sequence[str], value: object) -> Any:
 def lines_of(text: str, step: str) -> list[str]:
     """Return the lines of a step, up to the next line with less indentation."""
     lines = text.splitlines()
-    begin = next(place for place, line in enumerate(lines) if line.startswith(f"  {step}:"))
+    begin = next(index for index, line in enumerate(lines) if line.startswith(f"  {step}:"))
     end = next((at for at in range(begin + 1, len(lines)) if not lines[at].startswith("    ")), len(lines))
     return lines[begin:end]

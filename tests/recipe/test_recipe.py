@@ -283,7 +283,7 @@ SCALARS = (
 
 def test_a_recipe_without_hydras_grammar_means_what_hydra_composes(folder: Path) -> None:
     """Hydra is left out where nothing is left to compose: that must not change a value."""
-    lines = [f"  k{place}: {text}" for place, text in enumerate(SCALARS)]
+    lines = [f"  k{index}: {text}" for index, text in enumerate(SCALARS)]
     rest = "list: [1, {x: 2}, [3e0]]\n1: one\nlong: |-\n  a\n  b\nbase: &base {x: [1]}\nmore: {<<: *base, y: *base}\n"
     text = "\n".join(["a:", *lines, rest])
     path = folder / "plain.yaml"

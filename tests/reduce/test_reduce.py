@@ -95,13 +95,13 @@ SECRET = np.float32(0.123456789)
 def chain(*op_types: str) -> onnx.ModelProto:
     """Return a chain of operators of one input, with a MatMul by secret weights before each."""
     nodes, weights, value = [], [], "x"
-    for place, op_type in enumerate(op_types):
-        weight = np.random.default_rng(place).normal(0, 0.3, (8, 8)).astype(np.float32)
+    for index, op_type in enumerate(op_types):
+        weight = np.random.default_rng(index).normal(0, 0.3, (8, 8)).astype(np.float32)
         weight[0, 0] = SECRET
-        weights.append(numpy_helper.from_array(weight, f"w{place}"))
-        nodes.append(helper.make_node("MatMul", [value, f"w{place}"], [f"m{place}"], name=f"matmul_{place}"))
-        nodes.append(helper.make_node(op_type, [f"m{place}"], [f"y{place}"], name=f"{op_type.lower()}_{place}"))
-        value = f"y{place}"
+        weights.append(numpy_helper.from_array(weight, f"w{index}"))
+        nodes.append(helper.make_node("MatMul", [value, f"w{index}"], [f"m{index}"], name=f"matmul_{index}"))
+        nodes.append(helper.make_node(op_type, [f"m{index}"], [f"y{index}"], name=f"{op_type.lower()}_{index}"))
+        value = f"y{index}"
     shape = [1, 8]
     graph = helper.make_graph(
         nodes,

@@ -60,7 +60,7 @@ class AttackedProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def do(self, arguments: Sequence[str], folder: Path, limit_s: float = 60.0) -> Ending:
-        """Run `ndld-flow` with these arguments, standing in a folder."""
+        """Run `ndld-flow` with these arguments, in a folder."""
         process, fresh = self._running()
         self._done += 1
         assert process.stdin is not None and process.stdout is not None

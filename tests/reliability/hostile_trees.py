@@ -28,41 +28,41 @@ def places(tree: object) -> Iterator[Place]:
         yield from places(value)
 
 
-def change(tree: object, dice: random.Random) -> object:
+def change(tree: object, rng: random.Random) -> object:
     """One to three changes of a tree's structure; the tree itself stays as it is."""
     changed = copy.deepcopy(tree)
-    for _ in range(dice.randint(1, 3)):
+    for _ in range(rng.randint(1, 3)):
         result = list(places(changed))
         if not result:
             break
-        holder, key = dice.choice(result)
-        dice.choice(_CHANGES)(holder, key, dice)
+        holder, key = rng.choice(result)
+        rng.choice(_CHANGES)(holder, key, rng)
     return changed
 
 
-def _replace(holder: Any, key: Any, dice: random.Random) -> None:
-    holder[key] = copy.deepcopy(dice.choice(WORDS))
+def _replace(holder: Any, key: Any, rng: random.Random) -> None:
+    holder[key] = copy.deepcopy(rng.choice(WORDS))
 
 
-def _delete(holder: Any, key: Any, dice: random.Random) -> None:
+def _delete(holder: Any, key: Any, rng: random.Random) -> None:
     del holder[key]
 
 
-def _rename(holder: Any, key: Any, dice: random.Random) -> None:
+def _rename(holder: Any, key: Any, rng: random.Random) -> None:
     if isinstance(holder, dict):
-        holder[dice.choice(("", "name", "__class__", "../x", "x" * 5000, "a\nb"))] = holder.pop(key)
+        holder[rng.choice(("", "name", "__class__", "../x", "x" * 5000, "a\nb"))] = holder.pop(key)
 
 
-def _repeat(holder: Any, key: Any, dice: random.Random) -> None:
+def _repeat(holder: Any, key: Any, rng: random.Random) -> None:
     if isinstance(holder[key], list):
-        holder[key] = holder[key] * dice.choice((0, 2, 300))
+        holder[key] = holder[key] * rng.choice((0, 2, 300))
     elif isinstance(holder, list):
         holder.insert(key, copy.deepcopy(holder[key]))
 
 
-def _wrap(holder: Any, key: Any, dice: random.Random) -> None:
-    for _ in range(dice.choice((1, 1, 40))):
-        holder[key] = dice.choice(([holder[key]], {"name": holder[key]}))
+def _wrap(holder: Any, key: Any, rng: random.Random) -> None:
+    for _ in range(rng.choice((1, 1, 40))):
+        holder[key] = rng.choice(([holder[key]], {"name": holder[key]}))
 
 
 _CHANGES: tuple[Callable[[Any, Any, random.Random], None], ...] = (_replace, _replace, _delete, _rename, _repeat, _wrap)
@@ -74,24 +74,24 @@ def as_bytes(tree: object) -> bytes:
     return text.encode()
 
 
-def write(tree: object, dice: random.Random) -> bytes:
+def write(tree: object, rng: random.Random) -> bytes:
     """A tree as bytes; one time in three what a program made of them that is not JSON any more."""
     data = as_bytes(tree)
-    return data if dice.random() < 0.66 else dice.choice(_SPOILS)(data, dice)
+    return data if rng.random() < 0.66 else rng.choice(_SPOILS)(data, rng)
 
 
 _SPOILS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
-    lambda data, dice: data[: dice.randrange(len(data))],
-    lambda data, dice: b"\xef\xbb\xbf" + data,
-    lambda data, dice: data.decode("utf-8", "replace").encode("utf-16"),
-    lambda data, dice: gzip.compress(data),
-    lambda data, dice: data.replace(b'"', b"\xff", 7),
-    lambda data, dice: data.replace(b",", b",,", 3),
-    lambda data, dice: data.replace(b"1", b"1e400", 5),
-    lambda data, dice: data.replace(b"{", b'{"name": 1, "name": [2],', 4),
-    lambda data, dice: b"[" * 100_000 + data,
-    lambda data, dice: b'{"Layers":' * 50_000,
-    lambda data, dice: data + b"\x00" * 1000 + data,
-    lambda data, dice: bytes(dice.randrange(256) for _ in range(2000)),
-    lambda data, dice: b"",
+    lambda data, rng: data[: rng.randrange(len(data))],
+    lambda data, rng: b"\xef\xbb\xbf" + data,
+    lambda data, rng: data.decode("utf-8", "replace").encode("utf-16"),
+    lambda data, rng: gzip.compress(data),
+    lambda data, rng: data.replace(b'"', b"\xff", 7),
+    lambda data, rng: data.replace(b",", b",,", 3),
+    lambda data, rng: data.replace(b"1", b"1e400", 5),
+    lambda data, rng: data.replace(b"{", b'{"name": 1, "name": [2],', 4),
+    lambda data, rng: b"[" * 100_000 + data,
+    lambda data, rng: b'{"Layers":' * 50_000,
+    lambda data, rng: data + b"\x00" * 1000 + data,
+    lambda data, rng: bytes(rng.randrange(256) for _ in range(2000)),
+    lambda data, rng: b"",
 )

@@ -146,7 +146,7 @@ def _bomb_of_input(op_type: str, *operands: TensorProto, **attributes: Any) -> M
 
 
 def _many_nodes(count: int) -> Model:
-    names = ["x", *(f"h{place}" for place in range(count - 1)), "y"]
+    names = ["x", *(f"h{index}" for index in range(count - 1)), "y"]
     return _model([_node("Relu", [each], [other]) for each, other in itertools.pairwise(names)])
 
 

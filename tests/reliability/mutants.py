@@ -31,13 +31,13 @@ _BYTES = (b"", b"\xff\xfe", b"abcd", bytes(9))
 
 def mutant(seed: int) -> bytes:
     """A model of which bytes, or one to four fields, are not as they were."""
-    dice = random.Random(seed)
-    good = _base(dice.choice(sorted(_BASES)))
-    if dice.random() < 0.3:
-        return change_bytes(good, dice)
+    rng = random.Random(seed)
+    good = _base(rng.choice(sorted(_BASES)))
+    if rng.random() < 0.3:
+        return change_bytes(good, rng)
     model = onnx.ModelProto.FromString(good)
-    for _ in range(dice.choice((1, 1, 2, 4))):
-        _change_field(model, dice)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        _change_field(model, rng)
     return bytes(model.SerializeToString())
 
 
@@ -46,19 +46,19 @@ def _base(name: str) -> bytes:
     return bytes(_BASES[name]().SerializeToString())
 
 
-def change_bytes(data: bytes, dice: random.Random) -> bytes:
+def change_bytes(data: bytes, rng: random.Random) -> bytes:
     """Flip bits; delete, insert, copy or repeat bytes; or truncate the end."""
-    changed, at, length = bytearray(data), dice.randrange(len(data)), dice.choice((1, 2, 8, 64, 300))
-    match dice.choice(("flip", "flip", "lose", "add", "copy", "cut", "repeat")):
+    changed, at, length = bytearray(data), rng.randrange(len(data)), rng.choice((1, 2, 8, 64, 300))
+    match rng.choice(("flip", "flip", "lose", "add", "copy", "cut", "repeat")):
         case "flip":
-            for _ in range(dice.choice((1, 2, 5, 20))):
-                changed[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+            for _ in range(rng.choice((1, 2, 5, 20))):
+                changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         case "lose":
             del changed[at : at + length]
         case "add":
-            changed[at:at] = dice.randbytes(length)
+            changed[at:at] = rng.randbytes(length)
         case "copy":
-            start = dice.randrange(len(data))
+            start = rng.randrange(len(data))
             changed[at : at + length] = data[start : start + length]
         case "cut":
             del changed[at:]
@@ -67,12 +67,12 @@ def change_bytes(data: bytes, dice: random.Random) -> bytes:
     return bytes(changed)
 
 
-def _change_field(model: Message, dice: random.Random) -> None:
+def _change_field(model: Message, rng: random.Random) -> None:
     """One field of one message; each kind of message is as likely as any other, however many there are."""
     messages = list(_messages(model))
-    kind = dice.choice(sorted({each.DESCRIPTOR.full_name for each in messages}))
-    message = dice.choice([each for each in messages if each.DESCRIPTOR.full_name == kind])
-    field = dice.choice(message.DESCRIPTOR.fields)
+    kind = rng.choice(sorted({each.DESCRIPTOR.full_name for each in messages}))
+    message = rng.choice([each for each in messages if each.DESCRIPTOR.full_name == kind])
+    field = rng.choice(message.DESCRIPTOR.fields)
     if field.message_type is not None:
         others = [_copied(each) for each in messages if each.DESCRIPTOR is field.message_type]
     else:
@@ -80,13 +80,13 @@ def _change_field(model: Message, dice: random.Random) -> None:
         others = [value for each in kindred for value in (each if field.is_repeated else [each])]
         others += _values(field)
     if field.is_repeated:
-        _change_list(getattr(message, field.name), others, dice)
-    elif not others or dice.random() < 0.25:
+        _change_list(getattr(message, field.name), others, rng)
+    elif not others or rng.random() < 0.25:
         message.ClearField(field.name)
     elif field.message_type is not None:
-        getattr(message, field.name).CopyFrom(dice.choice(others))
+        getattr(message, field.name).CopyFrom(rng.choice(others))
     else:
-        setattr(message, field.name, dice.choice(others))
+        setattr(message, field.name, rng.choice(others))
 
 
 def _messages(message: Message) -> Iterator[Message]:
@@ -104,26 +104,26 @@ def _copied(message: Message) -> Message:
     return copy
 
 
-def _change_list(items: Any, others: list[Any], dice: random.Random) -> None:
-    match dice.choice(("lose", "repeat", "swap", "add", "replace", "clear")):
+def _change_list(items: Any, others: list[Any], rng: random.Random) -> None:
+    match rng.choice(("lose", "repeat", "swap", "add", "replace", "clear")):
         case "clear":
             del items[:]
         case "lose" if items:
-            del items[dice.randrange(len(items))]
+            del items[rng.randrange(len(items))]
         case "repeat" if items:
-            items.append(items[dice.randrange(len(items))])
+            items.append(items[rng.randrange(len(items))])
         case "swap" if len(items) > 1:
             shuffled = list(items)
-            dice.shuffle(shuffled)
+            rng.shuffle(shuffled)
             del items[:]
             items.extend(shuffled)
         case "replace" if items and others:
             kept = list(items)
-            kept[dice.randrange(len(kept))] = dice.choice(others)
+            kept[rng.randrange(len(kept))] = rng.choice(others)
             del items[:]
             items.extend(kept)
         case _ if others:
-            items.append(dice.choice(others))
+            items.append(rng.choice(others))
 
 
 def _values(field: FieldDescriptor) -> list[Any]:

@@ -226,9 +226,9 @@ def test_sixteen_processes_and_gc_run_together(
     crowd = make_crowd(4)
     chance = random.Random(crowd.seed)
     for round_ in range(crowd.rounds):
-        for place in range(16):
+        for index in range(16):
             crowd.start(*run_command(chance.choice(list(RECIPES)), f"steps.a.word=a{round_}{chance.randrange(2)}"))
-            if place % 2:
+            if index % 2:
                 crowd.start(*chance.choice(KEEPERS[: 6 if round_ else 5]))
         assert_ended_well(crowd.finish(), runs, gc)
         assert_all_there(crowd.outputs)
@@ -252,8 +252,8 @@ def test_sixteen_processes_finish_although_some_are_killed(
             time.sleep(chance.random() * 0.4)
             crowd.running[victim][1].send_signal(signal.SIGKILL)
         ended = crowd.finish()
-        for place, (arguments, code, each) in enumerate(ended):
-            assert code == 0 or (place in victims and code == -signal.SIGKILL), (crowd.seed, arguments, code, each)
+        for index, (arguments, code, each) in enumerate(ended):
+            assert code == 0 or (index in victims and code == -signal.SIGKILL), (crowd.seed, arguments, code, each)
         killed.survived += len(victims)
         runs.survived += 16 - len(victims)
         assert_all_there(crowd.outputs)

@@ -277,8 +277,8 @@ def test_a_cache_entry_with_one_wrong_byte_is_ignored(tmp_path: Path) -> None:
     write_note(note, [1, "a"])
     data = note.read_bytes()
     assert read_note(note) == [1, "a"]
-    for place in range(len(data)):
-        note.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    for index in range(len(data)):
+        note.write_bytes(data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :])
         assert read_note(note) is None
 
 

@@ -78,9 +78,9 @@ def do(folder: Path, server: FaultServer, *arguments: str) -> None:
 
 def attack_some(scene: Scene, faults: Sequence[Fault], tally: Counting, every: int = 1) -> None:
     """Every so many-th write; with each fault others, so that several faults come to each write."""
-    for place, fault in enumerate(faults, 1):
+    for index, fault in enumerate(faults, 1):
         count = tally(fault.attack)
-        for at in range(1 + place * 7 % every, scene.count(fault) + 1, every):
+        for at in range(1 + index * 7 % every, scene.count(fault) + 1, every):
             scene.attack(fault, at, count)
 
 
@@ -163,7 +163,7 @@ def test_a_bug_is_reported_where_nothing_can_be_written(folder: Path, server: Fa
     for _ in range(2):  # the first one composes the recipe, which takes temporary files
         plan = FaultPlan(folder / "temporary")
         counted = server.run(*arguments, folder=folder, plan=plan, environment=environment)
-    [at] = [place for place, (_, path) in enumerate(counted.calls, 1) if "ndld-flow-bug" in path][:1]
+    [at] = [index for index, (_, path) in enumerate(counted.calls, 1) if "ndld-flow-bug" in path][:1]
     plan = FaultPlan(folder / "temporary", refusals(FAIL_ON)[2], at)
     attacked = server.run(*arguments, folder=folder, plan=plan, environment=environment)
     assert attacked.code == 3

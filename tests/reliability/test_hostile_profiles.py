@@ -67,8 +67,8 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_unchanged_exports_are_read(tmp_path: Path, base: Path) -> None:
     """Else the attacks below would attack nothing."""
-    for place, (name, tree) in enumerate(EXPORTS.items()):
-        path = tmp_path / str(place) / name
+    for index, (name, tree) in enumerate(EXPORTS.items()):
+        path = tmp_path / str(index) / name
         path.parent.mkdir(parents=True)
         path.write_bytes(hostile_trees.as_bytes(tree))
         assert api.report(str(path), to=tmp_path / "page.html").is_file()
@@ -87,11 +87,11 @@ def attack(path: Path, base: Path, count: Tally, text: str) -> None:
 
 def attack_at_random(folder: Path, base: Path, rounds: range, count: Tally) -> None:
     for seed in rounds:
-        dice = random.Random(seed)
-        name = dice.choice(list(EXPORTS))
+        rng = random.Random(seed)
+        name = rng.choice(list(EXPORTS))
         path = folder / str(seed) / name
         path.parent.mkdir(parents=True)
-        path.write_bytes(hostile_trees.write(hostile_trees.change(EXPORTS[name], dice), dice))
+        path.write_bytes(hostile_trees.write(hostile_trees.change(EXPORTS[name], rng), rng))
         attack(path, base, count, f"seed {seed}: {path}")
 
 
@@ -109,11 +109,11 @@ def test_changed_logs_are_read_or_refused(tmp_path: Path, base: Path, tally: Cou
     text, count = trtexec.log(), tally(ATTACK)
     lines = text.splitlines()
     for seed in range(12):
-        dice = random.Random(seed)
-        changed = [line if dice.random() > 0.2 else dice.choice(lines) * dice.choice((0, 1, 2000)) for line in lines]
+        rng = random.Random(seed)
+        changed = [line if rng.random() > 0.2 else rng.choice(lines) * rng.choice((0, 1, 2000)) for line in lines]
         (tmp_path / f"{seed}").mkdir()
         path = tmp_path / f"{seed}" / "trtexec.log"
-        path.write_bytes("\n".join(changed).replace(" ms", dice.choice((" ms", " 1e400 ms", "\x00ms"))).encode())
+        path.write_bytes("\n".join(changed).replace(" ms", rng.choice((" ms", " 1e400 ms", "\x00ms"))).encode())
         attack(path, base, count, f"seed {seed}: {path}")
 
 

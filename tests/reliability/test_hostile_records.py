@@ -62,11 +62,11 @@ def attack(folder: Path, verbs: tuple[Callable[[], object], ...], count: Tally, 
         attempt(verb, folder.parent, count, text)
 
 
-def changed(data: bytes, dice: random.Random) -> bytes:
+def changed(data: bytes, rng: random.Random) -> bytes:
     """Return the bytes of a changed record, with a new seal if it had one: a seal protects from nobody."""
     tree = json.loads(data)
     is_sealed = isinstance(tree, dict) and tree.pop("seal", None)
-    written = hostile_trees.write(hostile_trees.change(tree, dice), dice)
+    written = hostile_trees.write(hostile_trees.change(tree, rng), rng)
     with contextlib.suppress(UnicodeDecodeError):
         text = written.decode()
         return seal(text).encode() if is_sealed and text.startswith("{") and len(text) > len("{}") else written
@@ -77,12 +77,12 @@ def attack_at_random(folder: Path, rounds: range, count: Tally) -> None:
     """A changed record at a time, looked at by a verb or two; what it was is put back."""
     files = sorted(path for pattern in RECORDS for path in (folder / "outputs").glob(pattern))
     for seed in rounds:
-        dice = random.Random(seed)
-        path = dice.choice(files)
+        rng = random.Random(seed)
+        path = rng.choice(files)
         before = path.read_bytes()
         path.chmod(0o644)
-        path.write_bytes(changed(before, dice))
-        attack(folder, tuple(dice.sample(VERBS[:6], 2)), count, f"seed {seed}: {path}")
+        path.write_bytes(changed(before, rng))
+        attack(folder, tuple(rng.sample(VERBS[:6], 2)), count, f"seed {seed}: {path}")
         path.write_bytes(before)
 
 

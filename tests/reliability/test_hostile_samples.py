@@ -165,13 +165,13 @@ def test_files_that_are_no_samples_are_refused(place: Path, tally: Counts) -> No
 
 def attack_at_random(place: Path, rounds: range, count: Tally) -> None:
     for seed in rounds:
-        dice = random.Random(seed)
-        name = dice.choice(("x.npy", "x.npz", "x.png", "x.pb"))
+        rng = random.Random(seed)
+        name = rng.choice(("x.npy", "x.npz", "x.png", "x.pb"))
         data = bytearray(
             {"x.npy": GOOD, "x.npz": npz("x.npy", GOOD), "x.png": picture(), "x.pb": FILES["cut.pb"]}[name]
         )
-        for _ in range(dice.randint(1, 8)):
-            data[min(int(dice.expovariate(0.02)), len(data) - 1)] = dice.randrange(256)
+        for _ in range(rng.randint(1, 8)):
+            data[min(int(rng.expovariate(0.02)), len(data) - 1)] = rng.randrange(256)
         path = place / f"{seed}{name[1:]}"
         path.write_bytes(data)
         attack(place, path.name, count)

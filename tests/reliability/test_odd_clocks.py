@@ -92,9 +92,9 @@ def test_a_run_after_the_clock_was_set_back_is_the_newest_and_kept(
 ) -> None:
     count = tally("clock jumps")
     run(process, in_folder, "a")
-    for place, jump_s in enumerate(JUMPS_S):
+    for index, jump_s in enumerate(JUMPS_S):
         clock.set(jump_s)
-        newest = run(process, in_folder, f"b{place}")
+        newest = run(process, in_folder, f"b{index}")
         count.survived += 1
     clock.set(0)
     command(process, in_folder, "gc", "--keep", "1")

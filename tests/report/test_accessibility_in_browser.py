@@ -48,8 +48,8 @@ def draw_pair(folder: Path) -> Path:
 
 def draw_twelve(folder: Path) -> Path:
     """Draw a comparison of more subjects than there are colours."""
-    subjects = [comparison_fixtures.subject(f"v{place}", place) for place in range(12)]
-    profiles = {place: comparison_fixtures.in_turns("x", 10.0 + place, 1 + place, turn=place) for place in range(12)}
+    subjects = [comparison_fixtures.subject(f"v{index}", index) for index in range(12)]
+    profiles = {index: comparison_fixtures.in_turns("x", 10.0 + index, 1 + index, turn=index) for index in range(12)}
     twelve = comparison_fixtures.compared(subjects, {"x": profiles})
     return draw_comparison(twelve.comparison, twelve.profiles, folder / "report.html")
 
@@ -66,7 +66,7 @@ def draw_two_engines(folder: Path) -> Path:
 
 
 def draw_regression(folder: Path) -> Path:
-    values = [value * (1.1 if place >= 48 else 1.0) for place, value in enumerate(simulate("normal 1 %", 60, 3))]
+    values = [value * (1.1 if index >= 48 else 1.0) for index, value in enumerate(simulate("normal 1 %", 60, 3))]
     write_runs(folder, changed(courses(values), 48, libraries={"onnxruntime": "onnxruntime 1.32.0"}))
     api.history("nightly", outputs=folder, page=folder / "report.html")
     return folder / "report.html"

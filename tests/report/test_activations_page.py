@@ -53,7 +53,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sketches = [made.Sketch(f"t{place}", "Conv", (4, 8, 8), scale=1e5) for place in range(2)]
+    sketches = [made.Sketch(f"t{index}", "Conv", (4, 8, 8), scale=1e5) for index in range(2)]
     return made.write(tmp_path_factory.mktemp("small"), sketches, 1, model="a", reference="b")
 
 

@@ -213,7 +213,7 @@ def test_the_largest_change_comes_first_and_columns_sort(show: Open) -> None:
     signed = [float(row["delta ms"]) for row in rows_of(page)]
     assert signed == sorted(signed, reverse=True)
     table(page).get_by_role("columnheader", name="#").get_by_role("button").click()
-    assert [row["#"] for row in rows_of(page)] == [str(place + 1) for place in range(61)]
+    assert [row["#"] for row in rows_of(page)] == [str(index + 1) for index in range(61)]
 
 
 @pytest.mark.thorough

@@ -323,11 +323,11 @@ def test_conditions_come_first_only_if_they_forbid_a_verdict() -> None:
 def four(*, other_machine: bool = False) -> ComparisonPage:
     """Return the page of four subjects, the second and third of which are equally fast."""
     times = {"a": 14.0, "b": 10.0, "c": 10.0, "d": 20.0}
-    profiles = {place: made.in_turns("x", ms, 1 + place, turn=place) for place, ms in enumerate(times.values())}
+    profiles = {index: made.in_turns("x", ms, 1 + index, turn=index) for index, ms in enumerate(times.values())}
     if other_machine:
         machine = profiles[3].machine.model_copy(update={"cpu": "Intel Xeon 8481C"})
         profiles[3] = profiles[3].model_copy(update={"machine": machine})
-    return page_of(made.compared([made.subject(label, place) for place, label in enumerate(times)], {"x": profiles}))
+    return page_of(made.compared([made.subject(label, index) for index, label in enumerate(times)], {"x": profiles}))
 
 
 def test_a_subject_ranks_behind_those_that_are_better_beyond_noise() -> None:
@@ -343,9 +343,9 @@ def test_nothing_is_ranked_where_a_pair_must_not_be_compared() -> None:
 
 
 def test_the_first_table_has_the_values_of_the_rounds_that_decide() -> None:
-    profiles = {place: made.in_turns("x", ms, 1 + place, turn=place) for place, ms in enumerate((14.0, 13.0))}
+    profiles = {index: made.in_turns("x", ms, 1 + index, turn=index) for index, ms in enumerate((14.0, 13.0))}
     comparison = made.compared(
-        [made.subject(label, place) for place, label in enumerate("ab")], {"x": profiles}
+        [made.subject(label, index) for index, label in enumerate("ab")], {"x": profiles}
     ).comparison
     (compared,) = comparison.profiles
     in_rounds = {compared.decided_by: (24.0, 21.0), "throughput": (41.0, 47.0)}

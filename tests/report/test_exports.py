@@ -132,12 +132,12 @@ def section(name: str, profiles: Sequence[Profile], verdicts: Sequence[Verdict])
     last = len(profiles[0].layers) - 1
     rows = [
         LayerRow(
-            layers=tuple((place,) if place < last or not subject else () for subject in range(len(profiles))),
+            layers=tuple((index,) if index < last or not subject else () for subject in range(len(profiles))),
             methods=("nodes",) * len(profiles),
             confidence=1.0,
             confidences=(1.0,) * len(profiles),
         )
-        for place in range(len(profiles[0].layers))
+        for index in range(len(profiles[0].layers))
     ]
     alone = [
         LayerRow(
@@ -160,12 +160,12 @@ def section(name: str, profiles: Sequence[Profile], verdicts: Sequence[Verdict])
         metrics=metrics,
         decided_by="latency.median",
         verdicts=tuple(
-            verdict_of(metric, place, verdict) for metric in metrics for place, verdict in enumerate(verdicts, 1)
+            verdict_of(metric, index, verdict) for metric in metrics for index, verdict in enumerate(verdicts, 1)
         ),
         rows=(*rows, *alone),
         layer_verdicts=tuple(
-            LayerVerdict(row=row, candidate=place, verdict=verdict, ratio=1.5, p_value=0.01, q_value=0.02)
-            for place, verdict in enumerate(verdicts, 1)
+            LayerVerdict(row=row, candidate=index, verdict=verdict, ratio=1.5, p_value=0.01, q_value=0.02)
+            for index, verdict in enumerate(verdicts, 1)
             for row in range(last)
         ),
         coverage=(
@@ -192,7 +192,7 @@ def two_profiles(name: str = "speed", labels: Sequence[str] = ("main", "branch")
 
 
 def profiles_of(labels: Sequence[str], names: Sequence[str] = ("Conv_0", "Relu_1", "Softmax_2")) -> list[Profile]:
-    return [make_profile(label, 1 + place / 2, names) for place, label in enumerate(labels)]
+    return [make_profile(label, 1 + index / 2, names) for index, label in enumerate(labels)]
 
 
 def gate(outcome: Any, candidate: int = 1, name: str = "speed") -> ComparisonGate:
@@ -208,11 +208,11 @@ def cells_of(markdown: str) -> list[list[str]]:
     """The tables of a document as a reader sees them: rows of plain texts."""
     tokens = RENDER.parse(markdown)
     rows: list[list[str]] = []
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token.type == "tr_open":
             rows.append([])
         elif token.type in ("td_open", "th_open"):
-            rows[-1].append(seen(tokens[place + 1].children or []))
+            rows[-1].append(seen(tokens[index + 1].children or []))
     return rows
 
 
@@ -354,8 +354,8 @@ def test_hostile_names_are_escaped_everywhere(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, id=str(place), marks=[pytest.mark.thorough] * (place % 4 > 0))
-        for place, name in enumerate(HOSTILE)
+        pytest.param(name, id=str(index), marks=[pytest.mark.thorough] * (index % 4 > 0))
+        for index, name in enumerate(HOSTILE)
     ],
 )
 def test_hostile_names_are_drawn(name: str, tmp_path: Path) -> None:
@@ -369,9 +369,9 @@ def test_hostile_names_are_drawn(name: str, tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_a_comment_fits_the_limit_of_github() -> None:
     name = "|<" * 5_000
-    labels = [f"{name}{place}" for place in range(9)]
-    measured = [profiles_of(labels, [f"{name}{place}" for place in range(12)]) for _ in range(30)]
-    sections = tuple(section(f"{name}{place}", many, ["regressed"] * 8) for place, many in enumerate(measured))
+    labels = [f"{name}{index}" for index in range(9)]
+    measured = [profiles_of(labels, [f"{name}{index}" for index in range(12)]) for _ in range(30)]
+    sections = tuple(section(f"{name}{index}", many, ["regressed"] * 8) for index, many in enumerate(measured))
     markdown = comparison_markdown(two_profiles(labels=labels, profiles=sections), measured)
     assert 30_000 < len(markdown) < 65_536
     assert markdown.startswith("### ❌ regressed")
@@ -482,9 +482,9 @@ def test_images_of_few_and_many_values_are_drawn(tmp_path: Path) -> None:
     exact = exact.model_copy(update={"metrics": (alone,), "decided_by": "model.bytes", "verdicts": verdicts})
     comparison_picture(two_profiles(profiles=(exact,)), [bare], tmp_path / "little.png")
 
-    labels = [f"candidate {place}" for place in range(12)]
+    labels = [f"candidate {index}" for index in range(12)]
     measured = [profiles_of(labels) for _ in range(9)]
-    sections = tuple(section(f"profile {place}", many, ["improved"] * 11) for place, many in enumerate(measured))
+    sections = tuple(section(f"profile {index}", many, ["improved"] * 11) for index, many in enumerate(measured))
     path = comparison_picture(two_profiles(labels=labels, profiles=sections), measured, tmp_path / "much.png")
     with Image.open(path) as picture:
         assert picture.size[1] < 6_000

@@ -308,8 +308,8 @@ def test_a_hidden_view_is_drawn_when_it_is_shown(browser: Browser, watch: Watch,
 def test_hostile_names_are_text(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     names = [*HOSTILE_NAMES, "n" * 10_000]
     layers = [
-        layer(place, [f"t{place - 1}" if place else "x"], [f"t{place}"]).model_copy(update={"name": name, "type": name})
-        for place, name in enumerate(names)
+        layer(index, [f"t{index - 1}" if index else "x"], [f"t{index}"]).model_copy(update={"name": name, "type": name})
+        for index, name in enumerate(names)
     ]
     page = watch.open(browser, write_graph_page(profile_of(layers, inputs=["x", *names]), tmp_path))
     page.evaluate("view.setMode('precision'); view.setModes([kinds('name'), kinds('type')]); view.fit()")
@@ -352,7 +352,7 @@ def test_thousands_of_layers_are_drawn_in_time(browser: Browser, watch: Watch, t
 
 
 def test_unknown_edges_are_reported(browser: Browser, watch: Watch, tmp_path: Path) -> None:
-    layers = [layer(place, [], []).model_copy(update={"index": place}) for place in range(5)]
+    layers = [layer(index, [], []).model_copy(update={"index": index}) for index in range(5)]
     page = watch.open(browser, write_graph_page(profile_of(layers), tmp_path))
     expect(page.locator(".graph-hint")).to_contain_text(re.compile("follow the order of execution"))
     page.locator(".graph-stage canvas").first.focus()
@@ -387,8 +387,8 @@ def test_a_block_opens_at_a_click(browser: Browser, watch: Watch, tmp_path: Path
 def test_a_large_block_opens_into_blocks(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     profile = residual_profile(1470)
     layers = [
-        each.model_copy(update={"name": f"/layers.{place // 49}/part{place // 7 % 7}/op{place}"})
-        for place, each in enumerate(profile.layers)
+        each.model_copy(update={"name": f"/layers.{index // 49}/part{index // 7 % 7}/op{index}"})
+        for index, each in enumerate(profile.layers)
     ]
     page = watch.open(browser, write_graph_page(profile.model_copy(update={"layers": tuple(layers)}), tmp_path))
     assert page.evaluate("view.data.layers") == 30

@@ -20,9 +20,9 @@ LATENCY = "speed.latency.median"
 
 def write(root: Path) -> None:
     noise = simulate("normal 1 %", 60, 3)
-    runs = courses([value * (1.1 if place >= 48 else 1.0) for place, value in enumerate(noise)])
+    runs = courses([value * (1.1 if index >= 48 else 1.0) for index, value in enumerate(noise)])
     runs = changed(runs, 48, libraries={"onnxruntime": "onnxruntime 1.32.0"}, nodes=118)
-    write_runs(root, [*runs[:20], Course(14.0, beside=("<b>other</b>",)), *runs[20:]])
+    write_runs(root, [*runs[:20], Course(14.0, concurrent=("<b>other</b>",)), *runs[20:]])
 
 
 @pytest.fixture(scope="module")

@@ -54,13 +54,13 @@ RUNS = st.lists(st.lists(st.floats(0.01, 1e3), min_size=1, max_size=5), min_size
 def uneven(scale: float, runs: int = 6, seed: int = 1) -> Profile:
     """A profile whose runs differ, in the timing pass and in the layer pass, so that medians of runs, of passes and of
     sums all differ."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     passes = [5, 7, 3][:runs]
     layers = [
-        layer(name, nodes=[name], dims=(1, size), ms=[scale * dice.lognormvariate(0, 0.6) * size for _ in range(15)])
+        layer(name, nodes=[name], dims=(1, size), ms=[scale * rng.lognormvariate(0, 0.6) * size for _ in range(15)])
         for size, name in enumerate(("stem", "body", "neck", "head"), start=1)
     ]
-    timed = [[scale * 12 * dice.lognormvariate(0, 0.4) for _ in range(4)] for _ in range(runs)]
+    timed = [[scale * 12 * rng.lognormvariate(0, 0.4) for _ in range(4)] for _ in range(runs)]
     return profile_of(timed, layers, layer_runs=tuple(passes), layer_pass_ms=(1.0,) * 15)
 
 
@@ -75,7 +75,7 @@ def printed(compared: ProfileComparison) -> str:
 def comparison_of_uneven() -> tuple[Comparison, list[list[Profile]]]:
     profiles = [uneven(10.0), uneven(9.0, seed=2)]
     subjects = [Subject(label=label, location="", kind="run") for label in ("main", "branch")]
-    measured = [Measured(place, "", profile) for place, profile in enumerate(profiles)]
+    measured = [Measured(index, "", profile) for index, profile in enumerate(profiles)]
     return compare(subjects, {"speed": measured}, Rules(metric="latency.median")), [profiles]
 
 
@@ -175,9 +175,9 @@ def test_a_ratio_of_other_values_is_labelled(runs: int) -> None:
     """Pairs of runs on a machine that drifts have another ratio than the medians of both sides."""
     drifting: Sequence[float] = [8.0, 9.0, 9.38, 20.0, 30.0, 31.0][:runs]
     slower: Sequence[float] = [9.0, 10.2, 18.0, 22.6, 33.0, 36.0][:runs]
-    profiles = [profile_of([[ms] * 3 for ms in side], sitting="one") for side in (drifting, slower)]
+    profiles = [profile_of([[ms] * 3 for ms in side], session="one") for side in (drifting, slower)]
     subjects = [Subject(label=label, location="", kind="run") for label in ("main", "branch")]
-    measured = [Measured(place, "", profile) for place, profile in enumerate(profiles)]
+    measured = [Measured(index, "", profile) for index, profile in enumerate(profiles)]
     comparison = compare(subjects, {"speed": measured}, Rules(metric="latency.median"))
     (compared,) = comparison.profiles
     (verdict,) = compared.deciding

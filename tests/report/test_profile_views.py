@@ -94,7 +94,7 @@ def test_histograms_count_every_layer_once() -> None:
 
 
 def test_a_value_on_an_edge_is_in_the_upper_range() -> None:
-    layers = [layer(place, "Conv", ms) for place, ms in enumerate((1.0, 1.0, 1.999, 2.0, 0.0))]
+    layers = [layer(index, "Conv", ms) for index, ms in enumerate((1.0, 1.0, 1.999, 2.0, 0.0))]
     (view,) = distribution.collect({"a": profile_of([[1.0]], layers)})
     latency = view.histograms[0]
     assert [(each.range, each.count) for each in latency.bins] == [("1 ms to 2 ms", 3), ("2 ms to 5 ms", 1)]
@@ -166,13 +166,13 @@ def sized(*shapes: tuple[int, ...], gpu: str = "", **fields: Any) -> Profile:
     machine = Machine(
         system="", architecture="", cpu="A CPU", cpu_count=2, memory_bytes=None, gpus=(gpu,) if gpu else ()
     )
-    inputs = tuple(TensorInfo(name=f"x{place}", dtype="float32", shape=shape) for place, shape in enumerate(shapes))
+    inputs = tuple(TensorInfo(name=f"x{index}", dtype="float32", shape=shape) for index, shape in enumerate(shapes))
     runtime = RuntimeTraits(on_gpu=bool(gpu))
     return profile_of([[4.0]], [layer(0, "Conv", 4.0)], inputs=inputs, machine=machine, runtime=runtime, **fields)
 
 
 def stacked(*profiles: Profile) -> StacksView:
-    view = collect_stacks([(str(place), profile) for place, profile in enumerate(profiles)])
+    view = collect_stacks([(str(index), profile) for index, profile in enumerate(profiles)])
     assert view is not None
     return view
 

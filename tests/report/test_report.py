@@ -87,7 +87,7 @@ def test_the_verdict_of_a_run_is_five_lines_with_its_numbers(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("median_ms", "runs", "sitting", "gain"),
+    ("median_ms", "runs", "session", "gain"),
     [
         (7.1, 5, "one", True),
         (18.2, 5, "one", False),  # slower
@@ -96,11 +96,11 @@ def test_the_verdict_of_a_run_is_five_lines_with_its_numbers(tmp_path: Path) -> 
     ],
 )
 def test_a_result_is_faster_only_if_that_is_proved(
-    median_ms: float, runs: int, sitting: str, gain: bool, tmp_path: Path
+    median_ms: float, runs: int, session: str, gain: bool, tmp_path: Path
 ) -> None:
     documents = read_run(write_quickstart(tmp_path))
     measured = {
-        step: profile(label, ms, number, 330, runs=runs, passes=80, sitting=Sitting(number, 2, sitting))
+        step: profile(label, ms, number, 330, runs=runs, passes=80, session=Sitting(number, 2, session))
         for number, (step, label, ms) in enumerate([("speed", "half", median_ms), ("base", "source", 14.3)])
     }
     results = describe_results(replace(documents, known={Profile: measured}))
@@ -183,8 +183,8 @@ def test_an_interval_that_holds_both_directions_is_undecided(
     steps = [StepSketch("speed", "profile", "profile"), StepSketch("base", "profile", "profile")]
     factors = {"speed": speed, "base": (1.0,) * 5}
     documents = {}
-    for place, (name, label) in enumerate((("speed", "half"), ("base", "source"))):
-        steady = profile(label, 10, 1, 0, runs=5, passes=20, sitting=Sitting(place, 2, "one"))
+    for index, (name, label) in enumerate((("speed", "half"), ("base", "source"))):
+        steady = profile(label, 10, 1, 0, runs=5, passes=20, session=Sitting(index, 2, "one"))
         runs = [
             run.model_copy(update={"latency_ms": tuple(10.0 * factor for _ in run.latency_ms)})
             for run, factor in zip(steady.runs, factors[name], strict=True)
@@ -201,8 +201,8 @@ def test_values_of_pairs_are_not_called_medians_of_passes(tmp_path: Path) -> Non
     steps = [StepSketch("speed", "profile", "profile"), StepSketch("base", "profile", "profile")]
     times = {"base": (10.0, 20.0, 30.0, 40.0, 50.0), "speed": (8.0, 10.0, 27.0, 32.0, 45.0)}
     documents = {}
-    for place, (name, label) in enumerate((("speed", "half"), ("base", "source"))):
-        steady = profile(label, 10, 1, 0, runs=5, passes=20, sitting=Sitting(place, 2, "one"))
+    for index, (name, label) in enumerate((("speed", "half"), ("base", "source"))):
+        steady = profile(label, 10, 1, 0, runs=5, passes=20, session=Sitting(index, 2, "one"))
         runs = [
             run.model_copy(update={"latency_ms": tuple(ms for _ in run.latency_ms)})
             for run, ms in zip(steady.runs, times[name], strict=True)
@@ -219,8 +219,8 @@ def test_values_of_pairs_are_not_called_medians_of_passes(tmp_path: Path) -> Non
 def test_runs_that_were_not_interleaved_are_indicative(tmp_path: Path) -> None:
     steps = [StepSketch("first", "profile", "profile"), StepSketch("last", "profile", "profile")]
     documents = {
-        "first/profile.json": profile("half", 10, 1, 0, runs=5, passes=20, sitting=Sitting(0, 2, "monday")),
-        "last/profile.json": profile("source", 20, 1, 0, runs=5, passes=20, sitting=Sitting(1, 2, "tuesday")),
+        "first/profile.json": profile("half", 10, 1, 0, runs=5, passes=20, session=Sitting(0, 2, "monday")),
+        "last/profile.json": profile("source", 20, 1, 0, runs=5, passes=20, session=Sitting(1, 2, "tuesday")),
     }
     write_run(tmp_path, run_record(steps), documents)
     line = verdict_of(tmp_path)[3]
@@ -244,7 +244,7 @@ def shipped_and_proposed(folder: Path, recipe: dict[str, JsonValue], **fields: A
     names = {"base": ("source", 20.0), "shipped": ("shipped", 8.0), "speed": ("proposed", 10.0)}
     steps = [StepSketch(name, "profile", "profile") for name in names]
     documents = {
-        f"{name}/profile.json": profile(label, ms, 1, 0, runs=5, passes=20, sitting=Sitting(0, 3, "one"))
+        f"{name}/profile.json": profile(label, ms, 1, 0, runs=5, passes=20, session=Sitting(0, 3, "one"))
         for name, (label, ms) in names.items()
     }
     documents["speed/profile.json"] = documents["speed/profile.json"].model_copy(update=fields)
@@ -408,7 +408,7 @@ def test_gates_show_units_and_their_position_relative_to_the_limit() -> None:
 
 def test_layer_shares_add_up_and_small_types_are_grouped() -> None:
     measured = profile("half", 10, 3, 300)
-    renamed = [layer.model_copy(update={"type": f"T{place % 20}"}) for place, layer in enumerate(measured.layers)]
+    renamed = [layer.model_copy(update={"type": f"T{index % 20}"}) for index, layer in enumerate(measured.layers)]
     (view,) = collect_layers({"speed": measured.model_copy(update={"layers": tuple(renamed)})})
     assert sum(one.sum_ms for one in view.types) == pytest.approx(view.times.sum_ms)
     assert sum(one.share for one in view.types) == pytest.approx(1)

@@ -254,7 +254,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     bad = HOSTILE_NAMES[0]
     layers = tuple(
         Layer(
-            index=place,
+            index=index,
             name=name,
             type=name,
             precision=name,
@@ -265,7 +265,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
             samples_ms=(),
             role="reformat",
         )
-        for place, name in enumerate(HOSTILE_NAMES)
+        for index, name in enumerate(HOSTILE_NAMES)
     )
     hostile = build(
         label=bad,

@@ -408,9 +408,9 @@ def test_hostile_names_stay_text_in_every_section(open_report: Open, reports: di
     table(page).locator(".grid-row").last.click()
     page.keyboard.press("Control+a")
     bars = page.locator("#layers-0 tr.pick")
-    for place in range(bars.count()):
-        bars.nth(place).dispatch_event("click")
-        bars.nth(place).dispatch_event("click")
+    for index in range(bars.count()):
+        bars.nth(index).dispatch_event("click")
+        bars.nth(index).dispatch_event("click")
     click_rows(page, "findings")
     assert page.locator("img, iframe, object, embed").count() == 0
     assert page.evaluate("document.scripts.length") == 3

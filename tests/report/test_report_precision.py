@@ -316,8 +316,8 @@ def test_the_terminal_names_a_labelled_metric_that_failed(tmp_path: Path) -> Non
 def test_the_worst_of_many_samples_are_shown() -> None:
     few = deep_accuracy()
     many = tuple(
-        few.samples[0].model_copy(update={"sample": f"{place}.png", "outputs": {"boxes": {"cosine": 1 - place / 1000}}})
-        for place in range(300)
+        few.samples[0].model_copy(update={"sample": f"{index}.png", "outputs": {"boxes": {"cosine": 1 - index / 1000}}})
+        for index in range(300)
     )
     view = collect_samples(few.model_copy(update={"samples": many, "worst_sample": "299.png"}))
     assert view is not None
@@ -400,7 +400,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_tables_hold_every_layer_trial_node_and_sample(exported: Path) -> None:
     layers = rows(exported / "search/layers.csv")
     assert len(layers) == 320
-    assert [row["position"] for row in layers if row["kept"] == "1"] == [str(place) for place in range(40, 300, 20)]
+    assert [row["position"] for row in layers if row["kept"] == "1"] == [str(index) for index in range(40, 300, 20)]
     assert [row["node"] for row in layers if row["first_divergent"] == "1"] == ["p2o.BatchNormalization.40"]
     assert float(layers[7]["13 in fp32: relative_rms"]) == errors_found(320)[7]
     assert layers[50]["all in fp16: nonfinite"] == "900"

@@ -69,8 +69,8 @@ def test_process_runs_tell_how_far_they_lie_apart() -> None:
 
 def test_profiles_of_one_sitting_name_each_other_and_have_a_colour_each() -> None:
     made = {
-        name: profile(name, 10, place, 0, runs=2, passes=5, sitting=Sitting(place, 2, sitting))
-        for place, (name, sitting) in enumerate([("a", "x"), ("b", "y"), ("c", "x")])
+        name: profile(name, 10, index, 0, runs=2, passes=5, session=Sitting(index, 2, session))
+        for index, (name, session) in enumerate([("a", "x"), ("b", "y"), ("c", "x")])
     }
     views = collect_profiles(made)
     assert [view.in_turns_with for view in views] == [("c",), (), ("a",)]
@@ -223,10 +223,10 @@ def unpacked_starts(timeline: dict[str, Any]) -> list[int]:
 )
 def test_a_timeline_is_read_back_as_it_was(rows: list[tuple[float, float, int | None, str]]) -> None:
     spans = tuple(
-        Span(lane=lane, name=f"s{place}", start_ms=start, duration_ms=took, layer=of)
-        for place, (start, took, of, lane) in enumerate(rows)
+        Span(lane=lane, name=f"s{index}", start_ms=start, duration_ms=took, layer=of)
+        for index, (start, took, of, lane) in enumerate(rows)
     )
-    layers = [layer(f"l{place}", (), ()) for place in range(5)]
+    layers = [layer(f"l{index}", (), ()) for index in range(5)]
     data, _ = layers_of(of_layers(*layers, timeline=spans))
     if not spans:
         assert data["timeline"] is None
@@ -235,7 +235,7 @@ def test_a_timeline_is_read_back_as_it_was(rows: list[tuple[float, float, int | 
     assert unpacked_starts(found) == [round(start * 1e6) for start, _, _, _ in rows]
     assert [found["lanes"][lane] for lane in found["lane"]] == [lane for *_, lane in rows]
     assert found["layer"] == [of if of is not None and 0 <= of < 5 else None for _, _, of, _ in rows]
-    assert found["name"] == [f"s{place}" for place in range(len(rows))]
+    assert found["name"] == [f"s{index}" for index in range(len(rows))]
 
 
 def test_layers_are_read_back_as_they_were() -> None:
@@ -281,7 +281,7 @@ def test_numbers_that_nothing_measured_harm_nothing(tmp_path: Path) -> None:
     awful = (float("nan"), float("inf"), -float("inf"), 1e300, -1e300)
     layers = [
         layer(
-            f"l{place}",
+            f"l{index}",
             (tensor("in", 10**30),),
             (tensor("out", -4, 2**70),),
             samples_ms=(value, value),
@@ -289,11 +289,11 @@ def test_numbers_that_nothing_measured_harm_nothing(tmp_path: Path) -> None:
             read_bytes=-(10**20),
             depth=10**9,
         )
-        for place, value in enumerate(awful)
+        for index, value in enumerate(awful)
     ]
     spans = tuple(
-        Span(lane="CPU", name="s", start_ms=value, duration_ms=value, depth=place * 10**8)
-        for place, value in enumerate(awful)
+        Span(lane="CPU", name="s", start_ms=value, duration_ms=value, depth=index * 10**8)
+        for index, value in enumerate(awful)
     )
     one = of_layers(
         *layers,

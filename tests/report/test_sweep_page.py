@@ -62,8 +62,8 @@ def remeasured(record: SweepRecord, number: int, value: float, load: float | Non
     point = next(point for point in record.points if point.number == number)
     assert point.again is not None
     again = point.again.model_copy(update={"objectives": (value,)})
-    sittings = tuple(sitting.model_copy(update={"load": load}) for sitting in record.sittings)
-    return changed(record, number, again=again).model_copy(update={"sittings": sittings})
+    sessions = tuple(session.model_copy(update={"load": load}) for session in record.sessions)
+    return changed(record, number, again=again).model_copy(update={"sessions": sessions})
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_only_a_significant_gain_is_shown_as_a_factor(best_ms: float, own_ms: fl
 
 
 def test_both_sides_of_a_gain_are_measured_under_the_same_conditions() -> None:
-    """The best measured again is not held against what the recipe was at first, which was another sitting."""
+    """The best measured again is not held against what the recipe was at first, which was another session."""
     record = changed(made.session(), 9, again=None, objectives=(17.18,))
     best = next(point for point in record.points if point.number == 21)
     assert best.again is not None
@@ -187,7 +187,7 @@ def test_both_sides_of_a_gain_are_measured_under_the_same_conditions() -> None:
     assert f"4.00 ms, 2.00× faster than the recipe's own settings (point 9), {first}" in said(record)
 
 
-WORSE = {"standing": "worse"}
+WORSE = {"verdict": "worse"}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ WORSE = {"standing": "worse"}
         ({**WORSE, "ratio": 0.8, "ratio_low": 0.5, "ratio_high": 0.9}, "maximize", "1.25× (1.11× to 2.00×) faster"),
         ({**WORSE, "ratio": 2.0}, "minimize", "ms, 2.00× faster"),
         (WORSE, "minimize", "ms, faster"),
-        ({"standing": "inconclusive", "ratio": 1.3}, "minimize", "ms, not faster"),
+        ({"verdict": "inconclusive", "ratio": 1.3}, "minimize", "ms, not faster"),
     ],
 )
 def test_a_gain_over_a_recipe_measured_again_comes_from_process_runs(
@@ -208,7 +208,7 @@ def test_a_gain_over_a_recipe_measured_again_comes_from_process_runs(
     text = said(record.model_copy(update={"objectives": (goal,)}))
     confidence = "" if "×" in words else " at 95 % confidence"
     assert f"{words} than the recipe's own settings (point 9){confidence}; points 17 and 22 tie" in text
-    assert text.endswith("; point 9 may be as good.") == (again["standing"] == "inconclusive")
+    assert text.endswith("; point 9 may be as good.") == (again["verdict"] == "inconclusive")
 
 
 @pytest.mark.parametrize(
@@ -362,11 +362,9 @@ def test_winners_have_intervals_against_the_best_and_mark_ties() -> None:
 
 def test_inconclusive_and_worse_winners_are_distinguished() -> None:
     record = made.session()
-    again = MeasuredAgain(metrics={}, objectives=(9.0,), standing="inconclusive", ratio=1.05)
+    again = MeasuredAgain(metrics={}, objectives=(9.0,), verdict="inconclusive", ratio=1.05)
     record = changed(record, 17, again=again, tied=False)
-    record = changed(
-        record, 22, again=again.model_copy(update={"standing": "worse", "ratio": float("nan")}), tied=False
-    )
+    record = changed(record, 22, again=again.model_copy(update={"verdict": "worse", "ratio": float("nan")}), tied=False)
     winners = collect_page(record).winners
     assert winners is not None
     rows = {row.number: row for row in winners.rows}
@@ -481,7 +479,7 @@ def test_how_far_a_cosine_is_from_one_is_kept() -> None:
 
 def test_labels_of_the_ratio_axis_do_not_overlap() -> None:
     record = changed(made.session(), 17, again=MeasuredAgain(
-        metrics={}, objectives=(50.0,), standing="worse", ratio=5.6, ratio_low=4.8, ratio_high=6.6
+        metrics={}, objectives=(50.0,), verdict="worse", ratio=5.6, ratio_low=4.8, ratio_high=6.6
     ))  # fmt: skip
     winners = collect_page(record).winners
     assert winners is not None
@@ -497,7 +495,7 @@ def test_winners_show_varying_settings_and_the_number_of_others() -> None:
     winners = collect_page(record.model_copy(update={"axes": (same, *record.axes[1:])})).winners
     assert winners is not None
     assert [one.name for one in winners.rows[0].settings] == ["optimization", "execution", "arena"]
-    names = [f"s.k{place}" for place in range(11)]
+    names = [f"s.k{index}" for index in range(11)]
     axes = tuple(made.axis(name, 1, 2) for name in names)
     spots: list[made.Values] = [dict.fromkeys(names, 1), dict.fromkeys(names, 2)]
     goal = (SweepObjective(text="s.n", direction="minimize"),)
@@ -505,7 +503,7 @@ def test_winners_show_varying_settings_and_the_number_of_others() -> None:
         made.Sketch("many", axes, goal, spots, lambda _: made.Measured({"s.n": Metric(value=3)}), winners=0)
     )
     unmeasured = many.model_copy(
-        update={"points": tuple(one.model_copy(update={"sitting": None}) for one in many.points)}
+        update={"points": tuple(one.model_copy(update={"session": None}) for one in many.points)}
     )
     view = collect_page(unmeasured).winners
     assert view is not None
@@ -651,7 +649,7 @@ def test_names_create_no_element_and_no_address_on_a_page(make: Callable[[], Swe
 def test_the_spreadsheet_table_holds_first_and_second_measurements() -> None:
     text = points_csv(made.single())
     head = (
-        "point,outcome,rank,tied,on_front,speed.threads,speed.latency.min ms,speed.latency.min ms again,standing,ratio,"
+        "point,outcome,rank,tied,on_front,speed.threads,speed.latency.min ms,speed.latency.min ms again,verdict,ratio,"
         "ratio_low,ratio_high,failed_step,reason,own_s,folder,speed.latency.min ms,speed.latency.median ms,"
         "speed.latency.mean ms,speed.latency.p90 ms,speed.latency.p99 ms,speed.latency.spread,"
         "speed.throughput.median 1/s,speed.memory.peak_bytes bytes"
@@ -660,7 +658,7 @@ def test_the_spreadsheet_table_holds_first_and_second_measurements() -> None:
     assert text.split("\r\n")[1].startswith("1,passed,1,0,0,2,7.9") is True
     rows = list(csv.DictReader(io.StringIO(points_csv(made.session()), newline="")))
     best = next(row for row in rows if row["rank"] == "1")
-    assert (best["point"], best["standing"], best["speed.arena"], best["folder"]) == (
+    assert (best["point"], best["verdict"], best["speed.arena"], best["folder"]) == (
         "21",
         "best",
         "true",

@@ -79,7 +79,7 @@ def test_find_why_b_is_slower_than_a(task: Task, tmp_path: Path) -> None:
 
 def test_find_when_it_became_slower(task: Task, tmp_path: Path) -> None:
     noise = simulate("normal 1 %", 60, 3)
-    runs = courses([value * (1.1 if place >= 48 else 1.0) for place, value in enumerate(noise)])
+    runs = courses([value * (1.1 if index >= 48 else 1.0) for index, value in enumerate(noise)])
     write_runs(tmp_path / "outputs", changed(runs, 48, libraries={"onnxruntime": "onnxruntime 1.32.0"}))
     api.history("nightly", outputs=tmp_path / "outputs", page=tmp_path / "report.html")
     page = task.open(tmp_path / "report.html")

@@ -45,8 +45,8 @@ def cells(data: bytes, sheet: int = 1) -> list[list[str]]:
 
 def test_text_that_looks_like_a_formula_is_a_string() -> None:
     layers = [
-        Layer(index=place, name=name, type="=cmd|' /C calc'!A0", samples_ms=(1.0,))
-        for place, name in enumerate(FORMULAS)
+        Layer(index=index, name=name, type="=cmd|' /C calc'!A0", samples_ms=(1.0,))
+        for index, name in enumerate(FORMULAS)
     ]
     data = layers_workbook([("=evil", profile_of([[1.0]], layers))])
     for name, text in parts(data).items():

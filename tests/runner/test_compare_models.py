@@ -33,9 +33,9 @@ def write_net(path: Path, weight: np.ndarray[tuple[int, int], np.dtype[np.float3
 @pytest.fixture
 def models(in_folder: Path) -> tuple[Path, Path]:
     """Write a model, and one that differs from it by 2 % in a column of its weights."""
-    dice = np.random.default_rng(0)
-    np.save("rows.npy", dice.normal(size=(6, 64)).astype(np.float32))
-    weight = (dice.normal(size=(64, 64)) / 8).astype(np.float32)
+    rng = np.random.default_rng(0)
+    np.save("rows.npy", rng.normal(size=(6, 64)).astype(np.float32))
+    weight = (rng.normal(size=(64, 64)) / 8).astype(np.float32)
     base = write_net(Path("net.onnx"), weight)
     weight[:, 0] *= 1.02
     return base, write_net(Path("other.onnx"), weight)

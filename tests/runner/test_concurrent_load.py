@@ -130,20 +130,20 @@ def test_a_record_names_what_ran_during_its_measurement(deeds: Deeds) -> None:
         wait_until(lambda: deeds.done)
         busy = deeds.done[0][1]
         (record,) = workers.submit(deeds.task("measures: scales", name="speed"), deeds.store).result()
-        assert len(record.beside) == 1
-        assert record.beside[0].startswith(f"deed `busy` of toy (pid {busy}), for ")
+        assert len(record.concurrent) == 1
+        assert record.concurrent[0].startswith(f"deed `busy` of toy (pid {busy}), for ")
         assert not other.done()
     assert announced(deeds.store) == []
     with closing(Workers(1, trust=True)) as workers:
         (record,) = workers.submit(deeds.task("measures: scales", name="again"), deeds.store).result()
-        assert record.beside == ()
+        assert record.concurrent == ()
 
 
 @pytest.mark.thorough
 def test_a_step_that_does_not_measure_observes_no_process(deeds: Deeds, steps: tuple[RecipeStep, ...]) -> None:
     with closing(Workers(1, trust=True)) as workers, announcing(steps[:1], "other", deeds.store):
         (record,) = workers.submit(deeds.task(name="plain"), deeds.store).result()
-        assert record.beside == ()
+        assert record.concurrent == ()
 
 
 def test_no_thread_is_left_behind(store: Store, own: Path) -> None:

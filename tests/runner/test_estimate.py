@@ -94,10 +94,10 @@ def test_times_of_other_recipes_come_from_the_newest_records_of_the_store(toy: S
     records = sorted((toy.outputs / "store" / "records").glob("*/*.json"))
     gauges = [path for path in records if json.loads(path.read_bytes())["parts"]["step"] == "gauge"]
     assert len(gauges) == 9
-    for place, path in enumerate(gauges):
+    for index, path in enumerate(gauges):
         record = json.loads(path.read_bytes())
-        path.write_text(json.dumps({**record, "wall_s": float(place)}))
-        os.utime(path, (place, place))
+        path.write_text(json.dumps({**record, "wall_s": float(index)}))
+        os.utime(path, (index, index))
     found = estimate_seconds({"other": ("gauge", 2)}, "another", outputs)
     assert found is not None
     assert found.seconds == 2 * 4

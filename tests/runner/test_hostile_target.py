@@ -159,8 +159,8 @@ def of_fetch(**values: object) -> Change:
 
 def sampled(changes: Iterable[Change], count: int = 2) -> Iterator[Any]:
     """Leave the first changes of a family to every run of CI, and the others to the long attacks."""
-    for place, change in enumerate(changes):
-        yield change if place < count else pytest.param(change, marks=pytest.mark.slow)
+    for index, change in enumerate(changes):
+        yield change if index < count else pytest.param(change, marks=pytest.mark.slow)
 
 
 UP = "../" * 8

@@ -27,7 +27,7 @@ LATENCY = "speed.latency.median"
 def course(length: int = 40, step: int = 24, ratio: float = 1.1) -> list[Course]:
     """Latencies with a step."""
     noise = simulate("normal 1 %", length, 3)
-    return courses([value * (ratio if place >= step else 1.0) for place, value in enumerate(noise)])
+    return courses([value * (ratio if index >= step else 1.0) for index, value in enumerate(noise)])
 
 
 def history(root: Path, metric: str = LATENCY) -> list[MetricSeries]:
@@ -115,7 +115,7 @@ def test_a_measurement_that_several_runs_reuse_counts_once(tmp_path: Path) -> No
 
 
 def test_disturbed_and_failed_measurements_are_no_baseline(tmp_path: Path) -> None:
-    fast = courses([5.0] * 3, beside=("step half of other",))
+    fast = courses([5.0] * 3, concurrent=("step half of other",))
     broken = courses([4.0] * 2, failed=True)
     write_runs(tmp_path, [*course(20, 99), *fast, *broken])
     (series,) = history(tmp_path)

@@ -226,7 +226,7 @@ def test_a_sweep_survives_its_workers_and_nodes(cluster: Cluster, second: Node, 
     assert len(pids("base#1")) == 1
     assert len(pids("tint#1")) == 3  # cut off twice
     assert len(gauged()) == 2  # once, and the winners again
-    assert {sitting.machine for sitting in record.sittings} == {""}
+    assert {session.machine for session in record.sessions} == {""}
     assert table(record) == undisturbed(toy)
 
 
@@ -248,7 +248,7 @@ def start(toy: SweepToy, *arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.slow
 def test_a_sweep_resumes_after_its_driver_was_killed(cluster: Cluster, second: Node, toy: SweepToy) -> None:
     ray = ["--ray", cluster.address, "sweep.together=2", "steps.tint.seconds=2"]
-    with start(toy, *ray) as driver:  # whose sittings are of points 4 and 6, 1 and 3, 2 and 5
+    with start(toy, *ray) as driver:  # whose sessions are of points 4 and 6, 1 and 3, 2 and 5
         wait_until(lambda: pids("tint#1"))
         driver.kill()
     wait_until(lambda: not Path(f"/proc/{pids('tint#1')[0]}").exists())  # nothing goes on without a driver

@@ -31,7 +31,7 @@ BRIEF, NEEDS, STEPS, MEASURED = range(4)
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(list_runs, "_MANY", 1)
-    write_runs(tmp_path, courses([10.0 + place for place in range(COUNT)]))
+    write_runs(tmp_path, courses([10.0 + index for index in range(COUNT)]))
     answers(tmp_path)
     return tmp_path
 
@@ -254,11 +254,11 @@ def test_a_line_after_one_that_was_cut_off_counts(root: Path, monkeypatch: pytes
 def test_a_file_that_is_mostly_dead_is_rewritten(root: Path) -> None:
     path = root / LINES
     lines = [line for line in path.read_bytes().splitlines() if line]
-    for place in range(7):
-        shutil.rmtree(record(root, place).parent)
+    for index in range(7):
+        shutil.rmtree(record(root, index).parent)
     assert len(api.history("nightly", outputs=root).series[0].points) == COUNT - 7
     assert sorted(path.read_bytes().splitlines()) == sorted(
-        line for line in lines if any(run_id(place).encode() in line for place in range(7, COUNT))
+        line for line in lines if any(run_id(index).encode() in line for index in range(7, COUNT))
     )
 
 
@@ -277,7 +277,7 @@ def test_two_that_append_at_once_lose_nothing(root: Path) -> None:
     for each in pair:
         each.join()
     lines = [line for line in path.read_bytes().splitlines() if line]
-    assert {json.loads(line)[1] for line in lines} == {f"nightly/{run_id(place)}" for place in range(COUNT)}
+    assert {json.loads(line)[1] for line in lines} == {f"nightly/{run_id(index)}" for index in range(COUNT)}
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
@@ -300,7 +300,7 @@ def test_values_that_are_not_finite_are_no_points_of_a_history(root: Path, writt
     path = record(root, 3)
     path.write_text(path.read_text().replace('"value": 13.0', f'"value": "{written}"'))
     (series,) = api.history("nightly", [LATENCY], outputs=root).series
-    assert [point.run for point in series.points] == [run_id(place) for place in range(COUNT) if place != 3]
+    assert [point.run for point in series.points] == [run_id(index) for index in range(COUNT) if index != 3]
 
 
 def test_a_copied_folder_has_its_own_answers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -595,5 +595,5 @@ def test_two_clients_measure_on_one_host_one_at_a_time(network: Network, here: P
     records = [step.record for folder in folders for step in read_run_record(folder).steps if step.name == "speed"]
     first, second = sorted((record for record in records if record is not None), key=lambda record: record.started_at)
     assert first.ended_at <= second.started_at
-    assert not first.beside
+    assert not first.concurrent
     assert not second.shared_device

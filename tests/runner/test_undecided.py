@@ -36,7 +36,7 @@ class MadeUp(Step[Onnx, ProfileDocument]):
         runs = tuple(ProfileRun(latency_ms=(ms,) * 3) for ms in self.ms)
         profile = Profile(
             label=source.label, model_digest=str(self.ms), backend="onnxruntime", machine=MACHINE, versions={},
-            options={}, inputs=(), outputs=(), warmup_passes=0, warmup_ms=0, runs=runs, sitting="one",
+            options={}, inputs=(), outputs=(), warmup_passes=0, warmup_ms=0, runs=runs, session="one",
         )
         (out / ProfileDocument.main).write_text(profile.to_json())
         return Result("made up")

@@ -79,7 +79,7 @@ def test_steps_run_in_their_environments(tmp_path: Path) -> None:
     run = Path(run_once(wanted, outputs=outputs, trust=True).folder)
     profiles = {name: read_document(Profile, run / name / "profile.json") for name in ("now", "next")}
     assert [profiles[name].versions["onnxruntime"] for name in profiles] == ["1.90.0", "1.91.0"]
-    assert profiles["now"].sitting == profiles["next"].sitting, "they were not measured in turns"
+    assert profiles["now"].session == profiles["next"].session, "they were not measured in turns"
     assert profiles["next"].layers
     assert read_run_record(run).outcome == "failed"
     accuracy = read_document(Accuracy, run / "outputs" / "accuracy.json")

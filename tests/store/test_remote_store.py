@@ -119,14 +119,14 @@ def test_the_first_record_wins(url: str, store: Store, other: Store) -> None:
 
 
 def test_records_of_one_session_are_found_together(url: str, store: Store, other: Store) -> None:
-    sitting = [make_record(store, word) for word in "ab"]
+    session = [make_record(store, word) for word in "ab"]
     later = [make_record(other, word, began=BEGAN + timedelta(hours=1)) for word in "ab"]
-    RemoteStore(url).push(sitting[:1], store)
+    RemoteStore(url).push(session[:1], store)
     RemoteStore(url).push(later[1:], other)
-    keys = [record.key for record in sitting]
-    assert RemoteStore(url).find(keys) is None  # each from another sitting
-    RemoteStore(url).push(sitting, store)
-    assert RemoteStore(url).find(keys) == sitting
+    keys = [record.key for record in session]
+    assert RemoteStore(url).find(keys) is None  # each from another session
+    RemoteStore(url).push(session, store)
+    assert RemoteStore(url).find(keys) == session
 
 
 @pytest.mark.representatives("file-b", "memory-", "bucket-abc")

@@ -75,7 +75,7 @@ def write_hostile(folder: Path) -> Path:
 
 def write_large(folder: Path, tensors: int = 32, samples: int = 4, channels: int = 64, side: int = 40) -> Path:
     """Write a document as large as a typical user requests."""
-    sketches = [Sketch(f"layer_{place}.out", "Conv", (channels, side, side), relu=False) for place in range(tensors)]
+    sketches = [Sketch(f"layer_{index}.out", "Conv", (channels, side, side), relu=False) for index in range(tensors)]
     return write(folder, sketches, samples, model="half", reference="source")
 
 
@@ -85,11 +85,11 @@ def write(folder: Path, sketches: Any, samples: int, label: str = "", **told: An
         (folder / below).mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(7)
     two = bool(told.get("reference"))
-    made = [_captured(folder, place, one, samples, two, random) for place, one in enumerate(sketches)]
+    made = [_captured(folder, index, one, samples, two, random) for index, one in enumerate(sketches)]
     tensors = tuple(tensor for tensor, _ in made)
     record = Activations(
         **{"provider": "CPUExecutionProvider", **told},
-        samples=tuple(_sample(folder, place, label) for place in range(samples)),
+        samples=tuple(_sample(folder, index, label) for index in range(samples)),
         tensors=tensors,
         divergence=tuple(layer for _, layer in made if layer is not None),
         first_nonfinite=next((one.tensor for one in tensors if one.range.inf_count), ""),

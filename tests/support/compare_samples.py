@@ -36,7 +36,7 @@ def profile_of(runs: Sequence[Sequence[float]], layers: Sequence[Layer] = (), **
         "outputs": (),
         "warmup_passes": 1,
         "warmup_ms": 1.0,
-        "sitting": "one",
+        "session": "one",
         "runs": tuple(ProfileRun(latency_ms=tuple(samples)) for samples in runs),
         "layers": tuple(layers),
         "layer_runs": (len(layers[0].samples_ms),) if layers else (),
@@ -68,7 +68,7 @@ def layer(
 
 
 def comparison_of(*profiles: Profile, rules: Rules | None = None, **rule: Any) -> ProfileComparison:
-    measured = [Measured(place, "", profile) for place, profile in enumerate(profiles)]
+    measured = [Measured(index, "", profile) for index, profile in enumerate(profiles)]
     return compare_profiles("speed", measured, rules or Rules(**rule))
 
 

@@ -51,7 +51,7 @@ def in_turns(label: str, center_ms: float, seed: int, turn: int = 0, runs: int =
             "layers": measured_layers,
             "timeline": timeline(measured_layers),
             "layer_runs": (4, 4, 4),
-            "sitting": "one sitting",
+            "session": "one session",
             "measured_at": STARTED,
         }
     )
@@ -59,11 +59,11 @@ def in_turns(label: str, center_ms: float, seed: int, turn: int = 0, runs: int =
 
 def halved(outcome: Profile, seed: int) -> Profile:
     """Return the profile after a conversion to fp16: faster convolutions, fused layers, casts at both ends."""
-    dice = random.Random(seed)
-    kept = [_half(layer, dice) for layer in outcome.layers if layer.index != 4]
+    rng = random.Random(seed)
+    kept = [_half(layer, rng) for layer in outcome.layers if layer.index != 4]
     fused = kept[3].model_copy(update={"onnx_nodes": (*kept[3].onnx_nodes, *outcome.layers[4].onnx_nodes)})
     result = [_cast(0, kept[0]), *kept[:3], fused, *kept[4:], _cast(1, kept[-1])]
-    placed = tuple(layer.model_copy(update={"index": place}) for place, layer in enumerate(result))
+    placed = tuple(layer.model_copy(update={"index": index}) for index, layer in enumerate(result))
     return outcome.model_copy(
         update={
             "layers": placed,
@@ -74,9 +74,9 @@ def halved(outcome: Profile, seed: int) -> Profile:
     )
 
 
-def _half(layer: Layer, dice: random.Random) -> Layer:
+def _half(layer: Layer, rng: random.Random) -> Layer:
     factor = {"Conv": 0.5, "Resize": 1.6}.get(layer.type, 1.0)
-    times = tuple(round(sample * factor * (1 + dice.gauss(0, 0.01)), 6) for sample in layer.samples_ms)
+    times = tuple(round(sample * factor * (1 + rng.gauss(0, 0.01)), 6) for sample in layer.samples_ms)
     precision = "float32" if layer.type == "Resize" else "float16"
     tactic = f"sm80_{precision}_{layer.index % 3}" if layer.type == "Conv" else ""
     return layer.model_copy(update={"samples_ms": times, "precision": precision, "tactic": tactic})
@@ -144,7 +144,7 @@ def elsewhere() -> Compared:
     """Return a comparison with another machine, which is incomparable."""
     source = in_turns("source", 14.0, 1)
     machine = source.machine.model_copy(update={"cpu": "Intel Xeon 8481C", "cpu_count": 4})
-    other = in_turns("source", 10.0, 2).model_copy(update={"machine": machine, "sitting": ""})
+    other = in_turns("source", 10.0, 2).model_copy(update={"machine": machine, "session": ""})
     return compared([subject("laptop"), subject("server", 1)], {"speed": {0: source, 1: other}})
 
 
@@ -162,7 +162,7 @@ def hostile() -> Compared:
             "versions": dict.fromkeys(HOSTILE_NAMES, bad),
             "layers": strange,
             "runs": (ProfileRun(latency_ms=(1e-9, 1e9, 5.0)),),
-            "sitting": bad,
+            "session": bad,
         }
     )
     third = base.model_copy(update={"layers": (), "layer_runs": (), "runs": (ProfileRun(latency_ms=(4.0,)),)})

@@ -125,4 +125,4 @@ def fails(*command: str | Path) -> str:
 def read_arrays(folder: Path, start: str) -> list[npt.NDArray[Any]]:
     """Return the arrays `output_0.npy`, `output_1.npy`, ... that a program wrote."""
     count = len(list(folder.glob(f"{start}_*.npy")))
-    return [np.load(folder / f"{start}_{place}.npy") for place in range(count)]
+    return [np.load(folder / f"{start}_{index}.npy") for index in range(count)]

@@ -55,11 +55,11 @@ def profile_of(layers: Sequence[Layer], inputs: Sequence[str] = ("x",), outputs:
 def residual_profile(count: int) -> Profile:
     """A chain in which every fourth layer also reads what its third predecessor read; later layers take longer."""
     layers = []
-    for place in range(count):
-        reads = ["x"] if place == 0 else [f"t{place - 1}"]
-        if place % 4 == 3:
-            reads.append(f"t{place - 3}")
-        layers.append(layer(place, reads, [f"t{place}"], _TYPES[place % len(_TYPES)], 0.1 + place / count))
+    for index in range(count):
+        reads = ["x"] if index == 0 else [f"t{index - 1}"]
+        if index % 4 == 3:
+            reads.append(f"t{index - 3}")
+        layers.append(layer(index, reads, [f"t{index}"], _TYPES[index % len(_TYPES)], 0.1 + index / count))
     return profile_of(layers, outputs=[f"t{count - 1}"])
 
 

@@ -55,8 +55,8 @@ def trace(model: onnx.ModelProto) -> Traced:
     _lift_constants(model.graph)
     model.ir_version = max(model.ir_version, 8)  # initializers are no inputs
     nodes = list(_all_nodes(model.graph))
-    for place, node in enumerate(nodes):
-        node.name = f"n{place}"
+    for index, node in enumerate(nodes):
+        node.name = f"n{index}"
     return Traced(model, _values(model.graph))
 
 
@@ -70,7 +70,7 @@ def _values(graph: onnx.GraphProto) -> dict[str, Ids]:
         key = node.op_type, attributes, tuple(str(result.get(name, name)) for name in node.input)
         id_ = first.setdefault(key, node.name)
         truth[node.name] = frozenset([id_])
-        result |= {name: (id_, place) for place, name in enumerate(node.output)}
+        result |= {name: (id_, index) for index, name in enumerate(node.output)}
     return truth
 
 
@@ -117,12 +117,12 @@ def _all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 # Edits
 
 
-def unchanged(traced: Traced, dice: random.Random) -> Traced:
+def unchanged(traced: Traced, rng: random.Random) -> Traced:
     """The same network."""
     return traced
 
 
-def insert_scale(traced: Traced, dice: random.Random, at: float = 0.1) -> Traced:
+def insert_scale(traced: Traced, rng: random.Random, at: float = 0.1) -> Traced:
     """Put a multiplication behind a layer."""
     result = traced.copy()
     graph = result.model.graph
@@ -132,14 +132,14 @@ def insert_scale(traced: Traced, dice: random.Random, at: float = 0.1) -> Traced
     return _insert_behind(result, node, helper.make_node("Mul", [node.output[0], factor.name], ["scaled"], name="new"))
 
 
-def insert_twin(traced: Traced, dice: random.Random, at: float = 0.3) -> Traced:
+def insert_twin(traced: Traced, rng: random.Random, at: float = 0.3) -> Traced:
     """Put a layer behind another that looks just like it, with weights of its own."""
     result = traced.copy()
     graph = result.model.graph
     weights = {weight.name: weight for weight in graph.initializer}
     square = [node for node in graph.node if _keeps_shape(node, weights)]
     if not square:
-        return insert_scale(traced, dice, at)
+        return insert_scale(traced, rng, at)
     node = square[int(at * len(square))]
     twin = onnx.NodeProto()
     twin.CopyFrom(node)
@@ -163,7 +163,7 @@ def _keeps_shape(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) 
     return dims[0] == dims[1] * given.get("group", 1) and strides == {1} and list(given.get("pads", [0] * 4)) == same
 
 
-def remove_one(traced: Traced, dice: random.Random, at: float = 0.4) -> Traced:
+def remove_one(traced: Traced, rng: random.Random, at: float = 0.4) -> Traced:
     """Leave out a layer that keeps its input's shape."""
     result = traced.copy()
     graph = result.model.graph
@@ -176,17 +176,17 @@ def remove_one(traced: Traced, dice: random.Random, at: float = 0.4) -> Traced:
         if (node.op_type in activations or _keeps_shape(node, weights)) and node.output[0] not in outputs
     ]
     if not fit:
-        return insert_scale(traced, dice, at)
+        return insert_scale(traced, rng, at)
     node = fit[int(at * len(fit))]
     for other in graph.node:
-        for place, name in enumerate(other.input):
+        for index, name in enumerate(other.input):
             if name == node.output[0]:
-                other.input[place] = node.input[0]
+                other.input[index] = node.input[0]
     graph.node.remove(node)
     return result
 
 
-def split_convs(traced: Traced, dice: random.Random) -> Traced:
+def split_convs(traced: Traced, rng: random.Random) -> Traced:
     """Turn a tenth of the convolutions into two halves and a Concat."""
     result = traced.copy()
     graph, truth = result.model.graph, dict(result.truth)
@@ -196,7 +196,7 @@ def split_convs(traced: Traced, dice: random.Random) -> Traced:
         given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         known = all(name in weights for name in node.input[1:])
         is_plain = node.op_type == "Conv" and known and given.get("group", 1) == 1
-        if not is_plain or weights[node.input[1]].shape[0] % 2 or dice.random() > 0.1:
+        if not is_plain or weights[node.input[1]].shape[0] % 2 or rng.random() > 0.1:
             nodes.append(node)
             continue
         for half in (0, 1):
@@ -218,7 +218,7 @@ def split_convs(traced: Traced, dice: random.Random) -> Traced:
     return Traced(result.model, truth)
 
 
-def reorder(traced: Traced, dice: random.Random) -> Traced:
+def reorder(traced: Traced, rng: random.Random) -> Traced:
     """List the nodes in another order that is possible too."""
     result = traced.copy()
     graph = result.model.graph
@@ -229,7 +229,7 @@ def reorder(traced: Traced, dice: random.Random) -> Traced:
     nodes, order = list(graph.node), []
     while waiting:
         ready = [place for place, needed in waiting.items() if not needed]
-        chosen = dice.choice(ready)
+        chosen = rng.choice(ready)
         order.append(chosen)
         del waiting[chosen]
         for needed in waiting.values():
@@ -246,17 +246,17 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
             yield from _reads(inner)
 
 
-def swap_branches(traced: Traced, dice: random.Random) -> Traced:
+def swap_branches(traced: Traced, rng: random.Random) -> Traced:
     """Exchange the operands of every addition and multiplication of two computed tensors: branches swap places."""
     result = traced.copy()
     computed = {name for node in result.model.graph.node for name in node.output}
     for node in result.model.graph.node:
         if node.op_type in ("Add", "Mul", "Sum") and len(node.input) == 2 and set(node.input) <= computed:
             node.input[:] = list(node.input)[::-1]
-    return reorder(result, dice)
+    return reorder(result, rng)
 
 
-def to_half(traced: Traced, dice: random.Random) -> Traced:
+def to_half(traced: Traced, rng: random.Random) -> Traced:
     """Compute in half precision, inputs and outputs kept."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
@@ -264,7 +264,7 @@ def to_half(traced: Traced, dice: random.Random) -> Traced:
     return Traced(model, traced.truth)
 
 
-def quantize(traced: Traced, dice: random.Random, folder: Path, shapes: Shapes) -> Traced:
+def quantize(traced: Traced, rng: random.Random, folder: Path, shapes: Shapes) -> Traced:
     """Quantize to 8 bits with QuantizeLinear and DequantizeLinear, as ONNX Runtime's own quantizer does."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
@@ -279,8 +279,8 @@ def quantize(traced: Traced, dice: random.Random, folder: Path, shapes: Shapes) 
     onnx.save(traced.model, source)
     quantize_static(source, target, Reader(), quant_format=QuantFormat.QDQ, per_channel=False)
     model = onnx.load(target)
-    for place, node in enumerate(model.graph.node):
-        node.name = node.name or f"q{place}"
+    for index, node in enumerate(model.graph.node):
+        node.name = node.name or f"q{index}"
     return Traced(model, traced.truth)
 
 
@@ -337,8 +337,8 @@ def keep_names(traced: Traced) -> Traced:
 
 def _word(text: str) -> str:
     """A word of eight letters for a text."""
-    dice = random.Random(text)
-    return "".join(dice.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(8))
+    rng = random.Random(text)
+    return "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(8))
 
 
 def number_nodes(traced: Traced) -> Traced:
@@ -387,10 +387,10 @@ def number_scopes(traced: Traced) -> Traced:
 
 def scramble(traced: Traced) -> Traced:
     """Names that have nothing to do with those before, nor with those of another edit."""
-    dice = random.Random(" ".join(node.name for node in _all_nodes(traced.model.graph)))
+    rng = random.Random(" ".join(node.name for node in _all_nodes(traced.model.graph)))
 
     def word() -> str:
-        return f"{dice.getrandbits(48):x}"
+        return f"{rng.getrandbits(48):x}"
 
     return _rename(traced, lambda node: word(), lambda node, output: word(), lambda node, name: word())
 
@@ -413,9 +413,9 @@ def _rename(
         for name in node.input:
             if name in weights and name not in new:
                 new[name] = weight(node, name)
-        for place, name in enumerate(node.output):
+        for index, name in enumerate(node.output):
             if name and name not in kept:
-                new[name] = tensor(node, place)
+                new[name] = tensor(node, index)
     for each in _all_graphs(graph):
         _apply(each, new)
     return Traced(result.model, truth)
@@ -454,7 +454,7 @@ class Sample:
 
 def feeds_of(model: onnx.ModelProto, shapes: Shapes) -> dict[str, Any]:
     """Random inputs."""
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     weights = {weight.name for weight in model.graph.initializer}
     feeds: dict[str, Any] = {}
     for value in model.graph.input:
@@ -463,7 +463,7 @@ def feeds_of(model: onnx.ModelProto, shapes: Shapes) -> dict[str, Any]:
         dims = [dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim]
         shape = shapes.get(value.name, tuple(dims))
         dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        feeds[value.name] = (dice.random(shape) * (1 if dtype == np.float32 else 60)).astype(dtype)
+        feeds[value.name] = (rng.random(shape) * (1 if dtype == np.float32 else 60)).astype(dtype)
     return feeds
 
 

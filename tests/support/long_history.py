@@ -53,13 +53,13 @@ def lengthen_quickly(outputs: Outputs, recipe: str, numbers: range, measured: st
     started_at, latency = datetime.fromisoformat(tree["started_at"]), step["metrics"]["latency.median"]
     links = {path: path.relative_to(newest) for path in newest.rglob("*") if path.name != RUN_RECORD}
     stored = outputs.store.object_folder(step["artifact"]["digest"])
-    value, dice = latency["value"], random.Random(7)
+    value, rng = latency["value"], random.Random(7)
     for number in numbers:
         then = started_at - number * AN_HOUR
         tree |= {"id": _identifier(then, number), "started_at": then.isoformat(), "identity": f"{number:064x}"}
         digest = f"{number * 2654435761 % 2**32:08x}{number:056x}"
         step |= {"key": digest[::-1], "started_at": then.isoformat()}
-        step["artifact"]["digest"], latency["value"] = digest, value * dice.gauss(1.0, 0.01)
+        step["artifact"]["digest"], latency["value"] = digest, value * rng.gauss(1.0, 0.01)
         folder = newest.parent / tree["id"]
         folder.mkdir()
         for path, relative in links.items():

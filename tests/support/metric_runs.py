@@ -32,7 +32,7 @@ class Course:
     model: str = "a" * 64
     key: str = ""
     """Equal keys are one measurement."""
-    beside: Sequence[str] = ()
+    concurrent: Sequence[str] = ()
     commit: str = ""
     failed: bool = False
     gates: Sequence[str] = ()
@@ -45,14 +45,14 @@ def courses(latencies: Sequence[float], **same: Any) -> list[Course]:
 
 def changed(runs: Sequence[Course], start: int, **others: Any) -> list[Course]:
     """The runs, with other values from `start` on."""
-    return [replace(run, **others) if place >= start else run for place, run in enumerate(runs)]
+    return [replace(run, **others) if index >= start else run for index, run in enumerate(runs)]
 
 
 def write_runs(root: Path, runs: Sequence[Course], recipe: str = "nightly", first: int = 0) -> Outputs:
     """Write a run for each course, an hour each, with the steps `half` (exact) and `speed` (measured)."""
     outputs = Outputs(root)
-    for place, course in enumerate(runs, first):
-        record = _run(recipe, place, course)
+    for index, course in enumerate(runs, first):
+        record = _run(recipe, index, course)
         folder = outputs.run_folder(record)
         folder.mkdir(parents=True)
         (folder / "run.json").write_text(record.to_json())
@@ -101,7 +101,7 @@ def _run(recipe: str, place: int, course: Course) -> RunRecord:
                 "latency.median": Metric(value=course.latency_ms, unit="ms"),
                 "throughput.median": Metric(value=1e3 / course.latency_ms, unit="1/s"),
             },
-            (STARTED if course.key else started, course.beside),
+            (STARTED if course.key else started, course.concurrent),
         ),
     )
     return RunRecord(
@@ -150,6 +150,6 @@ def _step(
         started_at=measured[0],
         ended_at=measured[0],
         wall_s=1.0,
-        beside=tuple(measured[1]),
+        concurrent=tuple(measured[1]),
     )
     return RunStep(name=name, step=parts.step, outcome="done", reason="", wall_s=1.0, record=record)

@@ -45,16 +45,16 @@ def layer_name(position: int) -> tuple[str, str]:
 
 def value_range(position: int, seed: int = 0) -> TensorRange:
     """Every fourth layer has small values; what comes out of the wide ones is beyond fp16."""
-    dice = random.Random(seed + position)
+    rng = random.Random(seed + position)
     wide = position % BREAKING == 0 and position > 0
-    largest = 9.8e7 if wide else 10 ** dice.uniform(-0.5, 2.5)
+    largest = 9.8e7 if wide else 10 ** rng.uniform(-0.5, 2.5)
     return TensorRange(
         tensor=f"t{position}",
         elements=409_600,
         minimum=-largest if position % 3 else 0.0,
         maximum=largest,
         rms=largest / 4,
-        smallest_abs=largest * 10 ** dice.uniform(-9, -5),
+        smallest_abs=largest * 10 ** rng.uniform(-9, -5),
         beyond_share=0.19 if wide else 0.0,
         subnormal_share=0.02 if position % 4 == 3 else 0.0005,
         vanishing_share=0.013 if position % 12 == 7 else 0.0,
@@ -89,18 +89,18 @@ def divergences(layers: int, errors: Sequence[float], with_ranges: bool = True) 
 
 def errors_whole(layers: int, start: int = BREAKING, nonfinite: range = range(0)) -> list[float]:
     """Rounding until `start`, then far off."""
-    dice = random.Random(7)
+    rng = random.Random(7)
     return [
         math.nan
         if position in nonfinite
-        else 10 ** (dice.gauss(-3.3, 0.15) if position < start else dice.gauss(-0.25, 0.18))
+        else 10 ** (rng.gauss(-3.3, 0.15) if position < start else rng.gauss(-0.25, 0.18))
         for position in range(layers)
     ]
 
 
 def errors_found(layers: int) -> list[float]:
-    dice = random.Random(8)
-    return [10 ** dice.gauss(-3.2 + 0.4 * position / layers, 0.12) for position in range(layers)]
+    rng = random.Random(8)
+    return [10 ** rng.gauss(-3.2 + 0.4 * position / layers, 0.12) for position in range(layers)]
 
 
 def kept_node(position: int, cause: str = "overflow", without: Mapping[str, float] | None = None) -> KeptNode:
@@ -130,15 +130,15 @@ def kept_node(position: int, cause: str = "overflow", without: Mapping[str, floa
 
 def trials(kept: Sequence[int], layers: int, bound: float = 0.999) -> tuple[Trial, ...]:
     """All of it, without the suspects, bisected, shrunk, looked at once more."""
-    dice = random.Random(3)
+    rng = random.Random(3)
     tried: list[tuple[str, str, range | Sequence[int], float]] = [
         ("whole", "every node in fp16", (), 0.7712),
         ("suspects", "with 9 suspects", range(40, 49), 0.99999),
         ("op_types", "without BatchNormalization", tuple(range(40, layers, 40)), 0.99999),
         ("regions", f"nodes 1 to {layers // 2}", range(layers // 2), 0.93),
         *(
-            ("shrink", f"without node {40 + place}", range(40 + place, 49), dice.choice((0.9999, 0.83)))
-            for place in range(6)
+            ("shrink", f"without node {40 + index}", range(40 + index, 49), rng.choice((0.9999, 0.83)))
+            for index in range(6)
         ),
         ("shrink", "without the wide ones", (), math.nan),
         ("nodes", "could not be built", (1, 2, 3), -2),
@@ -237,16 +237,16 @@ def deep_accuracy(layers: int = 320) -> Accuracy:
         ),
         samples=tuple(
             SampleAgreement(
-                sample=f"receipt-{place + 1}.png",
+                sample=f"receipt-{index + 1}.png",
                 outputs={
-                    "sigmoid_0.tmp_0": {"cosine": cosine, "max_abs": 20 * (1 - cosine), "snr_db": 40.0 - place},
-                    "boxes": {"cosine": 0.99999, "max_abs": 0.01 + 0.0004 * place},
+                    "sigmoid_0.tmp_0": {"cosine": cosine, "max_abs": 20 * (1 - cosine), "snr_db": 40.0 - index},
+                    "boxes": {"cosine": 0.99999, "max_abs": 0.01 + 0.0004 * index},
                 },
-                label="total 12.40" if place % 2 else "total 7.00",
+                label="total 12.40" if index % 2 else "total 7.00",
                 scores_reference={"accuracy": 1.0},
-                scores_candidate={"accuracy": float(place != 2)},
+                scores_candidate={"accuracy": float(index != 2)},
             )
-            for place, cosine in enumerate(cosines)
+            for index, cosine in enumerate(cosines)
         ),
         worst_sample="receipt-3.png",
         metric_file="metric.py",
@@ -290,10 +290,10 @@ def search_documents(precision_search: PrecisionSearch) -> dict[str, Record]:
             update={
                 "name": node,
                 "onnx_nodes": (node,),
-                "outputs": (TensorInfo(name=f"t{place}", dtype="float16", shape=(1, 8)),),
+                "outputs": (TensorInfo(name=f"t{index}", dtype="float16", shape=(1, 8)),),
             }
         )
-        for place, (layer, node) in enumerate(zip(measured.layers, nodes, strict=True))
+        for index, (layer, node) in enumerate(zip(measured.layers, nodes, strict=True))
     )
     return {
         "search/precision.json": precision_search,
@@ -320,26 +320,26 @@ def hostile_search() -> PrecisionSearch:
     """Return a search on a hostile model: every free name is an attack."""
     plain = kept_node(40)
     named = zip(HOSTILE_NAMES, divergences(len(HOSTILE_NAMES), errors_found(len(HOSTILE_NAMES))), strict=True)
-    layers = tuple(each.model_copy(update={"node": name, "op_type": name, "tensor": f"{name}{place}"})
-                   for place, (name, each) in enumerate(named))  # fmt: skip
+    layers = tuple(each.model_copy(update={"node": name, "op_type": name, "tensor": f"{name}{index}"})
+                   for index, (name, each) in enumerate(named))  # fmt: skip
     tried = zip(HOSTILE_NAMES, trials((1,), 320), strict=False)
     return search(
         model=TAG_BREAKER,
         kept_precision=TAG_BREAKER,
         inputs={TAG_BREAKER: TAG_BREAKER},
         settings={TAG_BREAKER: TAG_BREAKER},
-        always_kept={name: HOSTILE_NAMES[(place + 1) % 5] for place, name in enumerate(HOSTILE_NAMES)},
+        always_kept={name: HOSTILE_NAMES[(index + 1) % 5] for index, name in enumerate(HOSTILE_NAMES)},
         kept_nodes=tuple(
             plain.model_copy(
                 update={
                     "node": name,
                     "op_type": name,
-                    "outputs": (f"{name}{place}",),
+                    "outputs": (f"{name}{index}",),
                     "evidence": (plain.evidence[0].model_copy(update={"sentence": name, "tensor": name}),),
                     "without": {name: 0.5},
                 }
             )
-            for place, name in enumerate(HOSTILE_NAMES)
+            for index, name in enumerate(HOSTILE_NAMES)
         ),
         tolerance={TAG_BREAKER: 1.0},
         metrics_whole={TAG_BREAKER: 0.5},

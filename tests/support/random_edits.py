@@ -110,9 +110,9 @@ def take_names_away(model: onnx.ModelProto) -> None:
 def give_strange_names(model: onnx.ModelProto) -> None:
     """Names that are patterns, templates or text of other kinds."""
     tensors = {name for node in nodes_of(model.graph) for name in node.output} - {"y"}
-    strange = {name: f"[{place}] */{{name}}:\u00e9 'q\\" for place, name in enumerate(sorted(tensors))}
-    for place, node in enumerate(nodes_of(model.graph)):
-        node.name = f"/{{index}}*/ {place}"
+    strange = {name: f"[{index}] */{{name}}:\u00e9 'q\\" for index, name in enumerate(sorted(tensors))}
+    for index, node in enumerate(nodes_of(model.graph)):
+        node.name = f"/{{index}}*/ {index}"
         for names in (node.input, node.output):
             names[:] = [strange.get(name, name) for name in names]
     for body in bodies_of(model.graph):

@@ -238,8 +238,8 @@ def latency_samples(seed: int, center_ms: float, passes: int = 200) -> tuple[flo
     """A noisy host: a tight mode, a slow second mode, a few outliers, a small drift."""
     noise = random.Random(seed)
     samples = []
-    for place in range(passes):
-        value = center_ms * (1 + noise.gauss(0, 0.012) + 0.02 * place / passes)
+    for index in range(passes):
+        value = center_ms * (1 + noise.gauss(0, 0.012) + 0.02 * index / passes)
         value *= 1.06 if noise.random() < 0.15 else 1
         value *= 1 + noise.random() if noise.random() < 0.02 else 1
         samples.append(round(value, 4))
@@ -248,13 +248,13 @@ def latency_samples(seed: int, center_ms: float, passes: int = 200) -> tuple[flo
 
 def layers(number: int, total_ms: float, seed: int, precision: str, samples: int = 10) -> tuple[Layer, ...]:
     """Layers whose medians sum up to about `total_ms`, a few of them heavy."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     types = ("Conv", "Conv", "Conv", "Mul", "Add", "Clip", "Div", "Relu", "Resize", "Concat")
-    weights = [dice.paretovariate(1.3) for _ in range(number)]
+    weights = [rng.paretovariate(1.3) for _ in range(number)]
     unit = total_ms / (sum(weights) or 1)
     return tuple(
-        layer(place, types[place % len(types)], weight * unit, dice, precision, samples)
-        for place, weight in enumerate(weights)
+        layer(index, types[index % len(types)], weight * unit, rng, precision, samples)
+        for index, weight in enumerate(weights)
     )
 
 
@@ -265,10 +265,10 @@ RATES = {"Conv": (4e6, 3.8e7), "Mul": (1e5, 9e5)}
 ELEMENT_BYTES = {"float32": 4, "float16": 2}
 
 
-def layer(place: int, op_type: str, ms: float, dice: random.Random, precision: str, samples: int) -> Layer:
+def layer(place: int, op_type: str, ms: float, rng: random.Random, precision: str, samples: int) -> Layer:
     """One layer with shapes, work, and a share of the noise. Every eleventh of a type without work moves data."""
     op_type = "Reorder" if place % 37 == 36 else op_type
-    channels, edge = dice.choice((16, 24, 56, 96)), dice.choice((160, 80, 40, 20))
+    channels, edge = rng.choice((16, 24, 56, 96)), rng.choice((160, 80, 40, 20))
     shape = (1, channels, edge, edge)
     size_bytes = channels * edge * edge * ELEMENT_BYTES.get(precision, 4)
     weights = channels * channels * 9 * ELEMENT_BYTES.get(precision, 4) if op_type == "Conv" else 0
@@ -284,10 +284,10 @@ def layer(place: int, op_type: str, ms: float, dice: random.Random, precision: s
         onnx_nodes=(f"p2o.{op_type}.{place}",)
         if place % 3
         else (f"p2o.{op_type}.{place}", f"p2o.BatchNormalization.{place}"),
-        samples_ms=tuple(round(ms * (1 + dice.gauss(0, 0.05)), 6) for _ in range(samples)),
+        samples_ms=tuple(round(ms * (1 + rng.gauss(0, 0.05)), 6) for _ in range(samples)),
         role=ROLES.get(op_type, "compute"),
         tactic=tactics[place % len(tactics)],
-        macs=int(ms * dice.uniform(*RATES[op_type])) if op_type in RATES else None,
+        macs=int(ms * rng.uniform(*RATES[op_type])) if op_type in RATES else None,
         read_bytes=size_bytes + weights,
         written_bytes=size_bytes,
         weight_bytes=weights,
@@ -298,12 +298,12 @@ def timeline(measured: Sequence[Layer], pause_ms: float = 0.004) -> tuple[Span, 
     """One pass: the inputs arrive, layer after layer runs with pauses of the runtime between, the outputs leave."""
     spans = [Span(lane="H2D", name="x", start_ms=0.0, duration_ms=0.08, kind="transfer")]
     now = 0.08
-    for place, each in enumerate(measured):
-        if place % 5 == 4:
+    for index, each in enumerate(measured):
+        if index % 5 == 4:
             spans.append(Span(lane="CPU", name="dispatch", start_ms=now, duration_ms=pause_ms, kind="overhead"))
             now += pause_ms
         took = each.samples_ms[0] if each.samples_ms else 0.0
-        spans.append(Span(lane="CPU", name=each.name, start_ms=now, duration_ms=took, layer=place))
+        spans.append(Span(lane="CPU", name=each.name, start_ms=now, duration_ms=took, layer=index))
         now += took
     spans.append(Span(lane="D2H", name="out", start_ms=now, duration_ms=0.05, kind="transfer"))
     return tuple(spans)
@@ -345,7 +345,7 @@ def profile(
     *,
     runs: int = 1,
     passes: int = 200,
-    sitting: Sitting = Sitting(),
+    session: Sitting = Sitting(),
 ) -> Profile:
     """A profile of one artifact on the fixture's machine."""
     measured = layers(layer_count, center_ms * 0.96, seed, "float16" if label == "half" else "float32")
@@ -364,7 +364,7 @@ def profile(
         outputs=(TensorInfo(name="sigmoid_0.tmp_0", dtype="float32", shape=(1, 1, 320, 320)),),
         warmup_passes=10,
         warmup_ms=center_ms * 11,
-        runs=tuple(process_run(seed + run, center_ms, passes, run * sitting.of + sitting.place) for run in range(runs)),
+        runs=tuple(process_run(seed + run, center_ms, passes, run * session.of + session.place) for run in range(runs)),
         layers=measured,
         layer_runs=(5, 5),
         layer_pass_ms=latency_samples(seed + 100, center_ms * 1.12, 10),
@@ -372,7 +372,7 @@ def profile(
         timeline_basis="pass 6 of the layer pass, the median one" if measured else "",
         roofs=ROOFS.model_copy(update={"dtype": "float16" if label == "half" else "float32"}),
         measured_at=STARTED,
-        sitting=sitting.name,
+        session=session.name,
         peak_memory_bytes=int(61.5 * MIB),
         stopped_because="runs done" if runs == 1 else f"stable: ±0.9 % after {runs} runs",
     )
@@ -551,8 +551,8 @@ def write_quickstart(folder: Path) -> Path:
     documents = {
         "lint/findings.json": FINDINGS,
         "agree/accuracy.json": accuracy(),
-        "speed/profile.json": profile("half", 18.2, 1, 337, runs=5, passes=80, sitting=Sitting(0, 2, "one")),
-        "base/profile.json": profile("source", 14.3, 2, 330, runs=5, passes=80, sitting=Sitting(1, 2, "one")),
+        "speed/profile.json": profile("half", 18.2, 1, 337, runs=5, passes=80, session=Sitting(0, 2, "one")),
+        "base/profile.json": profile("source", 14.3, 2, 330, runs=5, passes=80, session=Sitting(1, 2, "one")),
     }
     return write_run(folder, run_record(quickstart_steps(), gates), documents)
 
@@ -584,7 +584,7 @@ def write_failed(folder: Path) -> Path:
 
 def write_big(folder: Path, layer_count: int = 5000, profiles: int = 10) -> Path:
     """Many profiles of a model with many layers."""
-    names = [f"speed{place}" for place in range(profiles)]
+    names = [f"speed{index}" for index in range(profiles)]
     recipe: dict[str, JsonValue] = {
         "name": "big",
         "model": "big.onnx",
@@ -592,7 +592,7 @@ def write_big(folder: Path, layer_count: int = 5000, profiles: int = 10) -> Path
     }
     steps = [StepSketch(name, "profile", "profile", summary="median") for name in names]
     documents = {
-        f"{name}/profile.json": profile(name, 40.0 + place, place, layer_count) for place, name in enumerate(names)
+        f"{name}/profile.json": profile(name, 40.0 + index, index, layer_count) for index, name in enumerate(names)
     }
     return write_run(folder, run_record(steps, name="big", recipe=recipe, wall_s=610), documents)
 
@@ -622,30 +622,30 @@ def hostile_layers() -> tuple[Layer, ...]:
     """One layer for each hostile name, which is also its type, tensor and node."""
     return tuple(
         Layer(
-            index=place,
+            index=index,
             name=name,
             type=name,
             provider=name,
             precision=name,
             inputs=(TensorInfo(name=name, dtype=name, shape=(1,)),),
-            outputs=(TensorInfo(name=name, dtype=name, shape=(1, place)),),
+            outputs=(TensorInfo(name=name, dtype=name, shape=(1, index)),),
             onnx_nodes=(name, name),
-            samples_ms=(0.5 + place, 0.5 + place, 0.6 + place),
+            samples_ms=(0.5 + index, 0.5 + index, 0.6 + index),
             tactic=name,
-            macs=10**place,
+            macs=10**index,
             read_bytes=4,
-            written_bytes=4 * place,
+            written_bytes=4 * index,
             weight_bytes=4,
         )
-        for place, name in enumerate(HOSTILE_NAMES)
+        for index, name in enumerate(HOSTILE_NAMES)
     )
 
 
 def hostile_timeline() -> tuple[Span, ...]:
     """A lane for each hostile name, which is also what ran in it."""
     return tuple(
-        Span(lane=name, name=name, start_ms=place, duration_ms=1.5, layer=place, depth=place % 3)
-        for place, name in enumerate(HOSTILE_NAMES)
+        Span(lane=name, name=name, start_ms=index, duration_ms=1.5, layer=index, depth=index % 3)
+        for index, name in enumerate(HOSTILE_NAMES)
     )
 
 
@@ -673,7 +673,7 @@ def write_hostile(folder: Path) -> Path:
             "layers": hostile_layers(),
             "timeline": hostile_timeline(),
             "timeline_basis": bad,
-            "sitting": bad,
+            "session": bad,
             "roofs": ROOFS.model_copy(update={"how": bad}),
             "providers": HOSTILE_NAMES[:3],
             "options": {bad: bad, "list": [bad, {bad: bad}]},

@@ -51,8 +51,8 @@ def write_video(path: Path, levels: Sequence[int], size: tuple[int, int] = (64, 
 def write_test_set(folder: Path, *arrays: np.ndarray[Any, Any]) -> Path:
     """Write an ONNX test data set: `input_0.pb`, `input_1.pb`, ..., and an output that must not be read as an input."""
     folder.mkdir(parents=True)
-    for place, array in enumerate(arrays):
-        (folder / f"input_{place}.pb").write_bytes(onnx.numpy_helper.from_array(array).SerializeToString())
+    for index, array in enumerate(arrays):
+        (folder / f"input_{index}.pb").write_bytes(onnx.numpy_helper.from_array(array).SerializeToString())
     (folder / "output_0.pb").write_bytes(onnx.numpy_helper.from_array(np.zeros(7)).SerializeToString())
     return folder
 

@@ -23,13 +23,13 @@ def simulate_latency(
     patch: pytest.MonkeyPatch, cost: Cost, seed: int = 0, scenario: Scenario = SCENARIOS["calm"]
 ) -> None:
     """Replace the measurements of placements by simulated ones, in which a model's true latency is its cost."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
 
     def measure(pair: Sequence[Path], limits: RoundLimits, is_decided: Decide) -> MeasuredRounds:
         base, candidate = (cost(onnx.load(path)) for path in pair)
         rounds: list[Round] = []
         while len(rounds) < limits.rounds:
-            rounds.append(simulate_round(dice, scenario, candidate / base - 1, len(rounds)))
+            rounds.append(simulate_round(rng, scenario, candidate / base - 1, len(rounds)))
             if is_decided(rounds):
                 break
         return MeasuredRounds(tuple(rounds), "simulated")

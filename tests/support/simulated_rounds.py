@@ -61,32 +61,32 @@ SCENARIOS = {
 }
 
 
-def decide(dice: random.Random, scenario: Scenario, effect: float, floor: float = FLOOR) -> Verdict:
+def decide(rng: random.Random, scenario: Scenario, effect: float, floor: float = FLOOR) -> Verdict:
     """Return the verdict on a candidate that is truly slower by `effect`, looking after every round."""
-    return decide_slowly(dice, scenario, effect, floor)[0]
+    return decide_slowly(rng, scenario, effect, floor)[0]
 
 
-def decide_slowly(dice: random.Random, scenario: Scenario, effect: float, floor: float = FLOOR) -> tuple[Verdict, int]:
+def decide_slowly(rng: random.Random, scenario: Scenario, effect: float, floor: float = FLOOR) -> tuple[Verdict, int]:
     """Return the verdict, and the number of rounds that it took."""
     plan = RoundsPlan(on_device=False, rounds_limit=LIMIT, budget_ms=math.inf, threshold=THRESHOLD, floor=floor)
     rounds: list[Round] = []
     while True:
-        rounds.append(simulate_round(dice, scenario, effect, len(rounds)))
+        rounds.append(simulate_round(rng, scenario, effect, len(rounds)))
         paired_rounds = describe_rounds(rounds, plan, "")
         verdict = judge_by_rounds(METRIC, (0, 1), BOUNDS, paired_rounds).verdict
         if verdict != "inconclusive" or len(rounds) == LIMIT:
             return verdict, len(rounds)
 
 
-def simulate_round(dice: random.Random, scenario: Scenario, effect: float, number: int) -> Round:
+def simulate_round(rng: random.Random, scenario: Scenario, effect: float, number: int) -> Round:
     """Return round `number` of a model and a candidate that is truly slower by `effect`."""
-    processes = [_process(dice, scenario), _process(dice, scenario) + math.log1p(effect)]
+    processes = [_process(rng, scenario), _process(rng, scenario) + math.log1p(effect)]
     samples: list[list[float]] = [[], []]
-    for side, shared in _turns(dice, scenario):
+    for side, shared in _turns(rng, scenario):
         bursts = 0.5 if scenario.late_load and number >= 2 else scenario.bursts
-        log = processes[side] + shared + dice.gauss(0, scenario.pass_noise)
-        log += math.log(dice.paretovariate(1.2)) if dice.random() < bursts else 0.0
-        log += scenario.two_speeds if dice.random() < 0.5 else 0.0
+        log = processes[side] + shared + rng.gauss(0, scenario.pass_noise)
+        log += math.log(rng.paretovariate(1.2)) if rng.random() < bursts else 0.0
+        log += scenario.two_speeds if rng.random() < 0.5 else 0.0
         samples[side].append(10 * math.exp(log))
     base, candidate = (
         RoundSide(passes=1, threads=1, wall_ms=tuple(ms), cpu_ms=tuple(ms), queued_ms=(0.0,) * CYCLES) for ms in samples
@@ -94,19 +94,19 @@ def simulate_round(dice: random.Random, scenario: Scenario, effect: float, numbe
     return Round(base=base, candidate=candidate)
 
 
-def _process(dice: random.Random, scenario: Scenario) -> float:
+def _process(rng: random.Random, scenario: Scenario) -> float:
     if scenario.two_layouts:
-        return dice.choice((-scenario.process, scenario.process))
-    return dice.gauss(0, scenario.process)
+        return rng.choice((-scenario.process, scenario.process))
+    return rng.gauss(0, scenario.process)
 
 
-def _turns(dice: random.Random, scenario: Scenario) -> Iterator[tuple[int, float]]:
+def _turns(rng: random.Random, scenario: Scenario) -> Iterator[tuple[int, float]]:
     """Yield the side of each turn and the load of the machine meanwhile."""
     drift, walk, own, first = 0.0, 0.0, [0.0, 0.0], 0
     for cycle in range(CYCLES):
-        first = dice.randrange(2) if cycle % 2 == 0 else 1 - first
+        first = rng.randrange(2) if cycle % 2 == 0 else 1 - first
         for side in (first, 1 - first):
-            drift = scenario.memory * drift + dice.gauss(0, scenario.drift)
-            walk += dice.gauss(0, scenario.walk)
-            own[side] = scenario.memory * own[side] + dice.gauss(0, scenario.own_drift)
+            drift = scenario.memory * drift + rng.gauss(0, scenario.drift)
+            walk += rng.gauss(0, scenario.walk)
+            own[side] = scenario.memory * own[side] + rng.gauss(0, scenario.own_drift)
             yield side, drift + walk + own[side]

@@ -26,7 +26,7 @@ def operate(model: onnx.ModelProto, *operations: Operation) -> tuple[onnx.ModelP
         source, target = Path(folder) / "source.onnx", Path(folder) / "target.onnx"
         onnx.save(model, source)
         edited = EditedModel(model=load_model(source), path=source)
-        entries = [Entry(f"operations[{place}]", operation) for place, operation in enumerate(operations)]
+        entries = [Entry(f"operations[{index}]", operation) for index, operation in enumerate(operations)]
         change = edit_file(edited, entries, target)
         onnx.checker.check_model(target, full_check=True)
         return onnx.load(target), list(change.notes)

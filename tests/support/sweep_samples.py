@@ -79,18 +79,18 @@ def grid(*axes: SweepAxis) -> list[Values]:
     return [dict(zip(names, values, strict=True)) for values in itertools.product(*(each.values for each in axes))]
 
 
-def latency(center_ms: float, dice: random.Random, step: str = "speed", batch: int = 1) -> dict[str, Metric]:
+def latency(center_ms: float, rng: random.Random, step: str = "speed", batch: int = 1) -> dict[str, Metric]:
     """Return the metrics of a profile under the runner's names."""
-    low = center_ms * (1 + 0.008 * abs(dice.gauss(0, 1)))
+    low = center_ms * (1 + 0.008 * abs(rng.gauss(0, 1)))
     result = {
         "latency.min": ms(low * 0.985),
         "latency.median": ms(low * 1.02),
         "latency.mean": ms(low * 1.031),
         "latency.p90": ms(low * 1.08),
         "latency.p99": ms(low * 1.31),
-        "latency.spread": Metric(value=round(0.01 + 0.02 * dice.random(), 5)),
+        "latency.spread": Metric(value=round(0.01 + 0.02 * rng.random(), 5)),
         "throughput.median": Metric(value=round(batch * 1000 / (low * 1.02), 3), unit="1/s"),
-        "memory.peak_bytes": Metric(value=round((180 + 8 * batch + 20 * dice.random()) * MIB), unit="bytes"),
+        "memory.peak_bytes": Metric(value=round((180 + 8 * batch + 20 * rng.random()) * MIB), unit="bytes"),
     }
     return {f"{step}.{name}": metric for name, metric in result.items()}
 
@@ -122,7 +122,7 @@ def record(sketch: Sketch) -> SweepRecord:
         objectives=sketch.objectives,
         constraints=sketch.constraints,
         points=tuple(points),
-        sittings=tuple(_sittings(points, again if len(again) > 1 else [], sketch)),
+        sessions=tuple(_sittings(points, again if len(again) > 1 else [], sketch)),
         best=first,
         stopped_because=sketch.stopped_because or all_tried(len(points)),
         excluded_count=sketch.excluded_count,
@@ -156,7 +156,7 @@ def _point(sketch: Sketch, number: int, values: Values) -> SweepPoint:
         objectives=tuple(objective.value if objective else None for objective in objectives),
         constraints=measured.constraints,
         steps=tuple(_step(name, kind, number, measured) for name, kind in sketch.steps),
-        sitting=(number - 1) // 8 + 1 if has_all else None,
+        session=(number - 1) // 8 + 1 if has_all else None,
         wall_s=round(3.1 + number % 5, 2),
         folder=f"points/{number:04}",
     )
@@ -185,7 +185,7 @@ def _ranked(points: Sequence[SweepPoint], goals: Sequence[Goal]) -> list[SweepPo
             passed=point.outcome == "passed",
             objectives=point.objectives,
             again=point.again.objectives if point.again else None,
-            verdict=point.again.standing if point.again else None,
+            verdict=point.again.verdict if point.again else None,
         )
         for point in points
     ]
@@ -202,12 +202,12 @@ def _ranked(points: Sequence[SweepPoint], goals: Sequence[Goal]) -> list[SweepPo
 
 def _again(points: Sequence[SweepPoint], numbers: Sequence[int], sketch: Sketch) -> list[SweepPoint]:
     """Measured again with a little noise: within 3 % of the best is a tie."""
-    dice = random.Random(7)
+    rng = random.Random(7)
     names = [objective.text for objective in sketch.objectives]
     result = {}
     for point in points:
         if point.number in numbers:
-            shake = 1 + 0.004 * dice.gauss(0, 1)
+            shake = 1 + 0.004 * rng.gauss(0, 1)
             result[point.number] = {
                 name: metric.model_copy(update={"value": round(metric.value * shake, 5)})
                 if metric.unit in ("ms", "1/s", "s")
@@ -234,7 +234,7 @@ def _measured_again(
     return MeasuredAgain(
         metrics=metrics,
         objectives=tuple(metrics[name].value for name in names),
-        standing="best" if number == best else "tie" if tie else "worse",
+        verdict="best" if number == best else "tie" if tie else "worse",
         ratio=ratio,
         ratio_low=None if number == best else ratio * (1 - width),
         ratio_high=None if number == best else ratio * (1 + width),
@@ -243,23 +243,23 @@ def _measured_again(
 
 def _sittings(points: Sequence[SweepPoint], again: Sequence[int], sketch: Sketch) -> list[MeasurementSession]:
     rows: list[tuple[tuple[int, ...], bool]] = []
-    for number in sorted({point.sitting for point in points if point.sitting}):
-        rows.append((tuple(point.number for point in points if point.sitting == number), False))
+    for number in sorted({point.session for point in points if point.session}):
+        rows.append((tuple(point.number for point in points if point.session == number), False))
     if again:
         rows.append((tuple(again), True))
     return [
         MeasurementSession(
-            number=place,
+            number=index,
             points=numbers,
             steps=sketch.measured_steps,
             device=sketch.device,
             again=is_again,
-            reused=place == 1 and len(rows) > 3,
-            started_at=STARTED + timedelta(seconds=70 * place),
-            ended_at=STARTED + timedelta(seconds=70 * place + 8 * len(numbers)),
-            beside=("sanitize of point 12 in worker 2",) if place == 2 else (),
+            reused=index == 1 and len(rows) > 3,
+            started_at=STARTED + timedelta(seconds=70 * index),
+            ended_at=STARTED + timedelta(seconds=70 * index + 8 * len(numbers)),
+            concurrent=("sanitize of point 12 in worker 2",) if index == 2 else (),
         )
-        for place, (numbers, is_again) in enumerate(rows, 1)
+        for index, (numbers, is_again) in enumerate(rows, 1)
     ]
 
 
@@ -276,7 +276,7 @@ def session() -> SweepRecord:
         axis("speed.execution", "sequential", "parallel"),
         axis("speed.arena", True, False),
     )
-    dice = random.Random(3)
+    rng = random.Random(3)
 
     def measure(values: Values) -> Measured:
         center = 18.6 * {"basic": 1.0, "extended": 0.78, "all": 0.765}[str(values["speed.optimization"])]
@@ -290,7 +290,7 @@ def session() -> SweepRecord:
             "speed.arena": False,
         }:
             return Measured({}, "failed", "speed: no answer within 10 min; its processes were ended.", "speed")
-        return Measured(latency(center, dice))
+        return Measured(latency(center, rng))
 
     return record(
         Sketch(
@@ -321,7 +321,7 @@ def builds() -> SweepRecord:
         axis("engine.tiling", "none", "fast", "full"),
         axis("engine.workspace", "64 MiB", "1 GiB"),
     )
-    dice = random.Random(5)
+    rng = random.Random(5)
 
     def measure(values: Values) -> Measured:
         level = int(str(values["engine.optimization_level"]))
@@ -332,8 +332,8 @@ def builds() -> SweepRecord:
                 f"engine: the builder needs {need} MiB of workspace and may use 64 MiB. Give it more by `workspace`."
             )
             return Measured({}, "failed", reason, "engine")
-        build_s = 2.0 * 1.6**level * (1 + 0.5 * full) * (1 + 0.02 * dice.random())
-        size = 14.0 * MIB * (1 - 0.03 * level) * (1 + 0.02 * full + 0.01 * dice.random())
+        build_s = 2.0 * 1.6**level * (1 + 0.5 * full) * (1 + 0.02 * rng.random())
+        size = 14.0 * MIB * (1 - 0.03 * level) * (1 + 0.02 * full + 0.01 * rng.random())
         cosine = 0.99991 - 0.0004 * level * (full == 2)
         agrees = GateResult(gate=AGREES, passed=cosine >= 0.999, left=cosine, right=0.999)
         metrics = {
@@ -341,7 +341,7 @@ def builds() -> SweepRecord:
             "engine.engine_bytes": Metric(value=round(size), unit="bytes"),
             "engine.layers": Metric(value=120 - 6 * level),
             "agree.cosine": Metric(value=cosine),
-            **latency(3.6 * 0.94**level * (1 - 0.02 * full), dice),
+            **latency(3.6 * 0.94**level * (1 - 0.02 * full), rng),
         }
         if not agrees.passed:
             return Measured(metrics, "refused", f"{AGREES}: {cosine:.5f}", constraints=(agrees,))
@@ -376,7 +376,7 @@ def batches() -> SweepRecord:
     """Batch sizes until throughput is saturated, for two numbers of threads."""
     shapes: list[JsonValue] = [[size, 3, 320, 320] for size in (1, 2, 4, 8, 16, 32)]
     axes = (axis("speed.threads", 1, 2), axis("inputs.x.shape", *shapes))
-    dice = random.Random(9)
+    rng = random.Random(9)
     points = [each for each in grid(*axes) if each != {"speed.threads": 1, "inputs.x.shape": shapes[-1]}]
 
     def measure(values: Values) -> Measured:
@@ -384,7 +384,7 @@ def batches() -> SweepRecord:
         assert isinstance(shape, list)
         batch, threads = int(str(shape[0])), int(str(values["speed.threads"]))
         center = 13.0 / (1 + 0.62 * (threads - 1)) * batch * (0.52 + 0.48 / min(batch, 8))
-        return Measured(latency(center, dice, batch=batch))
+        return Measured(latency(center, rng, batch=batch))
 
     return record(
         Sketch(
@@ -411,17 +411,17 @@ def variants(count: int = 30) -> SweepRecord:
         axis("speed.threads", 1, 2),
         axis("half.keep", *range(0, 40, 4)),
     )
-    dice = random.Random(2)
-    points = [{each.name: dice.choice(each.values) for each in axes} for _ in range(count)]
+    rng = random.Random(2)
+    points = [{each.name: rng.choice(each.values) for each in axes} for _ in range(count)]
 
     def measure(values: Values) -> Measured:
         kind = ("source", "half", "int8").index(str(values["variant"]))
         keep = int(str(values["half.keep"]))
         center = (14.0, 16.1, 9.2)[kind] / (0.7 + 0.3 * int(str(values["speed.threads"]))) * (1 + keep / 300)
         size = (4.7, 2.4, 1.3)[kind] * MIB * (1 + keep / 60)
-        error = (1e-9, 2e-6, 4e-4)[kind] * (1 - keep / 50) * (1 + 0.1 * dice.random())
+        error = (1e-9, 2e-6, 4e-4)[kind] * (1 - keep / 50) * (1 + 0.1 * rng.random())
         metrics = {
-            **latency(center, dice),
+            **latency(center, rng),
             "agree.cosine": Metric(value=1 - error),
             "half.initializer_bytes": Metric(value=round(size), unit="bytes"),
         }
@@ -451,23 +451,23 @@ def large(count: int = 1000, metrics: int = 60) -> SweepRecord:
         axis("speed.optimization", "basic", "extended", "all"),
         axis("speed.execution", "sequential", "parallel"),
         axis("speed.spin", True, False),
-        axis("speed.passes", *sorted({round(10 * 1000 ** (place / count)) for place in range(count)}), log=True),
-        axis("speed.arena_mib", *(round(1 + place * 0.37, 2) for place in range(count))),
+        axis("speed.passes", *sorted({round(10 * 1000 ** (index / count)) for index in range(count)}), log=True),
+        axis("speed.arena_mib", *(round(1 + index * 0.37, 2) for index in range(count))),
     )
-    dice = random.Random(1)
-    points = [{each.name: dice.choice(each.values) for each in axes} for _ in range(count)]
+    rng = random.Random(1)
+    points = [{each.name: rng.choice(each.values) for each in axes} for _ in range(count)]
 
     def measure(values: Values) -> Measured:
         center = (
             20 / float(str(values["speed.threads"])) ** 0.7 * (1.2 if values["speed.execution"] == "parallel" else 1)
         )
         center *= 1 + 0.2 * math.sin(float(str(values["speed.arena_mib"])) / 50)
-        result = latency(center, dice)
+        result = latency(center, rng)
         more = {
-            f"speed.counter_{place}": Metric(value=dice.random() * 10**place) for place in range(metrics - len(result))
+            f"speed.counter_{index}": Metric(value=rng.random() * 10**index) for index in range(metrics - len(result))
         }
-        if dice.random() < 0.03:
-            return Measured({}, "failed", f"speed: process {dice.randrange(1000, 9999)} was ended by SIGKILL.", "speed")
+        if rng.random() < 0.03:
+            return Measured({}, "failed", f"speed: process {rng.randrange(1000, 9999)} was ended by SIGKILL.", "speed")
         return Measured(result | more)
 
     return record(
@@ -488,9 +488,9 @@ def large(count: int = 1000, metrics: int = 60) -> SweepRecord:
 def single() -> SweepRecord:
     """One point."""
     axes = (axis("speed.threads", 2),)
-    dice = random.Random(1)
+    rng = random.Random(1)
     objectives = (SweepObjective(text="speed.latency.min", direction="minimize", unit="ms"),)
-    return record(Sketch("single", axes, objectives, grid(*axes), lambda values: Measured(latency(8.0, dice))))
+    return record(Sketch("single", axes, objectives, grid(*axes), lambda values: Measured(latency(8.0, rng))))
 
 
 def none_tried() -> SweepRecord:
@@ -517,14 +517,14 @@ def failed_only() -> SweepRecord:
 def no_objective() -> SweepRecord:
     """Return a sweep without objectives, which only runs all points."""
     axes = (axis("speed.threads", 1, 2), axis("speed.optimization", "basic", "all"))
-    dice = random.Random(4)
+    rng = random.Random(4)
     return record(
         Sketch(
             "look",
             axes,
             (),
             grid(*axes),
-            lambda values: Measured(latency(9.0 / int(str(values["speed.threads"])), dice)),
+            lambda values: Measured(latency(9.0 / int(str(values["speed.threads"])), rng)),
         )
     )
 
@@ -533,18 +533,18 @@ def hostile() -> SweepRecord:
     """Every name that can be chosen is chosen badly."""
     names = HOSTILE_NAMES
     axes = tuple(SweepAxis(name=name, keys=(f"steps.{name}",), values=(name, name * 2)) for name in names[:4])
-    dice = random.Random(4)
+    rng = random.Random(4)
 
     def measure(values: Values) -> Measured:
-        bad = dice.choice(names)
+        bad = rng.choice(names)
         gate = GateResult(gate=bad, passed=False, left=math.inf, right=math.nan)
         metrics = {
-            name: Metric(value=math.nan if place == 3 else dice.random(), unit=name[:20])
-            for place, name in enumerate(names)
+            name: Metric(value=math.nan if index == 3 else rng.random(), unit=name[:20])
+            for index, name in enumerate(names)
         }
-        if dice.random() < 0.4:
+        if rng.random() < 0.4:
             return Measured(metrics, "failed", bad * 2, bad, constraints=(gate,))
-        return Measured(metrics | {names[0]: Metric(value=1 + dice.random(), unit="ms")}, constraints=(gate,))
+        return Measured(metrics | {names[0]: Metric(value=1 + rng.random(), unit="ms")}, constraints=(gate,))
 
     result = record(
         Sketch(

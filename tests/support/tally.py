@@ -32,8 +32,8 @@ def format_tallies(properties: Iterable[tuple[str, object]]) -> Iterator[str]:
     for name, value in properties:
         if name == PROPERTY and isinstance(value, Mapping):
             counts = rows.setdefault(str(value["attack"]), [0, 0, 0])
-            for place, key in enumerate(("survived", "refused", "lost")):
-                counts[place] += value[key]
+            for index, key in enumerate(("survived", "refused", "lost")):
+                counts[index] += value[key]
     if rows:
         width = max(len(attack) for attack in rows)
         yield f"{'attack':{width}}  {'tried':>7}  {'survived':>8}  {'refused':>7}  {'lost':>4}"

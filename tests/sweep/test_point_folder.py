@@ -56,8 +56,8 @@ def points(tmp_path: Path) -> Points:
     root = tmp_path / "outputs"
     runs = []
     for number, center_ms in enumerate((10.0, 14.0), 1):
-        sitting = Sitting(place=number - 1, of=2, name="together")
-        measured = profile("speed", center_ms, number * 20, 12, runs=7, passes=20, sitting=sitting)
+        session = Sitting(place=number - 1, of=2, name="together")
+        measured = profile("speed", center_ms, number * 20, 12, runs=7, passes=20, session=session)
         measured = measured.model_copy(update={"model_digest": f"blake3:{number:064x}"})
         metrics = {"latency.min": Metric(value=measured.latency.min_ms, unit="ms")}
         sketch = StepSketch("speed", "profile", kind="profile", log=f"measured {number}", metrics=metrics)

@@ -116,7 +116,7 @@ def test_base_and_variant_in_one_session_are_each_measured_once(toy: SweepToy) -
     assert [len(names.split("+")) for names in measured(toy)[:2]] == [4, 4]
     reasons = [point.steps[2].reason for point in record.points]
     assert sorted(reasons) == ["measured in turns"] * 2 + ["shared"] * 4
-    # one of a sitting's steps says how many there were beside it
+    # one of a session's steps says how many there were beside it
     assert toy.point_run(record, 1).steps[-1].detail in ("with 3 others", "with 4 others")
 
 

@@ -19,11 +19,11 @@ STATES = {
     "nothing there": (None, RECIPE, ()),
     "all there": (RECIPE, RECIPE, ()),
     "transforms there": (RECIPE + "  together: 3\n", RECIPE, ()),
-    "half of the sittings there": (RECIPE.replace("[red, green]", "[red]"), RECIPE + "  together: 3\n", ()),
+    "half of the sessions there": (RECIPE.replace("[red, green]", "[red]"), RECIPE + "  together: 3\n", ()),
     "winners not measured again": (RECIPE + "  winners: 0\n", RECIPE, ()),
     "forced measurement": (RECIPE, RECIPE, ("speed",)),
     "two devices": (TWO_DEVICES + "  together: 3\n", TWO_DEVICES + "  together: 3\n", ()),
-    "two devices, other sittings": (TWO_DEVICES + "  together: 3\n", TWO_DEVICES, ()),
+    "two devices, other sessions": (TWO_DEVICES + "  together: 3\n", TWO_DEVICES, ()),
     "some refused": (RECIPE, RECIPE.replace("[1, 2, 4]", "[1, 2, 4, 8]") + "  subject_to: [speed.ms <= 10]\n", ()),
 }
 
@@ -43,7 +43,7 @@ def work(lines: list[str]) -> Counter[str]:
     return Counter(name.split("#")[0] for line in lines for name in line.split()[1].split("+"))
 
 
-REPEATED = ("winners not measured again", "two devices, other sittings")
+REPEATED = ("winners not measured again", "two devices, other sessions")
 """States whose parts occur in the other states."""
 
 
@@ -60,8 +60,8 @@ def test_a_plan_matches_the_following_run(toy: SweepToy, state: str) -> None:
     plan = toy.plan(*forced)
     assert len(toy.log) == worked
     finished = toy.force(*forced)
-    new = [sitting for sitting in toy.record(finished).sittings if not sitting.reused and not finished.nothing_to_do]
-    last = [sitting for sitting in new if sitting.again]
+    new = [session for session in toy.record(finished).sessions if not session.reused and not finished.nothing_to_do]
+    last = [session for session in new if session.again]
     done = work(toy.log[worked : len(toy.log) - len(last)])
     todo = {step.name: step.distinct - step.stored for step in plan.steps}
     assert +Counter(todo) == done

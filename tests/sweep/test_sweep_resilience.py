@@ -153,7 +153,7 @@ def _overlapping(spans: Sequence[tuple[object, object]]) -> list[tuple[object, o
 def test_records_hold_the_time_of_a_session(toy: SweepToy) -> None:
     record, _ = toy.run()
     by_key: dict[str, StepRecord] = {one.key: one for one in toy.stored()}
-    first = record.sittings[0]
+    first = record.sessions[0]
     measured = [by_key[point.steps[-1].key] for point in record.points]
     assert {(one.started_at, one.ended_at) for one in measured} == {(first.started_at, first.ended_at)}
     assert first.device == "scales"
@@ -162,11 +162,11 @@ def test_records_hold_the_time_of_a_session(toy: SweepToy) -> None:
 @pytest.mark.thorough
 def test_a_session_on_another_machine_names_it(toy: SweepToy, monkeypatch: pytest.MonkeyPatch) -> None:
     record, _ = toy.run()
-    assert {sitting.machine for sitting in record.sittings} == {""}
+    assert {session.machine for session in record.sessions} == {""}
     toy.outputs.rename(toy.folder / "aside")
     monkeypatch.setattr("ndld_flow.sweep.try_points.fingerprint_machine", lambda: "the driver's")
     record, _ = toy.run()
-    assert {sitting.machine for sitting in record.sittings} == {fingerprint_machine()}
+    assert {session.machine for session in record.sessions} == {fingerprint_machine()}
     assert fingerprint_machine() in collect_sessions(record)[0].device
 
 

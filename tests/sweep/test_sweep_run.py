@@ -39,7 +39,7 @@ def test_points_are_interleaved_and_the_best_measured_again(toy: SweepToy) -> No
     record, _ = toy.run()
     gauges = [line.split()[1] for line in toy.log if line.startswith("gauge")]
     assert gauges == ["+".join(f"speed#{number}" for number in range(1, 7)), "speed#2+speed#3+speed#6"]
-    first, again = record.sittings
+    first, again = record.sessions
     assert first.points == (1, 2, 3, 4, 5, 6)
     assert not first.again
     assert again.again
@@ -48,7 +48,7 @@ def test_points_are_interleaved_and_the_best_measured_again(toy: SweepToy) -> No
     best, equal, slower = (record.points[number - 1] for number in (3, 6, 2))
     assert best.rank == 1
     assert best.again is not None
-    assert best.again.standing == "best"
+    assert best.again.verdict == "best"
     assert (equal.rank, equal.tied) == (2, True)
     assert (slower.rank, slower.tied) == (3, False)
 
@@ -85,7 +85,7 @@ def test_wrong_settings_of_short_measurements_are_refused(toy: SweepToy, short: 
 
 def test_points_are_tried_as_listed_without_mixing(toy: SweepToy) -> None:
     record, _ = toy.run("sweep.together=2", "+sweep.mixed=false")
-    assert [sitting.points for sitting in record.sittings[:3]] == [(1, 2), (3, 4), (5, 6)]
+    assert [session.points for session in record.sessions[:3]] == [(1, 2), (3, 4), (5, 6)]
 
 
 def test_a_violated_constraint_ends_a_point_before_its_next_step(toy: SweepToy) -> None:
@@ -128,17 +128,17 @@ def test_a_wider_sweep_runs_only_new_steps(toy: SweepToy) -> None:
     record, _ = toy.run("sweep.together=3")
     new = toy.log[worked:]
     assert [line.split()[:2] for line in new if line.startswith("dye")] == [["dye", "tint#7"]]
-    assert sorted(number for sitting in record.sittings[:3] for number in sitting.points) == list(range(1, 10))
+    assert sorted(number for session in record.sessions[:3] for number in session.points) == list(range(1, 10))
 
 
 @pytest.mark.thorough
 def test_sessions_mix_points_of_the_grid(toy: SweepToy) -> None:
     record, _ = toy.run("sweep.together=3")
     again, _ = toy.run("sweep.together=3", "sweep.winners=2")
-    first, second = record.sittings[:2]
+    first, second = record.sessions[:2]
     assert first.points not in ((1, 2, 3), (4, 5, 6))  # else colour and time could not be told apart
     assert sorted((*first.points, *second.points)) == [1, 2, 3, 4, 5, 6]
-    assert [sitting.reused for sitting in again.sittings[:2]] == [True, True]
+    assert [session.reused for session in again.sessions[:2]] == [True, True]
     assert [point.number for point in record.points] == [1, 2, 3, 4, 5, 6]
 
 
@@ -172,7 +172,7 @@ def test_a_failed_constraint_skips_the_measurement(toy: SweepToy) -> None:
     toy.write(text + "  subject_to: ['tint.weight <= 2']\n")
     record, _ = toy.run()
     assert [point.outcome for point in record.points] == ["passed"] * 3 + ["refused"] * 3
-    assert record.points[3].sitting is None
+    assert record.points[3].session is None
     assert "tint.weight <= 2" in record.points[3].reason
     assert record.points[3].steps[-1].outcome == "skipped"
     assert "speed#4" not in " ".join(toy.log)

@@ -19,7 +19,7 @@ from tests.support.run_fixtures import MACHINE, STARTED
 STEADY = (10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 9.98)
 
 
-def profile_of(runs: tuple[float, ...], sitting: str = "together") -> Profile:
+def profile_of(runs: tuple[float, ...], session: str = "together") -> Profile:
     return Profile(
         label="speed",
         model_digest="",
@@ -34,7 +34,7 @@ def profile_of(runs: tuple[float, ...], sitting: str = "together") -> Profile:
         warmup_passes=1,
         warmup_ms=1.0,
         runs=tuple(ProfileRun(latency_ms=(run, run * 1.5), load_ms=run * 10) for run in runs),
-        sitting=sitting,
+        session=session,
     )
 
 
@@ -42,8 +42,8 @@ def finalist_of(step: str = "speed", **more: float) -> WinnerValues:
     return WinnerValues({f"{step}.{name}": Metric(value=value) for name, value in more.items()})
 
 
-def measured(*runs: float, scale: float = 1.0, sitting: str = "together") -> WinnerValues:
-    profile = profile_of(tuple(run * scale for run in runs), sitting)
+def measured(*runs: float, scale: float = 1.0, session: str = "together") -> WinnerValues:
+    profile = profile_of(tuple(run * scale for run in runs), session)
     summary = profile.latency
     metrics = {
         "speed.latency.min": Metric(value=summary.min_ms, unit="ms"),
@@ -82,9 +82,9 @@ def test_an_interval_wholly_outside_the_threshold_is_worse() -> None:
 
 
 def test_interleaved_runs_are_compared_in_pairs() -> None:
-    drifting = tuple(10.0 * 1.3**place for place in range(7))
+    drifting = tuple(10.0 * 1.3**index for index in range(7))
     assert stand(measured(*drifting), measured(*drifting, scale=1.1)).verdict == "worse"
-    apart = measured(*drifting, scale=1.1, sitting="another day")
+    apart = measured(*drifting, scale=1.1, session="another day")
     assert stand(measured(*drifting), apart).verdict == "inconclusive"
 
 
@@ -143,7 +143,7 @@ def test_concurrent_streams_count_in_the_throughput(name: str) -> None:
 
 def test_expressions_over_metrics_are_evaluated_for_each_run() -> None:
     def relative(own: float) -> WinnerValues:
-        drifting = tuple(10.0 * 1.3**place for place in range(7))
+        drifting = tuple(10.0 * 1.3**index for index in range(7))
         speed, base = measured(*drifting, scale=own), measured(*drifting)
         of_base = {name.replace("speed", "base"): metric for name, metric in base.metrics.items()}
         return WinnerValues({**speed.metrics, **of_base}, {**speed.profiles, "base": base.profiles["speed"]})
@@ -190,7 +190,7 @@ RUNS = st.lists(st.floats(0.01, 1e3), min_size=1, max_size=9)
 
 @given(RUNS, RUNS, st.sampled_from(["a", "b"]))
 def test_every_ratio_is_within_its_interval(ours: list[float], theirs: list[float], s: str) -> None:
-    found = stand(measured(*theirs, sitting="a"), measured(*ours, sitting=s))
+    found = stand(measured(*theirs, session="a"), measured(*ours, session=s))
     assert found.ratio is not None
     if found.low is None or found.high is None:
         assert min(len(ours), len(theirs)) == 1, "single runs have no interval"

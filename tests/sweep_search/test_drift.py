@@ -12,11 +12,11 @@ def contenders(values: list[float | None]) -> list[Contender]:
 
 
 def test_the_best_of_a_slow_session_is_found() -> None:
-    # The second sitting was twice as slow; point 4 is the best by far.
+    # The second session was twice as slow; point 4 is the best by far.
     points = contenders([10.0, 12.0, 14.0, 12.0, 24.0, 28.0])
-    sitting = {1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 2}
+    session = {1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 2}
     assert choose_winners(points, GOALS, 1)[0] == 1
-    assert choose_winners(remove_session_drift(points, sitting), GOALS, 1) == [4]
+    assert choose_winners(remove_session_drift(points, session), GOALS, 1) == [4]
 
 
 def test_points_without_a_value_stay_as_they_are() -> None:

@@ -89,8 +89,8 @@ def test_a_value_that_no_point_reached_is_not_reported() -> None:
 
 
 def test_unpaired_points_are_pooled() -> None:
-    points = [Observed({"x": 1, "y": place}, place + 10.0 * (place % 2)) for place in range(1, 6)]
-    points += [Observed({"x": 2, "y": place + 100}, float(place)) for place in range(1, 4)]
+    points = [Observed({"x": 1, "y": index}, index + 10.0 * (index % 2)) for index in range(1, 6)]
+    points += [Observed({"x": 2, "y": index + 100}, float(index)) for index in range(1, 4)]
     effect = next(each for each in main_effects({"x": (1, 2), "y": (1, 2)}, points) if each.axis == "x")
     assert not effect.paired
     assert effect.levels[0].observed == (2, 4, 11, 13, 15)
@@ -107,7 +107,7 @@ def test_many_numbers_are_reported_in_groups_of_neighbours() -> None:
 
 def test_equal_numbers_stay_in_one_group() -> None:
     values = (*range(8), 99)
-    points = [Observed({"x": 99, "y": place}, 1.0) for place in range(50)]
+    points = [Observed({"x": 99, "y": index}, 1.0) for index in range(50)]
     points += [Observed({"x": value, "y": 0}, 2.0) for value in range(8)]
     effect = next(each for each in main_effects({"x": values, "y": (0,)}, points) if each.axis == "x")
     assert effect.levels[-1].values == (99,)
@@ -116,7 +116,7 @@ def test_equal_numbers_stay_in_one_group() -> None:
 
 def test_true_is_not_one_and_a_list_is_a_value() -> None:
     axes: dict[str, tuple[JsonValue, ...]] = {"x": (True, 1, [1, 2])}
-    (effect,) = main_effects(axes, [Observed({"x": value}, float(place)) for place, value in enumerate(axes["x"])])
+    (effect,) = main_effects(axes, [Observed({"x": value}, float(index)) for index, value in enumerate(axes["x"])])
     assert [level.values for level in effect.levels] == [(True,), (1,), ([1, 2],)]
 
 

@@ -242,16 +242,16 @@ def describe_model(inputs: Sequence[DescribedInput], outputs: Sequence[TensorSpe
         "namespace {",
         "",
     ]
-    for place, described in enumerate(inputs):
-        body = [*_tensor(described.spec, "info.tensor"), *_input(described, files.samples[place])]
-        lines += _function(f"InputInfo Input{place}()", "InputInfo info;", body)
-    for place, spec in enumerate(outputs):
-        lines += _function(f"TensorInfo Output{place}()", "TensorInfo info;", _tensor(spec, "info"))
+    for index, described in enumerate(inputs):
+        body = [*_tensor(described.spec, "info.tensor"), *_input(described, files.samples[index])]
+        lines += _function(f"InputInfo Input{index}()", "InputInfo info;", body)
+    for index, spec in enumerate(outputs):
+        lines += _function(f"TensorInfo Output{index}()", "TensorInfo info;", _tensor(spec, "info"))
     body = [("description.model", string_literal(files.model))]
     calls = [
         *(f"description.operator_libraries.push_back({string_literal(path)});" for path in files.operator_libraries),
-        *(f"description.inputs.push_back(Input{place}());" for place in range(len(inputs))),
-        *(f"description.outputs.push_back(Output{place}());" for place in range(len(outputs))),
+        *(f"description.inputs.push_back(Input{index}());" for index in range(len(inputs))),
+        *(f"description.outputs.push_back(Output{index}());" for index in range(len(outputs))),
     ]
     lines += _function("Description MakeDescription()", "Description description;", body, calls, "description")
     return "\n".join(
@@ -437,7 +437,7 @@ def write_project(request: ExportRequest) -> CppProject:
     files = ModelFiles(
         model="model/model.onnx" if engine is None else f"model/{Engine.main}",
         operator_libraries=tuple(_copy_libraries(request.custom_ops, request.out)),
-        samples=tuple(f"samples/input_{place}.npy" for place in range(len(inputs))),
+        samples=tuple(f"samples/input_{index}.npy" for index in range(len(inputs))),
     )
     if engine is None:
         copy_model(request.model, request.out / "model")
@@ -455,11 +455,11 @@ def write_project(request: ExportRequest) -> CppProject:
 def _copy_libraries(libraries: Sequence[Path], out: Path) -> list[str]:
     """Copy libraries of custom operators under names of our own: theirs come from the recipe."""
     paths = []
-    for place, library in enumerate(libraries):
+    for index, library in enumerate(libraries):
         if not library.is_file():
             raise RequestError(f"custom_ops: there is no file {library} (looked in {Path.cwd()}).")
         suffix = library.suffix if re.fullmatch(r"\.\w{1,8}", library.suffix, re.ASCII) else ""
-        paths.append(f"operators/custom_ops_{place}{suffix}")
+        paths.append(f"operators/custom_ops_{index}{suffix}")
         copy_file(library, out / paths[-1])
     return paths
 

@@ -513,20 +513,20 @@ class WrittenModule:
 
     def _class(self, members: Sequence[ModuleClass], taken: set[str]) -> ClassText:
         first = members[0]
-        columns = [tuple(member.slots[place].value for member in members) for place in range(len(first.slots))]
+        columns = [tuple(member.slots[index].value for member in members) for index in range(len(first.slots))]
         parameters: dict[tuple[str, str], int] = {}
         names: list[str] = []
         parameter_of: dict[int, int] = {}
         taken_names = {"self"}
-        for place, column in enumerate(columns):
+        for index, column in enumerate(columns):
             if len({repr(value) for value in column}) == 1:
                 continue
             values = repr(column)
             key = (values, "")
             if key not in parameters:
                 parameters[key] = len(names)
-                names.append(safe_name(first.slots[place].hint, taken_names, "size"))
-            parameter_of[place] = parameters[key]
+                names.append(safe_name(first.slots[index].hint, taken_names, "size"))
+            parameter_of[index] = parameters[key]
         name = _ROOT if first is self._root else safe_name(_class_name(first.scope.name), taken, "Block")
         return ClassText(name, tuple(names), parameter_of, first)
 

@@ -30,7 +30,7 @@ def changed_region(sides: Sides, diff: ModelDiff) -> DrawnGraph | None:
     if not regions:
         return None
     kept = max(regions, key=lambda region: sum(union.change_of(key) != "same" for key in region))[:_MOST]
-    places = {key: place for place, key in enumerate(key for key in union.nodes if key in set(kept))}
+    places = {key: index for index, key in enumerate(key for key in union.nodes if key in set(kept))}
     drawn = sum(union.change_of(key) != "same" for key in kept)
     return DrawnGraph(
         tuple(union.drawn(key) for key in places),

@@ -67,7 +67,7 @@ def shapes_with(model: ir.Model, batch: Batch, size: int) -> Shapes:
     for value in real_inputs(model):
         axis = batch.axes.get(value.name or "")
         if axis is not None and value.shape is not None:
-            value.shape = ir.Shape([size if place == axis else dim for place, dim in enumerate(value.shape)])
+            value.shape = ir.Shape([size if index == axis else dim for index, dim in enumerate(value.shape)])
     forget_computed_shapes(model)
     infer_shapes(model)
     outputs = (value for graph in model.graphs() for node in graph for value in node.outputs)

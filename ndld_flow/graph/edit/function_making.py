@@ -280,12 +280,12 @@ def _runs(equal: npt.NDArray[np.bool_], min_size: int) -> Iterator[tuple[int, in
 
 def _crossing(nodes: Sequence[ir.Node], around: Neighbourhood) -> Kinds:
     """Return the number of tensors that cross each position in the order of the nodes."""
-    position = {node: place for place, node in enumerate(nodes)}
+    position = {node: index for index, node in enumerate(nodes)}
     change = np.zeros(len(nodes) + 2, np.int64)
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         for value in node.outputs:
-            last = max((position.get(reader, place) for reader in around.readers(value)), default=place)
-            change[place + 1] += 1
+            last = max((position.get(reader, index) for reader in around.readers(value)), default=index)
+            change[index + 1] += 1
             change[last + 1] -= 1
     return np.cumsum(change)
 

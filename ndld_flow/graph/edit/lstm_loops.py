@@ -101,7 +101,7 @@ class _Step:
 
 
 def _place(values: Sequence[ir.Value], value: ir.Value) -> int | None:
-    return next((place for place, each in enumerate(values) if each is value), None)
+    return next((index for index, each in enumerate(values) if each is value), None)
 
 
 def _check_masks(body: LoopBody, hidden: Masked | None, cell: Masked | None, state: int, other: int) -> None:
@@ -329,16 +329,16 @@ class _Match:
         kinds: dict[ir.Value, str] = {}
         constants: dict[ir.Value, ir.Value] = {}
         states = len(self.body.states)
-        for place, value in enumerate(self.body.loop.outputs):
+        for index, value in enumerate(self.body.loop.outputs):
             if not is_used(value):
                 continue
-            if place in (self.step.hidden, self.step.cell):
-                kinds[value] = "hidden" if place == self.step.hidden else "cell"
-            elif place >= states:
-                kinds[value] = self._scanned(self.body.settle(self.body.graph.outputs[1 + place]), batch, size)
+            if index in (self.step.hidden, self.step.cell):
+                kinds[value] = "hidden" if index == self.step.hidden else "cell"
+            elif index >= states:
+                kinds[value] = self._scanned(self.body.settle(self.body.graph.outputs[1 + index]), batch, size)
             else:
-                kept = self.body.settle(self.body.entering(place))
-                if kept is self.body.entering(place) or not self.body.edits.may_replace(value, kept):
+                kept = self.body.settle(self.body.entering(index))
+                if kept is self.body.entering(index) or not self.body.edits.may_replace(value, kept):
                     raise UnlikeError(f"the last value of another state is used, {value.name!r}")
                 constants[value] = kept
         return kinds, constants
@@ -501,8 +501,8 @@ class _Writer:
         attributes: dict[str, int | list[str] | list[float]] = {"hidden_size": self.found.recurrent.shape[1]}
         if [each.name for each in activations] != ["Sigmoid", "Tanh", "Tanh"]:
             attributes["activations"] = [each.name for each in activations]
-        for place, name in enumerate(("activation_alpha", "activation_beta")):
-            numbers = [each.numbers[place] for each in activations if each.numbers]
+        for index, name in enumerate(("activation_alpha", "activation_beta")):
+            numbers = [each.numbers[index] for each in activations if each.numbers]
             if numbers:
                 attributes[name] = numbers
         return attributes

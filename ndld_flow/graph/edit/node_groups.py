@@ -181,7 +181,7 @@ class Pieces:
     def __init__(self, around: Neighbourhood, model: ir.Model | None = None) -> None:
         self._around = around
         graphs = () if model is None else all_graphs(model)
-        self._position = {node: place for graph in graphs for place, node in enumerate(graph)}
+        self._position = {node: index for graph in graphs for index, node in enumerate(graph)}
         self._piece_of: dict[ir.Node, tuple[ir.Node, ...]] = {}
         self._spans: dict[object, list[tuple[int, int]]] = {}
         """Graph -> the first and last position of each of its groups."""

@@ -168,9 +168,9 @@ def _is_unchanged(node: onnx.NodeProto, old: int, new: int) -> bool:
 
 def _keep(node: onnx.NodeProto, old: int, new: int) -> None:
     before, after = _schema(node, old), _schema(node, new)
-    for place in reversed(range(len(node.attribute))):
-        if node.attribute[place].name not in after.attributes:
-            del node.attribute[place]
+    for index in reversed(range(len(node.attribute))):
+        if node.attribute[index].name not in after.attributes:
+            del node.attribute[index]
     given = {attribute.name for attribute in node.attribute}
     for name in before.attributes.keys() & after.attributes.keys() - given:
         default = before.attributes[name].default_value
@@ -222,9 +222,9 @@ def _drop_equal_parts(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
     dims = _dims(graph, node.input[0]) or []
     size = dims[axis] if -len(dims) <= axis < len(dims) else 0
-    for place in reversed(range(len(node.attribute))):
-        if node.attribute[place].name == "num_outputs" and size and size % node.attribute[place].i == 0:
-            del node.attribute[place]
+    for index in reversed(range(len(node.attribute))):
+        if node.attribute[index].name == "num_outputs" and size and size % node.attribute[index].i == 0:
+            del node.attribute[index]
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def _run_metrics(profile: Profile) -> dict[str, tuple[float, ...]]:
         [profile.peak_memory_bytes]
     )
     times = profile.layer_times
-    measured = [place for place, runs in enumerate(times.in_runs) if runs]
+    measured = [index for index, runs in enumerate(times.in_runs) if runs]
     metrics["layers.sum"] = _usable(times.sums_in_runs(measured))
     return {name: values for name, values in metrics.items() if values}
 

@@ -58,14 +58,14 @@ class Bounds:
         """Return the thresholds of `rules` for values from these profiles, usually one each."""
         profiles = [*base, *candidate]
         noise = rules.noise if rules.noise and all(applies(rules.noise, profile) for profile in profiles) else None
-        sittings = {profile.sitting for profile in profiles}
+        sessions = {profile.session for profile in profiles}
         return cls(
             threshold=max(rules.threshold, noise.threshold if noise else 0.0),
             rounds_threshold=rules.threshold,
             floor_ms=rules.floor_ms,
             single_run_threshold=noise.single_run_threshold if noise else ASSUMED_SINGLE_RUN,
             single_run_is_learned=noise is not None,
-            paired=len(sittings) == 1 and "" not in sittings,
+            paired=len(sessions) == 1 and "" not in sessions,
             same=[(profile.runs, profile.layers) for profile in base]
             == [(profile.runs, profile.layers) for profile in candidate],
             circumstances=circumstances,

@@ -59,7 +59,7 @@ def float_sums(subject: LintSubject) -> dict[int, TensorInfo]:
     of transformers feed normalizations and stay in floating point.
     """
     residuals: dict[int, TensorInfo] = {}
-    for place, layer in enumerate(subject.layers):
+    for index, layer in enumerate(subject.layers):
         if is_quantized_product(layer) and _is_convolution(layer):
             written = layer.outputs[0].shape if layer.outputs else ()
             residual = next(
@@ -70,7 +70,7 @@ def float_sums(subject: LintSubject) -> dict[int, TensorInfo]:
         else:
             residual = None
         if residual is not None:
-            residuals[place] = residual
+            residuals[index] = residual
     return residuals
 
 

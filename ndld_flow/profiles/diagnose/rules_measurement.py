@@ -246,7 +246,7 @@ def outliers(subject: Subject) -> Iterator[Insight]:
 
 def cold_start(subject: Subject) -> Iterator[Insight]:
     """Report runs whose first measured pass mostly takes 20 % more than the median: the warm-up was too short."""
-    runs = [run for run in subject.profile.runs if len(run.latency_ms) >= 5]
+    runs = [run for run in subject.profile.runs if len(run.latency_ms) >= 5 and run.median_ms > 0]
     cold = [run for run in runs if run.latency_ms[0] > _WARM * run.median_ms]
     if not cold or len(cold) * 2 <= len(runs):
         return

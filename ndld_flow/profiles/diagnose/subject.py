@@ -41,17 +41,17 @@ class LayersSubject:
     def makers(self) -> dict[str, int]:
         """Tensor -> position of the layer that writes it."""
         return {
-            tensor.name: place for place, layer in enumerate(self.layers) for tensor in layer.outputs if tensor.name
+            tensor.name: index for index, layer in enumerate(self.layers) for tensor in layer.outputs if tensor.name
         }
 
     @cached_property
     def readers(self) -> dict[str, tuple[int, ...]]:
         """Tensor -> positions of the layers that read it."""
         readers: dict[str, list[int]] = {}
-        for place, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):
             for tensor in layer.inputs:
                 if tensor.name:
-                    readers.setdefault(tensor.name, []).append(place)
+                    readers.setdefault(tensor.name, []).append(index)
         return {name: tuple(places) for name, places in readers.items()}
 
     def call(self, position: int) -> str:
@@ -335,7 +335,7 @@ class EngineSubject(LayersSubject):
 
     def where(self, matches: Callable[[Layer], bool]) -> tuple[int, ...]:
         """Return the positions of the layers that match, in execution order."""
-        return tuple(place for place, layer in enumerate(self.layers) if matches(layer))
+        return tuple(index for index, layer in enumerate(self.layers) if matches(layer))
 
 
 def missed_precisions(profile: Profile, build: Build | None = None) -> tuple[int, ...]:
@@ -353,8 +353,8 @@ def missed_precisions(profile: Profile, build: Build | None = None) -> tuple[int
         return bool(layer.provider) or (len(layer.onnx_nodes) == 1 and not strongly_typed)
 
     return tuple(
-        place
-        for place, layer in enumerate(profile.layers)
+        index
+        for index, layer in enumerate(profile.layers)
         if layer.role == "compute" and layer.misses_requested_precision and is_sure(layer)
     )
 

@@ -215,7 +215,7 @@ def timeline(pass_: Pass | None, layers: Sequence[Layer]) -> tuple[tuple[Span, .
     spans = [span.model_copy(update={"start_ms": span.start_ms - begin}) for span in spans]
     compute = next((span.start_ms for span in spans if span.lane == "compute"), 0.0)
     times = LayerTimes(layers).ms
-    timed = [(place, layer, times[place]) for place, layer in enumerate(layers) if times[place] > 0]
+    timed = [(index, layer, times[index]) for index, layer in enumerate(layers) if times[index] > 0]
     spans.extend(_layer_spans(timed, compute))
     words = ["enqueue, copies and compute of the median pass"] if pass_ is not None else []
     if timed:

@@ -146,13 +146,13 @@ def activations_data(record: Activations, maps: PackedMaps, files: str) -> Drawn
                     (short_name(name, 80), short_name(_short_path(source, sample.label), 200))
                     for name, source in sample.inputs.items()
                 ],
-                picture=maps.pictures.get(place, -1),
+                picture=maps.pictures.get(index, -1),
             )
-            for place, sample in enumerate(record.samples)
+            for index, sample in enumerate(record.samples)
         ],
         tensors=[
-            _tensor(tensor, divergence.get(tensor.tensor), [_map(item, files) for item in held[place]])
-            for place, tensor in enumerate(record.tensors)
+            _tensor(tensor, divergence.get(tensor.tensor), [_map(item, files) for item in held[index]])
+            for index, tensor in enumerate(record.tensors)
         ],
     )
 

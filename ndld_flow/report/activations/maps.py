@@ -176,7 +176,7 @@ def pack_maps(record: Activations, folder: Path, budget: int = BUDGET) -> Packed
     Notes list the maps that cannot be read or do not fit.
     """
     packed = PackedMaps()
-    for place, sample in enumerate(record.samples):
+    for index, sample in enumerate(record.samples):
         if not sample.picture:
             continue
         try:
@@ -184,7 +184,7 @@ def pack_maps(record: Activations, folder: Path, budget: int = BUDGET) -> Packed
         except ValueError as error:
             packed.notes.append(f"{short_name(sample.picture, 80)} is left out: {error}.")
             continue
-        packed.pictures[place] = len(packed.chunks)
+        packed.pictures[index] = len(packed.chunks)
         packed.chunks.append(picture)
     maps = list(_read_maps(record, folder, packed.notes))
     samples = sorted({read.source.sample for read in maps})
@@ -203,7 +203,7 @@ def pack_maps(record: Activations, folder: Path, budget: int = BUDGET) -> Packed
 
 def _read_maps(record: Activations, folder: Path, notes: list[str]) -> Iterator[_Read]:
     """Yield the maps of each tensor and sample, the reference's first."""
-    for place, tensor in enumerate(record.tensors):
+    for index, tensor in enumerate(record.tensors):
         base: _Read | None = None
         for map_ in sorted(tensor.maps, key=lambda map_: (map_.sample, map_.side != "reference")):
             if base is not None and _elements(base.source) != _elements(map_):
@@ -214,7 +214,7 @@ def _read_maps(record: Activations, folder: Path, notes: list[str]) -> Iterator[
                 notes.append(f"{short_name(map_.file, 80)} is left out: {error}.")
                 continue
             ranked = _ranked(tensor, map_)
-            read = _Read(place, map_, codes, base.codes if base else None, ranked)
+            read = _Read(index, map_, codes, base.codes if base else None, ranked)
             base = base or read
             yield read
 

@@ -92,7 +92,7 @@ class ComparedReport:
     """Sorted, and at most some thousands."""
     sample_count: int
     started_s: list[float | None]
-    sitting: str
+    session: str
     layers: ComparedLayers
     timeline: TimelineSpans | None
 
@@ -222,7 +222,7 @@ def _report(profile: Profile) -> ComparedReport:
         samples=evenly_sorted(samples),
         sample_count=len(samples),
         started_s=[_number(run.started_s) for run in profile.runs],
-        sitting=short_name(profile.sitting),
+        session=short_name(profile.session),
         layers=_layers(profile),
         timeline=timeline_spans(profile) if profile.timeline else None,
     )

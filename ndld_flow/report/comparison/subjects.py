@@ -41,15 +41,15 @@ def collect_subjects(subjects: Sequence[Subject]) -> tuple[SubjectView, ...]:
     """Return all subjects in their given order; the first is the base."""
     return tuple(
         SubjectView(
-            letter=ascii_uppercase[place] if place < len(ascii_uppercase) else str(place + 1),
-            series=place % SERIES,
+            letter=ascii_uppercase[index] if index < len(ascii_uppercase) else str(index + 1),
+            series=index % SERIES,
             label=short_name(subject.label, 60) or "(no name)",
             location=short_name(subject.location, 300),
             kind=subject.kind,
             run_id=short_name(subject.run_id),
             measured_at=subject.measured_at,
         )
-        for place, subject in enumerate(subjects)
+        for index, subject in enumerate(subjects)
     )
 
 
@@ -75,21 +75,21 @@ def rank_subjects(
 ) -> tuple[RankedSubject, ...]:
     """Return all subjects, the best of three or more first; in their given order if they cannot be ranked."""
     if len(comparison.profiles) != 1:
-        return tuple(RankedSubject(place, subject, "", "", "", None) for place, subject in enumerate(subjects))
+        return tuple(RankedSubject(index, subject, "", "", "", None) for index, subject in enumerate(subjects))
     (compared,), (own,) = comparison.profiles, profiles
     metric = next((metric for metric in compared.metrics if metric.metric == compared.decided_by), None)
     values, rates = (_values(compared, name) for name in (compared.decided_by, "throughput"))
     ranks, rows = _ranks(compared), []
-    for place, subject in enumerate(subjects):
-        if place not in compared.subjects:
-            rows.append(RankedSubject(place, subject, "", ABSENT, "", None))
+    for index, subject in enumerate(subjects):
+        if index not in compared.subjects:
+            rows.append(RankedSubject(index, subject, "", ABSENT, "", None))
             continue
-        at = compared.subjects.index(place)
+        at = compared.subjects.index(index)
         value, rate, batch = values[at], rates[at], batch_of(own[at])
         shown = ABSENT if value is None or metric is None else quantity(value, short_name(metric.unit, 20))
         items = three_digits(rate * batch) if rate and batch else ""
         rank = str(ranks[at]) if ranks else ""
-        rows.append(RankedSubject(place, subject, rank, shown, items, describe_measured(own[at])))
+        rows.append(RankedSubject(index, subject, rank, shown, items, describe_measured(own[at])))
     return tuple(rows if len(rows) < 3 else sorted(rows, key=lambda row: int(row.rank or 0)))
 
 
@@ -110,7 +110,7 @@ def _ranks(compared: ProfileComparison) -> list[int]:
     count = len(compared.subjects)
     if len(words) < count * (count - 1) or "incomparable" in words.values():
         return []
-    better = (sum(words.get((place, other)) == "improved" for other in range(count)) for place in range(count))
+    better = (sum(words.get((index, other)) == "improved" for other in range(count)) for index in range(count))
     return [1 + number for number in better]
 
 

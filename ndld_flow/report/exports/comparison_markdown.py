@@ -102,7 +102,7 @@ def _profile(comparison: Comparison, compared: ProfileComparison, measured: Sequ
     if len(comparison.profiles) > 1:
         yield f"#### {code(compared.name)}\n"
     rows = list(_metric_rows(comparison, compared))
-    labels = [_label(comparison, compared, place) for place in range(len(compared.subjects))]
+    labels = [_label(comparison, compared, index) for index in range(len(compared.subjects))]
     # A single candidate has a column; several candidates have rows of their own.
     named = labels if len(labels) == 2 else ["Candidate", labels[0], ""]
     head = ["Metric", *named, "Ratio", "95 % interval", "Verdict"]
@@ -125,7 +125,7 @@ def _chart(comparison: Comparison, compared: ProfileComparison, measured: Sequen
     """
     if len(compared.subjects) < 3:
         return ""
-    names = [f"{place + 1} {comparison.subjects[subject].label}" for place, subject in enumerate(compared.subjects)]
+    names = [f"{index + 1} {comparison.subjects[subject].label}" for index, subject in enumerate(compared.subjects)]
     metric = next((metric for metric in compared.metrics if metric.metric == compared.decided_by), None)
     if metric is None:
         medians = {name: each.latency.median_ms for name, each in zip(names, measured, strict=True) if each.latency_ms}
@@ -219,7 +219,7 @@ def _layer(changed: LayerChange) -> list[str]:
 def _differences(comparison: Comparison, compared: ProfileComparison) -> str:
     if not compared.differences:
         return ""
-    head = ["Circumstance", "", *(_label(comparison, compared, place) for place in range(len(compared.subjects))), ""]
+    head = ["Circumstance", "", *(_label(comparison, compared, index) for index in range(len(compared.subjects))), ""]
     rows = []
     for difference in compared.differences:
         effect = ("allowed" if difference.allowed else "forbids a verdict") if difference.forbids else ""

@@ -79,8 +79,8 @@ def _group(comparison: Comparison, compared: ProfileComparison) -> Group:
     metric = next((metric for metric in compared.metrics if metric.metric == compared.decided_by), None)
     verdicts = {verdict.candidate: verdict for verdict in compared.deciding}
     rows = [
-        _row(comparison, metric, compared.subjects[place], place, verdicts.get(place))
-        for place in range(min(len(compared.subjects), _SUBJECTS_SHOWN))
+        _row(comparison, metric, compared.subjects[index], index, verdicts.get(index))
+        for index in range(min(len(compared.subjects), _SUBJECTS_SHOWN))
     ]
     name = f"{compared.name}: {compared.decided_by}" if len(comparison.profiles) > 1 else compared.decided_by
     return Group(name, tuple(rows))

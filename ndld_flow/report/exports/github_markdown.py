@@ -52,13 +52,13 @@ def prose(text: str, limit: int = 400) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
     """Return a table of Markdown cells; the columns at positions `numbers` are right-aligned."""
-    lines = [head, ["--:" if place in numbers else ":--" for place in range(len(head))], *rows]
+    lines = [head, ["--:" if index in numbers else ":--" for index in range(len(head))], *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def table_markdown(shown: Table) -> str:
     """Return a table with the same columns and texts as in a report."""
-    numbers = [place for place, column in enumerate(shown.columns) if column.kind == "number"]
+    numbers = [index for index, column in enumerate(shown.columns) if column.kind == "number"]
     rows = ([_cell(cell) for cell in row] for row in shown.cells())
     return table([prose(column.title) for column in shown.columns], rows, numbers)
 

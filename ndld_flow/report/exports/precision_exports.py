@@ -32,7 +32,7 @@ _RANGE = (
 
 def depth_csv(view: DepthView) -> str:
     """Return all layers in execution order: each metric of each curve, and the reference's values."""
-    metrics = [_metric_names([layer.of_curves[place] for layer in view.layers]) for place in range(len(view.curves))]
+    metrics = [_metric_names([layer.of_curves[index] for layer in view.layers]) for index in range(len(view.curves))]
     head = [f"{curve}: {name}" for curve, names in zip(view.curves, metrics, strict=True) for name in names]
     kept = set(view.kept)
     rows = (
@@ -42,12 +42,12 @@ def depth_csv(view: DepthView) -> str:
             row.record.op_type,
             row.record.tensor,
             "x".join(map(str, row.record.shape)),
-            int(place in kept),
-            int(place == view.first),
+            int(index in kept),
+            int(index == view.first),
             *(cell for layer, names in zip(row.of_curves, metrics, strict=True) for cell in _measured(layer, names)),
             *(None if row.range is None else getattr(row.range, name) for name in _RANGE),
         ]
-        for place, row in enumerate(view.layers)
+        for index, row in enumerate(view.layers)
     )
     about = ["position", "node", "op_type", "tensor", "dims", "kept", "first_divergent"]
     return csv_text([[*about, *head, *(f"reference {name}" for name in _RANGE)], *rows])

@@ -162,10 +162,10 @@ def _curve(curve: Curve) -> Figure:
     height = 4.0 / (4.0 + 0.22 * len(curve.lines))
     axes = figure.add_axes((0.1, 1 - 0.86 * height, 0.87, 0.75 * height))
     plain_axes(axes)
-    for place, line in enumerate(curve.lines):
+    for index, line in enumerate(curve.lines):
         known = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y is not None]
         label = picture_text(line.label, 8.0, 9.5) or None
-        colour = SERIES[place % len(SERIES)]
+        colour = SERIES[index % len(SERIES)]
         axes.plot(*zip(*known, strict=True), "o-", color=colour, ms=5, lw=1.8, label=label)
         if line.saturated is not None and (y := line.y[line.saturated]) is not None:
             _ring(axes, line.x[line.saturated], y, colour)

@@ -85,16 +85,16 @@ def workbook(sheets: Sequence[Sheet]) -> bytes:
             sheet = book.add_worksheet(name)
             widths = [len(title) for title in heading]
             last = 0
-            for place, title in enumerate(heading):
-                sheet.write_string(0, place, title, bold)
+            for index, title in enumerate(heading):
+                sheet.write_string(0, index, title, bold)
             for number, row in zip(range(1, _MOST_ROWS + 1), rows, strict=False):
                 last = number
-                for place, cell in enumerate(row):
-                    widths[place] = max(widths[place], _write_cell(sheet, number, place, cell))
+                for index, cell in enumerate(row):
+                    widths[index] = max(widths[index], _write_cell(sheet, number, index, cell))
             sheet.freeze_panes(1, 0)
             sheet.autofilter(0, 0, last, len(heading) - 1)
-            for place, width in enumerate(widths):
-                sheet.set_column(place, place, min(width, _WIDEST) + 2)
+            for index, width in enumerate(widths):
+                sheet.set_column(index, index, min(width, _WIDEST) + 2)
     return stream.getvalue()
 
 

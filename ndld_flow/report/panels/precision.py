@@ -342,10 +342,10 @@ def _kept_rows(
     names = {node.node for node in shown if node.node}
     layers: dict[str, tuple[int, int]] = {}  # of each node, the first layer on the page that holds it
     layered = filter(has_timed_layers, profiles.values())
-    for place, profile in enumerate(layered):
+    for index, profile in enumerate(layered):
         for position, layer in enumerate(profile.layers):
             for name in names.intersection(layer.onnx_nodes):
-                layers.setdefault(name, (place, position))
+                layers.setdefault(name, (index, position))
     rows = {depth.layers[row].record.tensor: row for row in depth.kept} if depth else {}
     of_node = [next((rows[name] for name in node.outputs if name in rows), None) for node in shown]
     return tuple(_kept_row(node, search, row, layers.get(node.node)) for node, row in zip(shown, of_node, strict=True))

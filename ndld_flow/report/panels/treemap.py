@@ -74,7 +74,7 @@ def collect(profiles: Mapping[str, Profile]) -> tuple[TreemapView, ...]:
     """Return a treemap of each profile with enough timed layers."""
     titles = profile_titles(profiles)
     timed = [(step, profile) for step, profile in profiles.items() if has_timed_layers(profile)]
-    views = (TreemapView(titles[step], place, _types(profile)) for place, (step, profile) in enumerate(timed))
+    views = (TreemapView(titles[step], index, _types(profile)) for index, (step, profile) in enumerate(timed))
     return tuple(view for view in views if sum(len(each.tiles) for each in view.types) >= _FEWEST)
 
 

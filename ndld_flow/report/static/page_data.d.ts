@@ -13,7 +13,7 @@ interface Panels {
 
 /** The second measurement of a point. */
 interface AgainRow {
-  standing: string;
+  verdict: string;
   ratio: number | null;
   low: number | null;
   high: number | null;
@@ -100,7 +100,7 @@ interface ComparedReport {
   samples: number[];
   sample_count: number;
   started_s: (number | null)[];
-  sitting: string;
+  session: string;
   layers: ComparedLayers;
   timeline: TimelineSpans | null;
 }

@@ -176,7 +176,7 @@ def _summary(churn: TacticChurn) -> str:
 
 def _row(layer: ChangedLayer) -> ChurnRow:
     different = list(dict.fromkeys(filter(None, layer.built)))
-    marks = {text: _NUMBERED[min(place, len(_NUMBERED) - 1)] for place, text in enumerate(different)}
+    marks = {text: _NUMBERED[min(index, len(_NUMBERED) - 1)] for index, text in enumerate(different)}
     return ChurnRow(
         name=short_name(layer.name),
         type=short_name(layer.type, 60),

@@ -65,8 +65,8 @@ def collect_effects(record: SweepRecord) -> tuple[EffectsView, ...]:
     """Return one view per objective with points for at least two values of an axis."""
     axes = {axis.name: axis.values for axis in record.axes}
     views = []
-    for place, objective in enumerate(record.objectives[:_OBJECTIVES]):
-        effects = main_effects(axes, _observed(record, place))[:_AXES]
+    for index, objective in enumerate(record.objectives[:_OBJECTIVES]):
+        effects = main_effects(axes, _observed(record, index))[:_AXES]
         if effects:
             observed = [level.observed for effect in effects for level in effect.levels]
             ends = [end for values in observed for end in (values if len(values) <= _DOTS else median_interval(values))]

@@ -87,7 +87,7 @@ class WinnersView:
 def collect_winners(record: SweepRecord) -> WinnersView | None:
     """Return the best points; None without ranked points or objectives."""
     ranked = sorted((point for point in record.points if point.rank is not None), key=lambda point: point.rank or 0)
-    worth = [point for place, point in enumerate(ranked) if place < _SHOWN or point.again or point.on_front]
+    worth = [point for index, point in enumerate(ranked) if index < _SHOWN or point.again or point.on_front]
     chosen = worth[:_MOST]
     if not chosen or not record.objectives:
         return None
@@ -121,8 +121,8 @@ def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale, *, mea
             )
             for decides, first, objective in zip(final(point), point.objectives, record.objectives, strict=False)
         ),
-        comparison=again.standing if again else "",
-        mark=_MARKS[again.standing] if again else "",
+        comparison=again.verdict if again else "",
+        mark=_MARKS[again.verdict] if again else "",
         ratio=ratio_text(ratio) if ratio is not None else "",
         interval=f"{ratio_text(low)} to {ratio_text(high)}" if low is not None and high is not None else "",
         plot=IntervalPlot(*(round(scale.place(end), 2) for end in (low or ratio, ratio, high or ratio, 1.0, 1.0)))
@@ -167,6 +167,6 @@ def _once(points: list[SweepPoint], unit: str) -> str:
     """Return why these points have one measurement only, or what that means; empty if some were measured again."""
     if any(point.again for point in points):
         return ""
-    if unit not in _TIMES and not any(point.sitting for point in points):
+    if unit not in _TIMES and not any(point.session for point in points):
         return "The deciding objective is exact, so nothing was measured again."
     return "These points were not measured again: the first is best only by its first measurement."

@@ -35,7 +35,7 @@ class ConstraintRow:
 class AgainRow:
     """The second measurement of a point."""
 
-    standing: str
+    verdict: str
     ratio: float | None
     low: float | None
     high: float | None
@@ -118,7 +118,7 @@ def _point(point: SweepPoint, record: SweepRecord) -> PointRow:
             )
             for gate in point.constraints
         ],
-        again=AgainRow(again.standing, *map(_number, (again.ratio, again.ratio_low, again.ratio_high)))
+        again=AgainRow(again.verdict, *map(_number, (again.ratio, again.ratio_low, again.ratio_high)))
         if again
         else None,
     )

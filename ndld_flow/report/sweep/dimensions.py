@@ -74,7 +74,7 @@ class AxisNumbers:
 
 def collect_dimensions(record: SweepRecord) -> tuple[Dimension, ...]:
     """Return axes, objectives and metrics; objectives are not repeated as metrics, and constant metrics come last."""
-    axes = [_axis(place, axis, record.points) for place, axis in enumerate(record.axes)]
+    axes = [_axis(index, axis, record.points) for index, axis in enumerate(record.axes)]
     return (*axes, *_objectives(record), *_metrics(record))
 
 
@@ -125,16 +125,16 @@ def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimensio
 
 def _objectives(record: SweepRecord) -> list[Dimension]:
     objectives_found = []
-    for place, objective in enumerate(record.objectives):
-        numbers = tuple(_finite(point.objectives[place : place + 1]) for point in record.points)
+    for index, objective in enumerate(record.objectives):
+        numbers = tuple(_finite(point.objectives[index : index + 1]) for point in record.points)
         objectives_found.append(
             Dimension(
-                key=f"objective_{place}",
+                key=f"objective_{index}",
                 label=short_name(objective.text, 100),
                 kind="objective",
                 numbers=numbers,
                 again=tuple(
-                    _finite(point.again.objectives[place : place + 1]) if point.again else None
+                    _finite(point.again.objectives[index : index + 1]) if point.again else None
                     for point in record.points
                 ),
                 unit=short_name(objective.unit, 20),
@@ -157,8 +157,8 @@ def _metrics(record: SweepRecord) -> list[Dimension]:
     names_by_kind = [next((name for end in ends for name in labels if name.endswith(end)), None) for ends in kinds]
     chosen = [name for name in names_by_kind if name is not None][: 2 if objectives else 4]
     marked = [
-        replace(metric, key=f"metric_{place}", is_default=metric.label in chosen)
-        for place, metric in enumerate(metrics)
+        replace(metric, key=f"metric_{index}", is_default=metric.label in chosen)
+        for index, metric in enumerate(metrics)
     ]
     return sorted(marked, key=lambda metric: (not metric.is_default, not _varies(metric)))
 

@@ -67,7 +67,7 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
     trade = len(record.objectives) > 1 and sum(point.on_front for point in record.points) > 1
     decided_by = f" in {short_name(record.objectives[0].text, 60)}" if trade else ""
     tied = [point.number for point in record.points if point.tied]
-    unsure = [point.number for point in record.points if point.again and point.again.standing == "inconclusive"]
+    unsure = [point.number for point in record.points if point.again and point.again.verdict == "inconclusive"]
     parts = [
         f"Point {best.number} is best{decided_by}{', the recipe unchanged' if is_own else ''}: {values_words(best)}",
         ", ".join(filter(None, [objectives_words(final(best), record.objectives), gain])),
@@ -89,7 +89,7 @@ def _too_noisy(record: SweepRecord, noisy: NoisyPoint) -> str:
 
 def load_words(record: SweepRecord) -> str:
     """Return `load 1.98 to 2.56 on 2 CPUs`, of all measurement sessions; empty if it was not recorded."""
-    loads = [sitting.load for sitting in record.sittings if sitting.load is not None]
+    loads = [session.load for session in record.sessions if session.load is not None]
     if not loads:
         return ""
     low, high = (f"{end:.3g}" for end in (min(loads), max(loads)))
@@ -154,7 +154,7 @@ def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
 
 def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:
     """Return the gain by the second measurement: `1.26x (1.07x to 1.66x) faster than ...`."""
-    if own.standing == "inconclusive":
+    if own.verdict == "inconclusive":
         return f"not {than} at 95 % confidence"
     ratios = [
         ratio_ for ratio_ in (own.ratio, own.ratio_low, own.ratio_high) if ratio_ is not None and 0 < ratio_ < math.inf
@@ -183,23 +183,23 @@ class SessionView:
 
 def collect_sessions(record: SweepRecord) -> tuple[SessionView, ...]:
     """Return all sessions, in order."""
-    return tuple(map(_session_view, record.sittings))
+    return tuple(map(_session_view, record.sessions))
 
 
-def _session_view(sitting: MeasurementSession) -> SessionView:
-    notes = [text for text, there in (("second measurement", sitting.again), ("reused", sitting.reused)) if there]
+def _session_view(session: MeasurementSession) -> SessionView:
+    notes = [text for text, there in (("second measurement", session.again), ("reused", session.reused)) if there]
     return SessionView(
-        number=sitting.number,
-        points=points_words(sitting.points) if sitting.points else "",
-        steps=", ".join(short_name(name, 60) for name in sitting.steps),
-        device=short_name(sitting.device, 80) + (f" on {short_name(sitting.machine, 200)}" if sitting.machine else ""),
-        started_at=sitting.started_at,
-        took=seconds((sitting.ended_at - sitting.started_at).total_seconds()),
+        number=session.number,
+        points=points_words(session.points) if session.points else "",
+        steps=", ".join(short_name(name, 60) for name in session.steps),
+        device=short_name(session.device, 80) + (f" on {short_name(session.machine, 200)}" if session.machine else ""),
+        started_at=session.started_at,
+        took=seconds((session.ended_at - session.started_at).total_seconds()),
         note=", ".join(notes),
         concurrent_load="; ".join(
             [
-                *([] if sitting.load is None else [f"load {sitting.load:.3g}"]),
-                *(short_name(process, 200) for process in sitting.beside[:10]),
+                *([] if session.load is None else [f"load {session.load:.3g}"]),
+                *(short_name(process, 200) for process in session.concurrent[:10]),
             ]
         ),
     )
@@ -227,9 +227,9 @@ class FailureGroup:
 def collect_failures(record: SweepRecord) -> tuple[FailureGroup, ...]:
     """Return the groups, those with most points first."""
     groups: dict[tuple[PointOutcome, str, str], list[tuple[int, SweepPoint]]] = defaultdict(list)
-    for place, point in enumerate(record.points):
+    for index, point in enumerate(record.points):
         if point.outcome != "passed":
-            groups[point.outcome, point.failed_step, _NUMBER.sub("#", point.reason)].append((place, point))
+            groups[point.outcome, point.failed_step, _NUMBER.sub("#", point.reason)].append((index, point))
     views = [_failure_view(members) for members in groups.values()]
     return tuple(sorted(views, key=lambda view: -len(view.points)))[:_GROUPS_SHOWN]
 

@@ -29,7 +29,7 @@ def named_tensors(outputs: Iterable[tuple[str, Any]]) -> dict[str, Array | None]
         elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
             found |= _of_maps(name, value)
         elif isinstance(value, list) and value:
-            found |= named_tensors((f"{name}[{place}]", each) for place, each in enumerate(value))
+            found |= named_tensors((f"{name}[{index}]", each) for index, each in enumerate(value))
         elif value is not None:
             found[name] = np.empty(0, np.float32) if isinstance(value, list) else None
     return found

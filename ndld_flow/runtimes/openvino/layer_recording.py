@@ -101,11 +101,11 @@ def _describe(node: Any, quantizes_activations: bool) -> dict[str, Any]:  # noqa
         ],
         "writes": [
             {
-                "dtype": dtype_name(dtypes[place]) if place < len(dtypes) else "",
-                "layout": layouts[place] if place < len(layouts) else "",
+                "dtype": dtype_name(dtypes[index]) if index < len(dtypes) else "",
+                "layout": layouts[index] if index < len(layouts) else "",
                 "shape": _shape(port.get_partial_shape()),
             }
-            for place, port in enumerate(node.outputs())
+            for index, port in enumerate(node.outputs())
         ],
     }
 

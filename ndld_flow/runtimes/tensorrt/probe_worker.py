@@ -130,8 +130,8 @@ class _Engines:
         config = builder.create_builder_config()
         if capabilities:
             config.num_compute_capabilities = len(capabilities)
-            for place, capability in enumerate(capabilities):
-                config.set_compute_capability(capability, place)
+            for index, capability in enumerate(capabilities):
+                config.set_compute_capability(capability, index)
         return self._need(lambda: builder.build_serialized_network(network, config), "does not build an engine")
 
     def _execute(self, cuda: CudaRuntime, context: Any, values: ctypes.Array[ctypes.c_float]) -> None:  # noqa: ANN401

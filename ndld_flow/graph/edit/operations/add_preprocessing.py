@@ -205,7 +205,7 @@ def _build(
 
 
 def _normalize(chain: _Chain, axis: int, gain: Array, shift: Array) -> None:
-    per_channel = [-1 if place == axis else 1 for place in range(4)]
+    per_channel = [-1 if index == axis else 1 for index in range(4)]
     if (gain != 1).any():
         chain.put("Mul", "scale", chain.numbers(gain.reshape(per_channel), "gain"))
     if shift.any():

@@ -18,8 +18,8 @@ const RUNS_HEIGHT = 168;
  * @param {MetricData} metric
  */
 function runPoints(view, metric) {
-  const sittings = new Set(view.profile.reports.map((report) => report.sitting));
-  const inTurns = sittings.size === 1 && !sittings.has("");
+  const sessions = new Set(view.profile.reports.map((report) => report.session));
+  const inTurns = sessions.size === 1 && !sessions.has("");
   /** @type {RunPoint[]} */
   const points = view.profile.subjects.flatMap((_, place) => (metric.runs[place] ?? []).flatMap((value, run) =>
     (value === null ? [] : [{ place, run, value, started: view.report(place).started_s[run] ?? run }])));

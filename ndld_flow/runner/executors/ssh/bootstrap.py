@@ -130,8 +130,8 @@ def install(request: Mapping[str, Any], environment: Path) -> str:
     pip = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
     sources = ["--find-links", str(files), "-c", str(files / "constraints.txt")]
     sources += [] if request["index"] else ["--no-index"]
-    for place, wanted in enumerate(commands, 1):
-        send("progress", text=f"installing {request['label']} ({place} of {len(commands)})")
+    for index, wanted in enumerate(commands, 1):
+        send("progress", text=f"installing {request['label']} ({index} of {len(commands)})")
         trouble = trouble or run([*pip, *sources, *(word.replace("FILES", str(files)) for word in wanted)])
     finished.set()
     if not trouble:

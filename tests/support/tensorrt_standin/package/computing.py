@@ -121,12 +121,12 @@ def _round_layers(proto: Any, engine: dict[str, Any]) -> None:
     types = {tensor["name"]: layer["type"] for layer in engine["layers"] for tensor in layer["outputs"]}
     added = []
     for node in graph.node:
-        for place, name in enumerate(node.output):
+        for index, name in enumerate(node.output):
             kind = types.get(name, "FLOAT")
             exact = f"{name}__exact"
             if name not in floats or (kind not in _CASTS and (kind != "INT8" or name not in engine["ranges"])):
                 continue
-            node.output[place] = exact
+            node.output[index] = exact
             if kind in _CASTS:
                 added += [
                     helper.make_node("Cast", [exact], [f"{name}__stored"], to=_CASTS[kind]),
