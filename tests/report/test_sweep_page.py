@@ -24,6 +24,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import FormatError, RequestError
 from ndld_flow.base.quantities import quantity
+from ndld_flow.records.document import PLAIN_VERSIONS
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
 from ndld_flow.records.sweep import MeasuredAgain, SweepObjective, SweepPoint, SweepRecord
@@ -791,8 +792,9 @@ def test_other_records_and_versions_are_refused(tmp_path: Path) -> None:
     (tmp_path / SWEEP_RECORD).write_text('{"id": 3}', encoding="utf-8")
     with pytest.raises(RequestError, match="not a sweep's record this version can read"):
         read_sweep_record(tmp_path)
-    for version in (3, 5):
+    own = PLAIN_VERSIONS["sweep"]
+    for version in (own - 1, own + 1):
         other = made.single().model_copy(update={"format_version": version})
         (tmp_path / SWEEP_RECORD).write_text(other.to_json(), encoding="utf-8")
-        with pytest.raises(FormatError, match=f"its format is {version}, and this one reads 4"):
+        with pytest.raises(FormatError, match=f"its format is {version}, and this one reads {own}"):
             read_sweep_record(tmp_path)
