@@ -113,7 +113,7 @@ def _print_runs(runs: Sequence[RunSummary]) -> None:
     width = max((len(run.run) for run in runs), default=0)
     for run in runs:
         if run.damage:
-            click.echo(f"{run.run:<{width}}  {styled('damaged', 'red')}: {run.damage}")
+            click.echo(f"{run.run:<{width}}  {styled('not read', 'red')}: {run.damage}")
         else:
             why = f": {visible_name(run.why)}" if run.why else ""
             click.echo(hanging(f"{run.run:<{width}}  ", f"{_word(run)}{why}  {_facts(run)}"))
