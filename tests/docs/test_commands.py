@@ -144,7 +144,7 @@ def test_python_examples_work(checkout: Path, environment: dict[str, str]) -> No
 def test_the_workflow_works(checkout: Path, environment: dict[str, str]) -> None:
     [block] = [block for block in pages.blocks() if block.title.endswith("latency.yml")]
     commands = [step["run"] for step in yaml.safe_load(block.text)["jobs"]["compare"]["steps"] if "run" in step]
-    assert commands[0] == "pip install ndld-flow"
+    assert commands[0] == 'pip install "ndld-flow @ git+URL"'
     (checkout / "shipped").mkdir()
     shutil.copy(checkout / "model.onnx", checkout / "shipped")
     summary = checkout / "summary.md"
