@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Mapping
@@ -74,10 +75,11 @@ def plugin_version(point: EntryPoint) -> str:
     return f"{plugin_origin(point)} {digest_json({**files})[:12]}"
 
 
-def code_of_plugin(module: ModuleType) -> UserCode | None:
+def code_of_plugin(module: str) -> UserCode | None:
     """Return the package of a module as a user's code; None if it belongs to an installed distribution."""
-    package = sys.modules.get(module.__name__.partition(".")[0], module)
-    path = package.__file__ or module.__file__
+    # It may have left `sys.modules`: a package that is first imported for a user's file is forgotten with that.
+    package = importlib.import_module(module.partition(".")[0])
+    path = package.__file__ or importlib.import_module(module).__file__
     return None if path is None or is_installed(path) else UserCode(Path(path), package)
 
 

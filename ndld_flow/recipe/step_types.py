@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -82,7 +81,7 @@ def _find_installed(name: str) -> StepType | None:
         return None
     origin = plugin_origin(point)
     cls = _check_step(load_plugin(point), origin)
-    code = code_of_plugin(sys.modules[cls.__module__])
+    code = code_of_plugin(cls.__module__)
     return StepType(name, cls, origin, f"{cls.version}+{origin}", code)
 
 

@@ -1,6 +1,5 @@
 """Change a model's graph."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -32,7 +31,7 @@ def _not_empty(operations: tuple[OperationEntry, ...]) -> tuple[OperationEntry, 
 def _version(word: str, operation: Operation) -> str:
     """Return an operation's own version with that of its package, or a digest of a package without one."""
     origin = origin_of(word)
-    code = code_of_plugin(sys.modules[type(operation).__module__]) if origin else None
+    code = code_of_plugin(type(operation).__module__) if origin else None
     if code is None:
         return f"{operation.version} {origin}".rstrip()
     files = {name: digest_file(file) for name, file in list_files(code.path).items()}

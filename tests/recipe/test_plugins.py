@@ -18,7 +18,9 @@ import pytest
 from ndld_flow import api, plugin
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.lazy_names import names_for_checkers
+from ndld_flow.base.user_code import UserCode, user_imports
 from ndld_flow.graph.edit import catalogue
+from ndld_flow.machine.plugins import code_of_plugin
 from ndld_flow.records.document import read_document
 from ndld_flow.records.inspection import Findings
 from ndld_flow.records.profile import Profile
@@ -86,6 +88,16 @@ def test_changed_code_runs_again(package: Path, changed: str) -> None:
     path.write_text(path.read_text() + "\n# changed\n")
     reasons = {each.step.name: each.reason.text for each in api.plan(package / "recipe.yaml")}  # type: ignore[union-attr]
     assert reasons["stamped" if changed == "stamp.py" else "clean"] != "reused"
+
+
+def test_it_is_found_again_when_it_was_first_imported_for_a_users_file(package: Path) -> None:
+    """The modules of users' files leave `sys.modules`; the operation is remembered."""
+    with user_imports(UserCode(Path("own.py"), None)):
+        operation = catalogue.find_operation(f"{NAME}_clear_doc_strings")
+    assert operation.__module__ not in sys.modules
+    code = code_of_plugin(operation.__module__)
+    assert code is not None
+    assert code.path == package / NAME / "__init__.py"
 
 
 def test_its_code_imports_one_module_of_this_package(package: Path) -> None:
