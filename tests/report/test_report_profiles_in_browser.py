@@ -496,7 +496,6 @@ def test_process_runs_tell_their_medians_and_why_they_stopped(page: Page, half: 
     expect(row).to_contain_text("stable: ±0.9 % after 5 runs")
     expect(row).to_contain_text("in turns with source")
     expect(row.locator("circle")).to_have_count(len(half.runs))
-    expect(page.locator("#latency")).to_contain_text("Both were measured in turns")
 
 
 # --- what leaves the page ---
