@@ -76,9 +76,8 @@ class LazyGroup(click.Group):
 def _find_command(name: str) -> click.Command | None:
     if name in list_verbs():
         command: click.Command = import_verb(name).command
-        command.short_help = list_verbs()[
-            name
-        ]  # completion shows it; click would cut the first sentence at 45 characters
+        # Completion shows it; click would cut the first sentence at 45 characters.
+        command.short_help = list_verbs()[name]
         return command
     if not is_step(name):
         return None

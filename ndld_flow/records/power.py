@@ -1,4 +1,4 @@
-"""What an accuracy check would notice: faults planted in its reference, and what its samples reach."""
+"""The power of an accuracy check: the planted faults that it notices, and what its samples reach."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Power(Record):
 
     @property
     def caveat(self) -> str:
-        """`, weak: output y is constant`, to follow a verdict; empty if nothing is weak."""
+        """The first weakness, `, weak: output y is constant`, to append to a verdict; empty if there is none."""
         return f", weak: {first_of(self.weak, 1)}" if self.weak else ""
 
     @property
@@ -144,7 +144,7 @@ class Power(Record):
 
 
 def qualify(power: Power | None, remarks: Sequence[str] = ()) -> str:
-    """Return `, weak: output y is constant (notices 12 of 20 planted faults, 3 unseen)`, to follow a verdict."""
+    """Return `, weak: output y is constant (notices 12 of 20 planted faults, 3 unseen)`, to append to a verdict."""
     caveat, noticed = ("", ()) if power is None else (power.caveat, power.remarks)
-    told = "; ".join((*remarks, *noticed))
-    return f"{caveat} ({told})" if told else caveat
+    details = "; ".join((*remarks, *noticed))
+    return f"{caveat} ({details})" if details else caveat

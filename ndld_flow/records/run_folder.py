@@ -64,7 +64,7 @@ COMPARISON_PAGE = "comparison.html"
 
 @dataclass(frozen=True)
 class RunDocuments:
-    """One run and its documents, of which a kind is read from the files when it is first asked for."""
+    """A run and its documents. Each kind is read from its files when it is first used."""
 
     run: RunRecord
     folder: Path | None = None

@@ -430,18 +430,18 @@ def test_the_time_of_all_runs_is_foreseen_from_the_first_passes(
     """
     clock = FakeClock(monkeypatch, 5.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now_ns / 1e9)
-    told: list[str] = []
+    messages: list[str] = []
     plan = MeasuringPlan(runs=5, passes=60, budget_ms=budget_s * 1e3)
     request = OnnxruntimeRequest()
-    runs = ProcessRuns(tmp_path, request, {}, Tally(plan, 5), tmp_path, lambda *report: told.append(report[2]))
+    runs = ProcessRuns(tmp_path, request, {}, Tally(plan, 5), tmp_path, lambda *report: messages.append(report[2]))
     report = runs._reporter(1, 12)
     clock.sleep(10)
     report(0, 12, "warming up")
     for done in (1, 2):
         clock.sleep(1)
         report(done, 12, f"pass {done} of 12")
-    assert told[1] == "run 1: pass 1 of 12", "one report has no pace"
-    assert told[2] == f"run 1: pass 2 of 12, {left_s} or more left at this pace"
+    assert messages[1] == "run 1: pass 1 of 12", "one report has no pace"
+    assert messages[2] == f"run 1: pass 2 of 12, {left_s} or more left at this pace"
 
 
 def test_peak_memory_is_measured_for_each_block() -> None:

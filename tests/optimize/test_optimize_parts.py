@@ -316,8 +316,8 @@ def test_what_a_check_is_worth_takes_a_tenth_of_the_budget(in_folder: Path) -> N
 
     assert held(quick)["power_time"] == "6 s"
     assert (held(slow)["made"], held(slow)["power"]) == (False, False), "YAML's word is `off`"
-    said = [any("is not measured" in sentence for sentence in each.left_out) for each in (quick, slow)]
-    assert said == [False, True], "the page says so too"
+    is_noted = [any("is not measured" in sentence for sentence in each.left_out) for each in (quick, slow)]
+    assert is_noted == [False, True], "the page has the note too"
     assert held(quick)["rounds"] == "24 s"
     assert held(quick, left_s=30.0)["rounds"] == "12 s"
     probed = yaml.safe_load(quick.compose_probe())["steps"]["agree"]

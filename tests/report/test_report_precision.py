@@ -338,9 +338,9 @@ def test_the_worst_of_many_samples_are_shown() -> None:
 def test_kept_nodes_of_a_trial_are_shown_as_ranges(kept: set[int]) -> None:
     found = search(5, kept=(), trials=(trials((), 320)[0].model_copy(update={"kept": tuple(kept)}),))
     (trials_shown,) = script_data((view_of(documents_of(found)),)).searches
-    told = trials_shown.ranges[0]
-    assert told is not None
-    pairs = list(zip(told[::2], told[1::2], strict=True))
+    ranges = trials_shown.ranges[0]
+    assert ranges is not None
+    pairs = list(zip(ranges[::2], ranges[1::2], strict=True))
     assert {position for first, last in pairs for position in range(first, last + 1)} == kept
     assert all(last + 1 < first for (_, last), (first, _) in pairwise(pairs))
 

@@ -248,7 +248,7 @@ def test_layers_are_read_back_as_they_were() -> None:
     assert [tensors[reads[0]]["name"] for reads in columns["inputs"]] == [layer.inputs[0].name for layer in one.layers]
     low = [median - below for median, below in zip(columns["median_ns"], columns["below_ns"], strict=True)]
     assert low == [round(min(layer.samples_ms) * 1e6) for layer in one.layers]
-    assert set(columns["stream"]) == {None}  # nobody tells theirs
+    assert set(columns["stream"]) == {None}  # none is recorded
     # A span that is called as its layer is needs no name of its own.
     assert set(data["timeline"]["name"]) == {"", "x", "out", "dispatch"}
 

@@ -70,7 +70,7 @@ class PlantedModel:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Return the tensors inside the model that show the rows that it reads, its branches and leaves."""
+        """Return the tensors that show which rows a run reads, and which branches and leaves it takes."""
         return _watched(self.tables, self.branchings, self.forests)
 
 
@@ -199,7 +199,7 @@ def _branching(node: ir.Node) -> Branching | None:
 
 
 def _inside(model: ir.Model) -> Iterator[str]:
-    """Yield the tables and branchings of bodies, of which a run of the model does not show what it reaches."""
+    """Yield the tables and branches inside bodies: outputs of the model do not show which of these a run reaches."""
     for node in model.graph.all_nodes():
         if node.graph is not model.graph:
             if (table := _table(node)) is not None:

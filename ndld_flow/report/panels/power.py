@@ -1,4 +1,4 @@
-"""What checks and searches would notice: planted faults, what the samples do not reach, samples that would help."""
+"""The power of checks and searches: planted faults, parts that no sample reaches, and samples that would help."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PowerView:
 
 
 def collect_power(documents: RunDocuments) -> tuple[PowerView, ...]:
-    """Return what each check and search of a run would notice, in recipe order; without those that measured none."""
+    """Return the power of each check and then each search of a run, of those that measured it."""
     checks = [
         (step, f"{short_name(each.candidate)} against {short_name(each.reference)}", each.reference, each.power)
         for step, each in documents.of(Accuracy).items()
