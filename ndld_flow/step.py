@@ -127,7 +127,8 @@ class Result:
     passed: bool = True
     """False: the step failed, and the run ends with exit code 1."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    """Numbers that gates may name: each a `Metric`, such as `latency.median` -> 3.2 ms, or a plain number."""
+    """Numbers that gates may name, such as `latency.median` -> 3.2: each in the unit that `returns` declares, or a
+    `Metric` with another."""
     change: "GraphChange | None" = None
     """The change of a model; the runner counts nodes and weights where a step leaves it out."""
     inconclusive: bool = False

@@ -61,6 +61,11 @@ def metrics(
     return tuple(Returns(name, unit, given, when) for name in names)
 
 
+def find_unit(name: str, declared: Iterable[Returns] | None) -> str:
+    """Return the unit that a metric is declared with; empty for one that is not declared."""
+    return next((each.unit for each in declared or () if each.words_of(name) is not None), "")
+
+
 @dataclass(frozen=True)
 class Wrong:
     """The reason why a step does not return a metric."""

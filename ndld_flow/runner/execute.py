@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+from ndld_flow.base.declared_metrics import find_unit
 from ndld_flow.base.errors import KilledError, NdldFlowError, RequestError, naming_step
 from ndld_flow.base.text import short_name
 from ndld_flow.base.user_code import unseen_modules, user_imports
@@ -407,7 +408,9 @@ def _store_result(work: Work, out: Path, finished: _Finished, store: Store) -> S
         inconclusive=result.inconclusive,
         summary=hide_credentials(result.summary),
         metrics={
-            name: metric if isinstance(metric, Metric) else Metric(value=float(metric))
+            name: metric
+            if isinstance(metric, Metric)
+            else Metric(value=float(metric), unit=find_unit(name, work.step.type.cls.returns))
             for name, metric in result.metrics.items()
         },
         change=result.change or _describe_change(work, kept),

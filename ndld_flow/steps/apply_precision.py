@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx
@@ -51,10 +50,10 @@ class ApplyPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
         return Result(
             summary=f"{count - ignored} constraints applied{rest}, {typed.casts_added} casts added",
             metrics={
-                "nodes": Metric(value=typed.change.after.node_count),
-                "constraints": Metric(value=count),
-                "ignored": Metric(value=ignored),
-                "casts_added": Metric(value=typed.casts_added),
+                "nodes": typed.change.after.node_count,
+                "constraints": count,
+                "ignored": ignored,
+                "casts_added": typed.casts_added,
             },
             change=typed.change.model_copy(update={"notes": (*raised, *typed.change.notes)}),
         )

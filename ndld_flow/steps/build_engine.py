@@ -12,7 +12,6 @@ from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.build import Build, BuildMemory
-from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import Engine, Onnx
 
@@ -83,19 +82,14 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         build = build_engine(request, context.progress)
         for message in (*build.notes, *build.warnings):
             context.log.info("%s", message)
-        memory = {
-            f"memory.{name}": Metric(value=value, unit="bytes")
-            for name, value in build.memory.model_dump().items()
-            if value
-        }
         return Result(
             _summary(build),
             metrics={
-                "engine_bytes": Metric(value=build.engine_bytes, unit="bytes"),
-                "build_s": Metric(value=build.build_s, unit="s"),
-                "parse_s": Metric(value=build.parse_s, unit="s"),
-                "layers": Metric(value=len(build.layers)),
-                **memory,
+                "engine_bytes": build.engine_bytes,
+                "build_s": build.build_s,
+                "parse_s": build.parse_s,
+                "layers": len(build.layers),
+                **{f"memory.{name}": value for name, value in build.memory.model_dump().items() if value},
             },
         )
 

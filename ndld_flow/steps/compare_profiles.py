@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import Fraction, Milliseconds, counted
 from ndld_flow.profiles.compare.written_gates import PROFILE_METRICS, check_known, parse_comparison_gates
-from ndld_flow.records.measurement import FEWEST_ROUNDS, Allowance, Metric
+from ndld_flow.records.measurement import FEWEST_ROUNDS, Allowance
 from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import Artifact, ComparisonDocument, Onnx, ProfileDocument
 
@@ -304,19 +304,19 @@ def _count_fusions(measured: Sequence[Measured]) -> Iterator[str]:
         yield f"{each.step}{release}: {counted(len(fused), 'fused layer')}, of {nodes:,} nodes of the model"
 
 
-def _metrics(profile: ProfileComparison) -> dict[str, Metric]:
+def _metrics(profile: ProfileComparison) -> dict[str, float]:
     """Return the ratio of every metric with its interval, the share of the layers' time that was matched, and the
     number of differences of the graphs."""
-    metrics: dict[str, Metric] = {}
+    metrics: dict[str, float] = {}
     for verdict in profile.verdicts:
         if verdict.base == 0:
-            metrics[f"{verdict.metric}.ratio"] = Metric(value=verdict.ratio)
-            metrics[f"{verdict.metric}.ratio_low"] = Metric(value=verdict.low)
-            metrics[f"{verdict.metric}.ratio_high"] = Metric(value=verdict.high)
+            metrics[f"{verdict.metric}.ratio"] = verdict.ratio
+            metrics[f"{verdict.metric}.ratio_low"] = verdict.low
+            metrics[f"{verdict.metric}.ratio_high"] = verdict.high
     if profile.coverage[1] is not None:
-        metrics["layers.matched_share"] = Metric(value=profile.coverage[1].matched_share)
+        metrics["layers.matched_share"] = profile.coverage[1].matched_share
     if profile.graphs is not None and profile.graphs.diff is not None:
-        metrics["graph.differences"] = Metric(value=profile.graphs.diff.node_differences)
+        metrics["graph.differences"] = profile.graphs.diff.node_differences
     return metrics
 
 

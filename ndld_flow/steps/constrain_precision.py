@@ -12,7 +12,6 @@ from pydantic import Field
 
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.records.layer_arithmetic import Precision
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
@@ -92,7 +91,7 @@ class ConstrainPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
         counts = ", ".join(f"{count} {precision}" for precision, count in constrained_model.counts.items())
         return Result(
             summary=f"{constrained} of {nodes} nodes constrained{f': {counts}' if counts else ''}",
-            metrics={"nodes": Metric(value=nodes), "constrained": Metric(value=constrained)},
+            metrics={"nodes": nodes, "constrained": constrained},
             change=constrained_model.change,
         )
 

@@ -11,7 +11,6 @@ from pydantic import Field
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Fraction, size_change
 from ndld_flow.base.settings import Settings
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
@@ -99,11 +98,11 @@ class ConvertFp16(LoadsCustomOps, Step[Onnx, Onnx]):
         return Result(
             summary=f"fp16: {nodes} nodes, {kept} kept in fp32, {casts} casts added, {size}",
             metrics={
-                "nodes": Metric(value=nodes),
-                "initializer_bytes": Metric(value=conversion.change.after.initializer_bytes, unit="bytes"),
-                "file_bytes": Metric(value=conversion.size_after, unit="bytes"),
-                "casts_added": Metric(value=casts),
-                "kept_fp32": Metric(value=kept),
+                "nodes": nodes,
+                "initializer_bytes": conversion.change.after.initializer_bytes,
+                "file_bytes": conversion.size_after,
+                "casts_added": casts,
+                "kept_fp32": kept,
             },
             change=conversion.change.model_copy(update={"notes": (*conversion.change.notes, *notes)}),
         )

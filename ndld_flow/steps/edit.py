@@ -14,7 +14,6 @@ from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.plugins import code_of_plugin
 from ndld_flow.machine.versions import read_version
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Foresight, Result, Returns, Step, metrics
 from ndld_flow.store.digest import digest_file, digest_json
@@ -112,6 +111,6 @@ class Edit(LoadsCustomOps, Step[Onnx, Onnx]):
         return Result(
             summary="; ".join(edited.failures) or (diff.one_line if diff is not None else ""),
             passed=not edited.failures,
-            metrics={"nodes": Metric(value=change.after.node_count)},
+            metrics={"nodes": change.after.node_count},
             change=change,
         )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ndld_flow.base.quantities import counted
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps
 from ndld_flow.step import Context, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Artifact, CppProject, Engine, Onnx
@@ -57,17 +56,11 @@ class ExportCpp(Step[Onnx, CppProject]):
             context.log.info("sample of input %s: %s", described.spec.name, described.feed.description)
         for line in project.left_out:
             context.log.warning("not in the C++ program: %s", line)
-        counts = {
-            "inputs": len(project.inputs),
-            "outputs": len(project.outputs),
-            "left_out": len(project.left_out),
-        }
+        left_out = len(project.left_out)
+        counts = {"inputs": len(project.inputs), "outputs": len(project.outputs), "left_out": left_out}
         parts = [counted(counts["inputs"], "input"), counted(counts["outputs"], "output")]
-        parts += [f"{counted(counts['left_out'], 'conversion')} left out"] if project.left_out else []
-        return Result(
-            f"C++ project for {project.runtime}: {', '.join(parts)}",
-            metrics={name: Metric(value=value) for name, value in counts.items()},
-        )
+        parts += [f"{counted(left_out, 'conversion')} left out"] if left_out else []
+        return Result(f"C++ project for {project.runtime}: {', '.join(parts)}", metrics=counts)
 
 
 def _engine_file(engine: Artifact, model: Onnx) -> EngineFile:

@@ -13,7 +13,6 @@ from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import Milliseconds, counted, number
 from ndld_flow.base.text import short_name
 from ndld_flow.machine.versions import read_version
-from ndld_flow.records.measurement import Metric
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import Onnx, TorchModule
@@ -78,21 +77,20 @@ class ExportPytorch(SampleSettings, Step[Onnx, TorchModule]):
             for value in exported.weights.values()
             if value is not None and value.const_value is not None
         )
-        counts = {
+        metrics: dict[str, float] = {
             "nodes": exported.nodes,
             "modules": exported.modules,
             "classes": exported.classes,
             "parameters": parameters,
         }
-        parts = [f"{counted(exported.nodes, 'node')} in {counted(exported.classes, 'class')}"]
         distances = self._compare(exported, source, out, context) if self.check else []
-        values = {name: Metric(value=value) for name, value in counts.items()}
         for name, worst in (("cosine", min), ("slice_rms", max), ("max_abs", max)):
             found = [each.metrics[name] for each in distances if name in each.metrics]
             if found:
-                values[name] = Metric(value=worst(found))
-        parts.append(_verdict(distances, values) if self.check else "not compared with ONNX Runtime")
-        return Result(", ".join(parts), metrics=values)
+                metrics[name] = worst(found)
+        counts = f"{counted(exported.nodes, 'node')} in {counted(exported.classes, 'class')}"
+        verdict = _verdict(distances, metrics) if self.check else "not compared with ONNX Runtime"
+        return Result(f"{counts}, {verdict}", metrics=metrics)
 
     def _compare(self, exported: ExportedModule, source: Onnx, out: Path, context: Context) -> list[OutputDistance]:
         from ndld_flow.export.pytorch.comparison import ModuleCheck, compare_module
@@ -117,10 +115,10 @@ class ExportPytorch(SampleSettings, Step[Onnx, TorchModule]):
         return distances
 
 
-def _verdict(distances: list[OutputDistance], values: dict[str, Metric]) -> str:
+def _verdict(distances: list[OutputDistance], metrics: dict[str, float]) -> str:
     """Return how far the module is from ONNX Runtime, and which outputs are weak evidence."""
     constant = sum(each.is_constant for each in distances)
     weak = f" ({counted(constant, 'output')} constant: weak evidence)" if constant else ""
-    if "max_abs" not in values:
+    if "max_abs" not in metrics:
         return f"outputs equal to ONNX Runtime's{weak}"
-    return f"within {number(values['max_abs'].value)} of ONNX Runtime{weak}"
+    return f"within {number(metrics['max_abs'])} of ONNX Runtime{weak}"

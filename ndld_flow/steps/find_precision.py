@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from ndld_flow.accuracy.tolerance import UNITS, Tolerance, outside
+from ndld_flow.accuracy.tolerance import Tolerance, outside
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Milliseconds, count, counted, milliseconds, number
 from ndld_flow.base.text import short_name
 from ndld_flow.engines.trial_settings import TrialEngineSettings
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.quantize.settings import QuantizeSettings
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.runtimes.settings import RuntimeSettings
@@ -145,12 +144,13 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
         write_received_images(next(iter(samples)).feeds, out)
         search.write(out)
         _log(search, context)
-        counts = {"kept": len(search.kept), "candidates": search.candidate_count, "trials": len(search.trials)}
-        metrics = {name: Metric(value=value) for name, value in counts.items()}
-        for prefix, values in (("", search.metrics_found), ("whole.", search.metrics_whole)):
-            metrics |= {
-                f"{prefix}{name}": Metric(value=value, unit=UNITS.get(name, "")) for name, value in values.items()
-            }
+        metrics = {
+            "kept": len(search.kept),
+            "candidates": search.candidate_count,
+            "trials": len(search.trials),
+            **search.metrics_found,
+            **{f"whole.{name}": value for name, value in search.metrics_whole.items()},
+        }
         return Result(_summary(search, self._tolerance.bounds()), search.passed, metrics)
 
     @property

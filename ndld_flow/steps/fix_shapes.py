@@ -9,7 +9,6 @@ from pydantic import Field
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.inputs import Dimension, InputSpec, Shape
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx
@@ -53,7 +52,7 @@ class FixShapes(LoadsCustomOps, Step[Onnx, Onnx]):
             context.log.info("%s is still dynamic: %s", value.name, show_shape(value.shape))
         inputs = ", ".join(f"{value.name} {show_shape(value.shape)}" for value in real_inputs(model))
         rest = f"; still dynamic: {', '.join(str(value.name) for value in dynamic)}" if dynamic else ""
-        return Result(summary=f"{inputs}{rest}", metrics={"dynamic_tensors": Metric(value=len(dynamic))}, change=change)
+        return Result(summary=f"{inputs}{rest}", metrics={"dynamic_tensors": len(dynamic)}, change=change)
 
 
 def _recipe_shapes(context: Context) -> dict[str, Shape]:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from ndld_flow.accuracy.tolerance import UNITS, Tolerance
+from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Bytes, counted, number
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import Activations, CapturedTensor
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
 from ndld_flow.runtimes.settings import RuntimeSettings
@@ -137,7 +136,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         for tensor in activations.tensors:
             context.log.info("%s", _line(tensor, layers.get(tensor.tensor)))
         metrics = _metrics(activations)
-        failed = [name for name in self.fail_on if metrics[name].value]
+        failed = [name for name in self.fail_on if metrics[name]]
         return Result(_summary(activations, metrics), not failed, metrics)
 
     def _request(self, source: Onnx, context: Context) -> Request:
@@ -168,33 +167,30 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         )
 
 
-def _metrics(activations: Activations) -> dict[str, Metric]:
+def _metrics(activations: Activations) -> dict[str, float]:
     """Return counts over all tensors, and each metric of the tensor where it is worst."""
     worst: dict[str, list[float]] = {}
     for layer in activations.divergence:
         for name, value in layer.metrics.items():
             worst.setdefault(name, []).append(value)
-    counts = {
+    metrics: dict[str, float] = {
         "tensors": len(activations.tensors),
         "nan": sum(tensor.range.nan_count for tensor in activations.tensors),
         "inf": sum(tensor.range.inf_count for tensor in activations.tensors),
         "saturated": sum(tensor.saturated for tensor in activations.tensors),
     }
     if activations.reference:
-        counts |= {
-            "compared": len(activations.divergence),
-            "nonfinite": sum(layer.nonfinite for layer in activations.divergence),
-        }
-    return {name: Metric(value=value) for name, value in counts.items()} | {
-        f"worst.{name}": Metric(value=min(values) if higher_is_better(name) else max(values), unit=UNITS.get(name, ""))
-        for name, values in worst.items()
-    }
+        metrics["compared"] = len(activations.divergence)
+        metrics["nonfinite"] = sum(layer.nonfinite for layer in activations.divergence)
+    for name, values in worst.items():
+        metrics[f"worst.{name}"] = min(values) if higher_is_better(name) else max(values)
+    return metrics
 
 
-def _summary(activations: Activations, metrics: dict[str, Metric]) -> str:
+def _summary(activations: Activations, metrics: dict[str, float]) -> str:
     samples = len(activations.samples)
     parts = [f"{counted(len(activations.tensors), 'tensor')} on {counted(samples, 'sample')}"]
-    parts += [f"{metrics[name].value:.0f} {word}" for name, word in _COUNTED.items() if metrics[name].value]
+    parts += [f"{metrics[name]:.0f} {word}" for name, word in _COUNTED.items() if metrics[name]]
     if activations.first_nonfinite:
         parts.append(f"first in {short_name(activations.first_nonfinite)}")
     if activations.divergence:

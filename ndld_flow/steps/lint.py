@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from ndld_flow.graph.lint.settings import BUILT_IN, ENTRY_POINTS, LintSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.plugins import find_plugins, plugin_version
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import LintDocument, Onnx
@@ -66,9 +65,9 @@ class Lint(LoadsCustomOps, LintSettings, Step[Onnx, LintDocument]):
             passed=passed and not findings.undecided,
             inconclusive=passed and bool(findings.undecided),
             metrics={
-                "errors": Metric(value=findings.count("error")),
-                "warnings": Metric(value=findings.count("warning")),
-                "notes": Metric(value=findings.count("info")),
+                "errors": findings.count("error"),
+                "warnings": findings.count("warning"),
+                "notes": findings.count("info"),
             },
         )
 

@@ -13,7 +13,6 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Fraction, Milliseconds
 from ndld_flow.base.settings import FlatUnion
 from ndld_flow.machine.versions import read_version
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.environments import EnvironmentSetting, describe_environment, name_code, versions_in_key
 from ndld_flow.runtimes.registry import find_settings, plugin_versions
 from ndld_flow.runtimes.settings import RuntimeSettings
@@ -273,6 +272,5 @@ def _write(turn: Turn, profile: Profile, log: str) -> Result:
     described = (f"input {tensor.name}: {tensor.data}" for tensor in profile.inputs)
     for message in (*described, profile.stopped_because, *profile.notes, *log.splitlines()):
         turn.context.log.info("%s", message)
-    model = turn.source.path
-    size = Metric(value=model_bytes(model), unit="bytes")
-    return Result(summarize(profile), metrics={**metrics_of(profile), "model_bytes": size})
+    metrics = {**metrics_of(profile), "model_bytes": model_bytes(turn.source.path)}
+    return Result(summarize(profile), metrics=metrics)

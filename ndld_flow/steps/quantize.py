@@ -16,7 +16,6 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.placement.settings import PlacementSettings
 from ndld_flow.quantize.settings import ModelOpt, QuantizeSettings
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.runtimes.settings import RuntimeSettings
@@ -312,11 +311,11 @@ def _result(quantized: Quantization) -> Result:
         summary=f"{quantized.description}: {layers} of {quantized.layers} layers, "
         f"{size_change(quantized.size_before, quantized.size_after)}",
         metrics={
-            "nodes": Metric(value=quantized.change.after.node_count),
-            "quantized": Metric(value=len(quantized.nodes)),
-            "layers": Metric(value=layers),
-            "initializer_bytes": Metric(value=quantized.change.after.initializer_bytes, unit="bytes"),
-            "file_bytes": Metric(value=quantized.size_after, unit="bytes"),
+            "nodes": quantized.change.after.node_count,
+            "quantized": len(quantized.nodes),
+            "layers": layers,
+            "initializer_bytes": quantized.change.after.initializer_bytes,
+            "file_bytes": quantized.size_after,
         },
         change=quantized.change,
     )
@@ -332,8 +331,7 @@ def _placed(quantized: Quantization, placement: Placement, out: Path) -> Result:
     if measured is None:
         summary = f"INT8 does not pay in {placement.backend}: the model is the source; {_best_trial(placement)}"
         return replace(result, summary=summary)
-    values = {"ratio": measured.ratio, "ratio_low": measured.low, "ratio_high": measured.high}
-    found = {name: Metric(value=value) for name, value in values.items()}
+    found = {"ratio": measured.ratio, "ratio_low": measured.low, "ratio_high": measured.high}
     interval = f"{ratio_change(measured.low)} to {ratio_change(measured.high)}"
     summary = f"{result.summary}, latency {ratio_change(measured.ratio)} ({interval}) in {placement.backend}"
     fitted = f"accurate on the {counted(placement.sample_count, 'sample')} that calibrated it"

@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from ndld_flow.base.quantities import counted, number
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.inputs import Data
-from ndld_flow.records.measurement import Metric
 from ndld_flow.rendering.settings import ImageName, ImageSettings, OverlaySettings
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
 from ndld_flow.samples.sample_settings import Noise, SampleSettings
@@ -169,11 +168,7 @@ class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
         for image in rendering.record.images:
             context.log.info("%s: %s", image.name, visible_name(image.description))
         counts = {"samples": rendering.record.sample_count, "nonfinite": rendering.nonfinite}
-        own = {
-            name: Metric(value=value, unit="dB" if name.endswith("psnr") else "")
-            for name, value in rendering.metrics.items()
-        }
-        return Result(_summary(rendering), metrics={name: Metric(value=count) for name, count in counts.items()} | own)
+        return Result(_summary(rendering), metrics={**counts, **rendering.metrics})
 
     def _request(self, context: Context) -> Request:
         from ndld_flow.accuracy.activations.feeding import added_noise

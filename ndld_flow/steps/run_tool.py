@@ -19,7 +19,6 @@ from ndld_flow.base.quantities import Milliseconds
 from ndld_flow.base.text import suggest
 from ndld_flow.base.user_code import list_files
 from ndld_flow.inputs import InputSpec
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.store.digest import cached_digest, digest_json
@@ -198,9 +197,7 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
             context.log.info("%s is not kept: the model does not refer to it", file)
         change = describe_change(source.path, out / Onnx.main)
         before, after = change.before.node_count, change.after.node_count
-        return Result(
-            f"{program.name}: {before} -> {after} nodes", metrics={"nodes": Metric(value=after)}, change=change
-        )
+        return Result(f"{program.name}: {before} -> {after} nodes", metrics={"nodes": after}, change=change)
 
     def _import(
         self, program: str, source: Onnx, trained: Path, module: Artifact, out: Path, context: Context
@@ -214,7 +211,7 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
         change = import_trained(source.path, trained, module.folder / NAMES, out / Onnx.main, context.log)
         nodes = change.after.node_count
         notes = "".join(f", {note}" for note in change.notes)
-        return Result(f"{program}: weights trained{notes}", metrics={"nodes": Metric(value=nodes)}, change=change)
+        return Result(f"{program}: weights trained{notes}", metrics={"nodes": nodes}, change=change)
 
     def _replacer(self, paths: Mapping[str, Path], context: Context) -> Callable[[str], str]:
         """Return a function that replaces placeholders by paths; an input's values are written when first used."""

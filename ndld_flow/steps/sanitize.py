@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from ndld_flow.base.quantities import size_change
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx
@@ -64,9 +63,9 @@ class Sanitize(LoadsCustomOps, SanitizeSettings, Step[Onnx, Onnx]):
         return Result(
             summary=summary,
             metrics={
-                "nodes": Metric(value=change.after.node_count),
-                "initializer_bytes": Metric(value=change.after.initializer_bytes, unit="bytes"),
-                "parameters": Metric(value=change.after.parameter_count),
+                "nodes": after.node_count,
+                "initializer_bytes": after.initializer_bytes,
+                "parameters": after.parameter_count,
             },
             change=change,
         )

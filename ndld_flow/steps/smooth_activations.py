@@ -9,7 +9,6 @@ from pydantic import Field
 
 from ndld_flow.base.quantities import counted
 from ndld_flow.inputs import InputSpec
-from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps, loaded_paths
 from ndld_flow.samples.sample_settings import FittedSettings
 from ndld_flow.step import Context, Result, Returns, Step, metrics
@@ -83,9 +82,9 @@ def _result(smoothing: Smoothing) -> Result:
     return Result(
         summary=f"{len(found)} of {of} smoothed, for {counted(layers, 'layer')}",
         metrics={
-            "nodes": Metric(value=smoothing.change.after.node_count),
-            "activations": Metric(value=len(smoothing.activations)),
-            "smoothed": Metric(value=len(found)),
+            "nodes": smoothing.change.after.node_count,
+            "activations": len(smoothing.activations),
+            "smoothed": len(found),
         },
         change=smoothing.change,
     )
