@@ -28,8 +28,7 @@ from ndld_flow.cli.app import EPILOG, program
 from ndld_flow.cli.verbs import import_verb, list_outputs, list_verbs
 from ndld_flow.graph.edit.catalogue import find_operation, operation_names
 from ndld_flow.graph.edit.operation import Heading
-from ndld_flow.recipe.described_steps import DescribedMetric, describe_step
-from ndld_flow.recipe.schema import OWN_INPUTS, has_own_inputs
+from ndld_flow.recipe.schema import OWN_INPUTS, DescribedMetric, describe_step, has_own_inputs
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.records.document import Document, Record, find_documents
 from ndld_flow.records.outcomes import ENDINGS

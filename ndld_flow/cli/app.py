@@ -1,4 +1,4 @@
-"""The program: a lazy group of verbs, and the handling of errors.
+"""The program: a lazy group of verbs, its help, and the handling of errors.
 
 `--help` imports click and nothing else: each verb's module is imported when that verb is used.
 """
@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 import click
@@ -22,7 +22,6 @@ from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.failure import print_failure
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
-from ndld_flow.cli.help_text import HelpContext
 from ndld_flow.cli.verbs import changing_steps, hint_at_step, import_verb, is_step, list_verbs
 from ndld_flow.cli.watch import watch_verb
 
@@ -38,6 +37,47 @@ EPILOG = """
 Exit codes: 0 success; 1 a check, gate or step failed; 2 the request is invalid; 3 a bug; 4 inconclusive;
 5 a worker was killed; 130 interrupted; 141 the reader of the output closed the pipe.
 """
+
+
+_COLUMNS = lazy_pattern(r"(\s*\S.*?\S)\s{3,}(\S.*)")
+"""A command, or a keyword, and its explanation."""
+_VERBATIM = "\b"
+"""Begins a paragraph whose lines click leaves as they are."""
+
+
+class HelpFormatter(click.HelpFormatter):
+    """A formatter that breaks long lines of examples, which click leaves as they are, before their explanation or
+    between words."""
+
+    def write_text(self, text: str) -> None:
+        width = max(self.width - self.current_indent, 20)
+        paragraphs = text.split("\n\n")
+        for number, paragraph in enumerate(paragraphs):
+            if _VERBATIM in paragraph:
+                paragraphs[number] = "\n".join(line for each in paragraph.split("\n") for line in _fold(each, width))
+        super().write_text("\n\n".join(paragraphs))
+
+
+class HelpContext(click.Context):
+    """A context whose help fits the terminal."""
+
+    formatter_class = HelpFormatter
+
+
+def _fold(line: str, width: int) -> Iterator[str]:
+    """Yield a line of at most `width` columns, or its parts, the later ones indented."""
+    if len(line) <= width:
+        yield line
+        return
+    lead = " " * (len(line) - len(line.lstrip()) + 4)
+    if parts := _COLUMNS.fullmatch(line):
+        yield from _fold(parts[1], width)
+        line = lead + parts[2]
+    import textwrap
+
+    yield from textwrap.wrap(
+        line, width, subsequent_indent=lead, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
 
 
 class LazyGroup(click.Group):
@@ -189,7 +229,7 @@ def _explain(error: Exception, arguments: Sequence[str]) -> int:
         click.echo(_wrapped(shown), err=True)
         print_failure(arguments, text, error.exit_code, error=error)
         return error.exit_code
-    from ndld_flow.cli.bug import write_bug
+    from ndld_flow.cli.failure import write_bug
     from ndld_flow.cli.public_functions import explain_system_error
 
     message = explain_system_error(error)

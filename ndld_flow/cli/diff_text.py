@@ -1,13 +1,17 @@
-"""The differences between two models on a terminal: the most important first, a one-line summary last."""
+"""The differences between two models or engines on a terminal: the most important first, a one-line summary last."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import click
 from rich.text import Text
 
+from ndld_flow.base.quantities import counted, size
 from ndld_flow.base.text import short_name
 from ndld_flow.cli.tables import wide_console
+from ndld_flow.cli.terminal import hanging
+from ndld_flow.records.engine_lock import EngineComparison, EngineVerdict
 from ndld_flow.records.model_diff import ModelDiff
 from ndld_flow.report.diff_rows import DiffLine, DiffPart, DiffRow, collect_diff
 
@@ -75,3 +79,24 @@ def _line(line: DiffLine) -> Text:
     text.append(" -> ")
     text.append("none" if line.after is None else line.after, style="" if line.is_consequence else "green")
     return text.append(" (as a consequence)") if line.is_consequence else text
+
+
+_VERDICT_COLOURS: dict[EngineVerdict, str] = {
+    "identical": "green",
+    "equal": "green",
+    "undecided": "yellow",
+    "different": "red",
+}
+
+
+def print_engines(title: str, compared: EngineComparison) -> None:
+    """Print the verdict on two engines with its differences and their causes."""
+    verdict = click.style(compared.verdict, fg=_VERDICT_COLOURS[compared.verdict], bold=True)
+    about = counted(compared.layer_count, "layer")
+    if compared.after_bytes is not None:
+        about += f", {size(compared.after_bytes)}"
+    click.echo(f"{short_name(title, 200)}: {verdict}, {about}")
+    for difference in compared.differences:
+        click.echo(hanging("  ", difference))
+    for cause in compared.causes:
+        click.echo(hanging("  cause: ", cause))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -38,50 +37,33 @@ class NamedPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-def outputs_option(command: Command) -> Command:
-    """Add `--outputs DIR`."""
-    return click.option(
-        "--outputs",
-        type=NamedPath(file_okay=False, path_type=Path),
-        default=Path(DEFAULT_OUTPUTS),
-        show_default=True,
-        envvar="NDLD_FLOW_OUTPUTS",
-        help="Folder of the store, the runs and the tags (or set NDLD_FLOW_OUTPUTS).",
-    )(command)
+def _all(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return a decorator that adds several arguments and options, in this order."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
-def json_option(command: Command) -> Command:
-    """Add `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
-
-
-def loudness_options(command: Command) -> Command:
-    """Add `--quiet` and `--verbose`; the last one counts."""
-    for option in (
-        click.option(
-            "--verbose", "-v", "loudness", flag_value="verbose", help="Print the log of each step while it runs."
-        ),
-        click.option(
-            "--quiet", "-q", "loudness", flag_value="quiet", help="Print only problems, the verdict and the result."
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def device_timeout_option(command: Command) -> Command:
-    """Add `--device-timeout`, which sets the environment variable for this process and its workers."""
-    return click.option(
-        "--device-timeout",
-        metavar="TIME",
-        expose_value=False,
-        callback=_set_device_timeout,
-        help="Wait at most this long, such as `30 min`, for a device that another process measures on; then measure "
-        f"all the same, which the result records. `0` does not wait. (Or set {_DEVICE_TIMEOUT}.)",
-    )(command)
-
-
-_DEVICE_TIMEOUT = "NDLD_FLOW_DEVICE_TIMEOUT"
+outputs_option = click.option(
+    "--outputs",
+    type=NamedPath(file_okay=False, path_type=Path),
+    default=Path(DEFAULT_OUTPUTS),
+    show_default=True,
+    envvar="NDLD_FLOW_OUTPUTS",
+    help="Folder of the store, the runs and the tags (or set NDLD_FLOW_OUTPUTS).",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+loudness_options = _all(
+    click.option(
+        "--quiet", "-q", "loudness", flag_value="quiet", help="Print only problems, the verdict and the result."
+    ),
+    click.option("--verbose", "-v", "loudness", flag_value="verbose", help="Print the log of each step while it runs."),
+)
+"""The last one counts."""
 
 
 def _set_device_timeout(context: click.Context, _: click.Parameter, value: str | None) -> None:
@@ -93,64 +75,56 @@ def _set_device_timeout(context: click.Context, _: click.Parameter, value: str |
         parse_duration_ms(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
-    before = os.environ.get(_DEVICE_TIMEOUT)
+    before = os.environ.get(_DEVICE_TIMEOUT, "")  # an empty one counts as none
     os.environ[_DEVICE_TIMEOUT] = value
-    context.call_on_close(partial(_restore, before))
+    context.call_on_close(lambda: os.environ.update({_DEVICE_TIMEOUT: before}))
 
 
-def _restore(before: str | None) -> None:
-    if before is None:
-        os.environ.pop(_DEVICE_TIMEOUT, None)
-    else:
-        os.environ[_DEVICE_TIMEOUT] = before
+_DEVICE_TIMEOUT = "NDLD_FLOW_DEVICE_TIMEOUT"
 
+device_timeout_option = click.option(
+    "--device-timeout",
+    metavar="TIME",
+    expose_value=False,
+    callback=_set_device_timeout,
+    help="Wait at most this long, such as `30 min`, for a device that another process measures on; then measure "
+    f"all the same, which the result records. `0` does not wait. (Or set {_DEVICE_TIMEOUT}.)",
+)
+"""It sets the environment variable for this process and its workers."""
 
-def recipe_options(command: Command) -> Command:
-    """Add the arguments and options of `run` and `plan`."""
-    for option in (
-        click.option(
-            "--multirun",
-            "-m",
-            is_flag=True,
-            help="Sweep over settings with several values: steps.speed.threads=1,2,4; also range(1,9), choice(a,b).",
-        ),
-        click.option(
-            "--trust",
-            is_flag=True,
-            help="Allow code that the recipe names: `steps_from:`, plugins, libraries, engines.",
-        ),
-        click.option(
-            "--force", "-f", multiple=True, metavar="STEP", help="Run this step (or `all`) even if nothing changed."
-        ),
-        click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
-        click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml"),
-    ):
-        command = option(command)
-    return command
+recipe_options = _all(
+    click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml"),
+    click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
+    click.option(
+        "--force", "-f", multiple=True, metavar="STEP", help="Run this step (or `all`) even if nothing changed."
+    ),
+    click.option(
+        "--trust", is_flag=True, help="Allow code that the recipe names: `steps_from:`, plugins, libraries, engines."
+    ),
+    click.option(
+        "--multirun",
+        "-m",
+        is_flag=True,
+        help="Sweep over settings with several values: steps.speed.threads=1,2,4; also range(1,9), choice(a,b).",
+    ),
+)
+"""Those of `run` and `plan`."""
 
+target_option = click.option(
+    "--on",
+    default="",
+    metavar="TARGET",
+    help="Run the steps that need a device on this machine: a name in the settings or the recipe, or ssh://HOST.",
+)
 
-def target_option(command: Command) -> Command:
-    """Add `--on TARGET`."""
-    return click.option(
-        "--on",
-        default="",
-        metavar="TARGET",
-        help="Run the steps that need a device on this machine: a name in the settings or the recipe, or ssh://HOST.",
-    )(command)
-
-
-def cache_options(command: Command) -> Command:
-    """Add `--cache URL` and `--no-cache`."""
-    for option in (
-        click.option("--no-cache", is_flag=True, help="Use no shared cache. (--force all computes every step again.)"),
-        click.option(
-            "--cache",
-            metavar="URL",
-            help="Use results of a shared cache: a folder, s3://, gs://, ... (or set NDLD_FLOW_CACHE).",
-        ),
-    ):
-        command = option(command)
-    return command
+cache_options = _all(
+    click.option(
+        "--cache",
+        metavar="URL",
+        help="Use results of a shared cache: a folder, s3://, gs://, ... (or set NDLD_FLOW_CACHE).",
+    ),
+    click.option("--no-cache", is_flag=True, help="Use no shared cache. (--force all computes every step again.)"),
+)
 
 
 def choose_url(cache: str | None, no_cache: bool) -> str | None:
@@ -162,58 +136,60 @@ def choose_url(cache: str | None, no_cache: bool) -> str | None:
     return "" if no_cache else cache
 
 
-def sweep_options(command: Command) -> Command:
-    """Add the options of `run` for sweeps."""
-    for option in (
-        click.option(
-            "--jobs",
-            "-j",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Sweeps: N worker processes for steps that do not measure [default: none].",
-        ),
-        click.option(
-            "--ray", default="", metavar="ADDRESS", help="Run the steps on a Ray cluster: auto, HOST:PORT, local."
-        ),
-        click.option(
-            "--best",
-            "apply",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="BEST.yaml",
-            help="Sweeps: write the best point as a plain recipe, without `sweep:`.",
-        ),
-    ):
-        command = option(command)
-    return command
+sweep_options = _all(
+    click.option(
+        "--best",
+        "apply",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="BEST.yaml",
+        help="Sweeps: write the best point as a plain recipe, without `sweep:`.",
+    ),
+    click.option(
+        "--ray", default="", metavar="ADDRESS", help="Run the steps on a Ray cluster: auto, HOST:PORT, local."
+    ),
+    click.option(
+        "--jobs",
+        "-j",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Sweeps: N worker processes for steps that do not measure [default: none].",
+    ),
+)
 
+files_option = click.option(
+    "--from",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE.py",
+    help="A Python file with a step of your own (its code runs).",
+)
 
-def files_option(command: Command) -> Command:
-    """Add `--from FILE.py`, for the user's own steps."""
-    return click.option(
-        "--from",
-        "files",
+gate_option = click.option(
+    "--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition of the comparison; may be repeated."
+)
+data_option = click.option(
+    "--data", multiple=True, metavar="[INPUT=]PATH", help="A folder, a glob or files for an input of the model."
+)
+tokenizer_option = click.option(
+    "--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, for lines of text in a .txt."
+)
+shapes_option = click.option(
+    "--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input of the model, or `scalar`."
+)
+
+rules_options = _all(
+    click.option(
+        "--allow",
+        "-a",
         multiple=True,
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE.py",
-        help="A Python file with a step of your own (its code runs).",
-    )(command)
-
-
-def rules_options(command: Command) -> Command:
-    """Add `--allow`, `--metric` and `--threshold`, which define the differences that count."""
-    for option in (
-        click.option("--threshold", "-t", metavar="SHARE", help="Relative difference that counts [default: 3 %]."),
-        click.option("--metric", "-m", metavar="METRIC", help="The metric that decides [default: latency.min]."),
-        click.option(
-            "--allow",
-            "-a",
-            multiple=True,
-            metavar="WHAT",
-            help="Compare despite this difference: hardware, batch, ...; `unknown`: despite unrecorded circumstances.",
-        ),
-    ):
-        command = option(command)
-    return command
+        metavar="WHAT",
+        help="Compare despite this difference: hardware, batch, ...; `unknown`: despite unrecorded circumstances.",
+    ),
+    click.option("--metric", "-m", metavar="METRIC", help="The metric that decides [default: latency.min]."),
+    click.option("--threshold", "-t", metavar="SHARE", help="Relative difference that counts [default: 3 %]."),
+)
+"""They define the differences that count."""
 
 
 def print_notices(event: Event) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,16 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.cli.explain_step import format_default, format_type
-from ndld_flow.cli.options import NamedPath, json_option, loudness_options, outputs_option
-from ndld_flow.recipe.step_recipe import StepRecipe, settings_as_options
+from ndld_flow.cli.options import (
+    NamedPath,
+    data_option,
+    json_option,
+    loudness_options,
+    outputs_option,
+    shapes_option,
+)
 from ndld_flow.recipe.step_types import StepType, StepTypes
-from ndld_flow.recipe.write_recipe import parse_shape
+from ndld_flow.recipe.write_recipe import StepRecipe, parse_shape, settings_as_options
 from ndld_flow.recipe.yaml_file import parse_yaml
 from ndld_flow.store.kinds import Engine, Onnx
 
@@ -54,12 +60,28 @@ def find_step_command(name: str) -> click.Command | None:
 
 
 def _make_command(kind: StepType) -> click.Command:
-    common = click.Command(kind.name, callback=None)
-    for decorate in (json_option, loudness_options, outputs_option, _common_options(kind)):
+    common = click.Command(kind.name)
+    file = _EXPORTED.get(kind.cls.kinds()[1])
+    inputs = (data_option, shapes_option) if kind.cls.may_read_inputs() else ()
+    output = (
+        click.option("--output", "-o", type=NamedPath(path_type=Path), metavar=file, help="Write the result there."),
+    )
+    for decorate in (
+        click.option(
+            "--write",
+            type=NamedPath(path_type=Path),
+            metavar="RECIPE.yaml",
+            help="Write the recipe to this file, and run nothing.",
+        ),
+        *inputs,
+        *(output if file is not None else ()),
+        *(json_option, loudness_options, outputs_option),
+    ):
         decorate(common)
-    found = {f"setting_{setting}": (setting, schema) for setting, schema in _settings(kind, common).items()}
+    schemas = _settings(kind, common)
     definitions = kind.cls.model_json_schema().get("$defs", {})
-    options = [_option(name, *each, definitions) for name, each in found.items()]
+    names = {f"setting_{setting}": setting for setting in schemas}
+    options = [_option(name, setting, schemas[setting], definitions) for name, setting in names.items()]
     command = StepCommand(
         kind.name,
         params=[
@@ -68,12 +90,12 @@ def _make_command(kind: StepType) -> click.Command:
             *options,
             *common.params,
         ],
-        callback=lambda **values: _run(kind, {name: setting for name, (setting, _) in found.items()}, values),
+        callback=lambda **values: _run(kind, names, values),
         help=f"{_unwrapped(kind)}\n\nSETTING=VALUE sets one too, and A.B=VALUE one inside another. "
         f"`ndld-flow steps {kind.name}` explains these, and the metrics.",
         short_help=kind.summary,
     )
-    command.settings = {name: setting for name, (setting, _) in found.items()}
+    command.settings = names
     return command
 
 
@@ -83,41 +105,6 @@ def _unwrapped(kind: StepType) -> str:
 
     paragraphs = (inspect.getdoc(kind.cls) or "").split("\n\n")
     return "\n\n".join(f"\b\n{part}" if part.startswith("    ") else part for part in paragraphs)
-
-
-def _common_options(kind: StepType) -> Callable[[Any], Any]:
-    """Return a decorator that adds the options that commands of steps share."""
-    file = _EXPORTED.get(kind.cls.kinds()[1])
-    inputs = kind.cls.may_read_inputs()
-
-    def decorate(command: Any) -> Any:  # noqa: ANN401 - as click's decorators
-        options = [
-            click.Option(
-                ["--write"],
-                type=NamedPath(path_type=Path),
-                metavar="RECIPE.yaml",
-                help="Write the recipe to this file, and run nothing.",
-            ),
-        ]
-        if inputs:
-            options += [
-                click.Option(
-                    ["--data"], multiple=True, metavar="[INPUT=]PATH", help="A folder, a glob or files for an input."
-                ),
-                click.Option(
-                    ["--shape", "shapes"], multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input."
-                ),
-            ]
-        if file is not None:
-            options.append(
-                click.Option(
-                    ["--output", "-o"], type=NamedPath(path_type=Path), metavar=file, help="Write the result there."
-                )
-            )
-        command.params[:0] = options
-        return command
-
-    return decorate
 
 
 def _settings(kind: StepType, common: click.Command) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Bytes
 from ndld_flow.base.settings import Settings
 from ndld_flow.base.text import suggest
-from ndld_flow.recipe.examples import shipped_folder
+from ndld_flow.recipe.config_files import shipped_folder
 from ndld_flow.recipe.yaml_file import read_yaml
 
 _GROUP = "optimize"

@@ -22,11 +22,10 @@ from ndld_flow.base.settings import Settings, values_of
 from ndld_flow.base.user_code import UserCode, find_code
 from ndld_flow.inputs import Data, InputSpec, InputSpecs, patterns_of, without_names
 from ndld_flow.recipe.gates import Gate
-from ndld_flow.recipe.needs import Needs
 from ndld_flow.recipe.places import put_value, take_value
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.recipe.sweep_section import SweepSection
-from ndld_flow.recipe.targets import HERE, Target
+from ndld_flow.recipe.targets import HERE, Needs, Target
 from ndld_flow.records.document import is_inner_path
 from ndld_flow.runtimes.custom_operators import CustomOperator, OperatorName
 from ndld_flow.runtimes.environments import Environment, EnvironmentSetting

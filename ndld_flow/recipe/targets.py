@@ -1,9 +1,9 @@
-"""Targets: other machines, reached by OpenSSH, on which steps run."""
+"""Other machines on which steps run: targets, reached by OpenSSH, and what steps need on those of a cluster."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.settings import Settings
@@ -71,3 +71,14 @@ def expand_targets(targets: object) -> object:
 def is_host(text: str) -> bool:
     """Return whether a text is the address of a host, and not the name of a target."""
     return "://" in text
+
+
+class Needs(Settings):
+    """Resources that a step needs on a machine of a Ray cluster."""
+
+    gpus: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """Number of GPUs that it uses."""
+    cpus: float = Field(default=1, ge=0, allow_inf_nan=False)
+    """Number of CPU cores that it uses."""
+    device: str = ""
+    """Device type, as configured on the machines of the cluster, such as `A100`."""

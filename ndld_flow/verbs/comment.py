@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow.cli.options import Given, options_of, outputs_option
+from ndld_flow.cli.options import Given, gate_option, options_of, outputs_option
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @click.argument("run", required=False)
 @click.option("--against", metavar="BASE", help="Compare with this run, or with its profile RUN:STEP.")
-@click.option("--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition of the comparison; repeatable.")
+@gate_option
 @click.option(
     "--log",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -50,11 +50,15 @@ from ndld_flow.base.quantities import parse_percent
 from ndld_flow.base.text import suggest
 from ndld_flow.cli.options import (
     Loudness,
+    data_option,
+    gate_option,
     json_option,
     loudness_options,
     outputs_option,
     print_json,
     rules_options,
+    shapes_option,
+    tokenizer_option,
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
@@ -150,12 +154,10 @@ def compare_engines(
 
 @click.command("compare", help=__doc__)
 @click.argument("subjects", nargs=-1, required=True, metavar="BASE [CANDIDATE]...")
-@click.option(
-    "--gate", "-g", "gates", multiple=True, metavar="GATE", help="A condition that must hold; may be repeated."
-)
-@click.option("--data", multiple=True, metavar="[INPUT=]PATH", help="For models: a folder, a glob or files.")
-@click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, for lines of text in a .txt.")
-@click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="For models: shape of an input.")
+@gate_option
+@data_option
+@tokenizer_option
+@shapes_option
 @click.option("--runtime", default="onnxruntime", metavar="NAME", help="For models: onnxruntime or openvino.")
 @rules_options
 @click.option("--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder to write to.")
@@ -258,7 +260,7 @@ def _show_engines(engines: ComparedEngines, subjects: tuple[str, ...], as_json: 
     if as_json:
         print_json(OUTPUT, engines.comparison)
     else:
-        from ndld_flow.cli.engine_comparison import print_engines
+        from ndld_flow.cli.diff_text import print_engines
 
         print_engines(" -> ".join(subjects), engines.comparison)
         click.echo(f"report {engines.report}")

@@ -145,7 +145,7 @@ def _show_engines(title: str, engines: EngineComparison, page: Path | None, *, e
     if as_json:
         print_json(OUTPUT, engines)
     else:
-        from ndld_flow.cli.engine_comparison import print_engines
+        from ndld_flow.cli.diff_text import print_engines
 
         print_engines(title, engines)
         if page is not None:

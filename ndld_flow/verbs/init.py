@@ -20,6 +20,7 @@ import click
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import milliseconds
+from ndld_flow.cli.options import data_option, shapes_option
 from ndld_flow.cli.public_functions import public
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, parse_shape
@@ -51,7 +52,7 @@ def init(
 @public
 def init_example(name: str, *, overwrite: bool = False) -> Path:
     """Write an example recipe, such as `quickstart`, and its images to `pipelines/`; return the recipe's path."""
-    from ndld_flow.recipe.examples import write_example
+    from ndld_flow.recipe.config_files import write_example
 
     return write_example(name, overwrite=overwrite)
 
@@ -59,7 +60,7 @@ def init_example(name: str, *, overwrite: bool = False) -> Path:
 @click.command("init", help=__doc__)
 @click.argument("model", required=False, type=click.Path(path_type=Path), metavar="MODEL.onnx")
 @click.argument("target", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[RECIPE.yaml]")
-@click.option("--data", multiple=True, metavar="[INPUT=]PATH", help="A folder, a glob or files for an input.")
+@data_option
 @click.option(
     "--for",
     "runtime",
@@ -69,7 +70,7 @@ def init_example(name: str, *, overwrite: bool = False) -> Path:
 )
 @click.option("--fp16", "precision", flag_value="fp16", help="Convert to FP16, except for what FP16 breaks.")
 @click.option("--int8", "precision", flag_value="int8", help="Quantize to INT8.")
-@click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input, or `scalar`.")
+@shapes_option
 @click.option("--example", metavar="NAME", help="Write an example recipe instead, such as `quickstart`, to pipelines/.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing RECIPE.yaml.")
 def command(

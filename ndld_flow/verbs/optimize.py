@@ -45,10 +45,13 @@ from ndld_flow.cli.options import (
     Given,
     Loudness,
     NamedPath,
+    data_option,
     json_option,
     loudness_options,
     outputs_option,
     print_json,
+    shapes_option,
+    tokenizer_option,
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
@@ -93,8 +96,8 @@ def optimize(
 
 @click.command("optimize", help=__doc__)
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL.onnx")
-@click.option("--data", multiple=True, metavar="[INPUT=]PATH", help="A folder, a glob or files for an input.")
-@click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, for lines of text in a .txt.")
+@data_option
+@tokenizer_option
 @click.option(
     "--keep",
     multiple=True,
@@ -122,7 +125,7 @@ def optimize(
     help="The time after which it ends: '10 min'. [default: by the latency of the model]",
 )
 @click.option("--threads", default="", metavar="N[,M...]", help="Numbers of threads to try. [default: the runtime's]")
-@click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input, or `scalar`.")
+@shapes_option
 @click.option("--fix-shapes", is_flag=True, help="Allow a model that accepts only the shapes that are measured.")
 @click.option("--metric", type=click.Path(path_type=Path), help="A Python file with your own metric; needs --trust.")
 @click.option("--labels", type=click.Path(path_type=Path), help="Its labels, a .csv or .json that names files.")

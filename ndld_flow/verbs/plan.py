@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.text import shortened, visible_text
-from ndld_flow.cli.hydra_flags import HydraCommand
+from ndld_flow.cli.foreign_words import HydraCommand
 from ndld_flow.cli.options import (
     Given,
     cache_options,

@@ -24,7 +24,7 @@ INPUTS = "inputs"
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from ndld_flow.recipe.described_steps import DescribedPart, DescribedStep
+    from ndld_flow.recipe.schema import DescribedPart, DescribedStep
     from ndld_flow.recipe.step_types import StepType
 
 OUTPUT: VerbOutput[list[DescribedStep] | DescribedStep | DescribedPart] = VerbOutput(
@@ -46,7 +46,7 @@ def steps(files: Sequence[str | Path] = ()) -> list[StepType]:
 @json_option
 def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
     from ndld_flow.cli.explain_step import explain_part, explain_step
-    from ndld_flow.recipe.described_steps import DescribedPart, describe_step
+    from ndld_flow.recipe.schema import DescribedPart, describe_step
     from ndld_flow.recipe.step_types import BUILT_IN
 
     types = steps(files)

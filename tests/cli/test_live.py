@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ndld_flow.cli.live import LiveDisplay
-from ndld_flow.cli.variant_table import draw_variants
+from ndld_flow.cli.live import LiveDisplay, draw_variants
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import VariantOutcome
 from ndld_flow.runner.events import PointFinished, StepStarted, StepWaits, SweepStarted, VariantTried

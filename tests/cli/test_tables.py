@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from ndld_flow.base.quantities import milliseconds
-from ndld_flow.cli.app import program
-from ndld_flow.cli.help_text import HelpContext
+from ndld_flow.cli.app import HelpContext, program
 from ndld_flow.cli.tables import TerminalTable, wide_console
 from ndld_flow.cli.terminal import format_end, hanging, width_of, wrapped
 from ndld_flow.cli.verbs import list_verbs

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from ndld_flow.base.quantities import milliseconds, number, quantity, ratio_change, size
 from ndld_flow.cli.comparison_table import _changed_layers, _metric_table
+from ndld_flow.cli.live import draw_variants
 from ndld_flow.cli.plain import describe_variant
-from ndld_flow.cli.variant_table import draw_variants
 from ndld_flow.measure.measured_profile import metrics_of
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics

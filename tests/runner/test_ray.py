@@ -20,7 +20,7 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError, ModelError, RecipeError, RequestError
 from ndld_flow.machine.reuse import fingerprint_machine
-from ndld_flow.recipe.needs import Needs
+from ndld_flow.recipe.targets import Needs
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.events import Event, SweepFinished

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.recipe.needs import Needs
 from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.recipe.targets import Needs
 from ndld_flow.runner.executors.ray.cluster import (
     Node,
     explain_no_node,

@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 
 from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
-from ndld_flow.cli.bug import write_bug
+from ndld_flow.cli.failure import write_bug
 from ndld_flow.processes.watchdog import IN_PROCESS
 from ndld_flow.runner.events import Event, StepWaits
 from ndld_flow.runner.executors import executor

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError, naming_step
 from ndld_flow.base.text import short_name, shortened, visible_name
-from ndld_flow.recipe.needs import Needs
 from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.recipe.targets import Needs
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.executors.executor import StepTimeoutError, Task, are_results_of, join_threads
 from ndld_flow.runner.executors.messages import NO_ANSWER, Died, News, Stopped

@@ -21,7 +21,7 @@ import ndld_flow
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.text import shortened, visible_name
 from ndld_flow.machine.versions import installed_versions
-from ndld_flow.recipe.examples import shipped_folder
+from ndld_flow.recipe.config_files import shipped_folder
 
 NAME = "ndld-flow"
 _DATE = (2020, 1, 1, 0, 0, 0)
