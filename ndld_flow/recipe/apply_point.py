@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.profiles.diagnose.recipe_change import RecipeChange
-from ndld_flow.recipe.compose import compose_file
+from ndld_flow.recipe.compose import compose_recipe
 from ndld_flow.recipe.places import split_key
 from ndld_flow.recipe.points import Changes, Variations, open_variations
 from ndld_flow.recipe.resolved import without_credentials, write_yaml
@@ -84,8 +84,8 @@ def remove_key(text: str, words: Words) -> str:
         words = rest
     if len(node.value) == 1 and len(parent) > 1:
         return set_value(text, parent[: -len(words)], {})
-    names = [key.value for key, _ in node.value]
-    return (_cut_from_flow if node.flow_style else _cut_lines)(text, node, names.index(name))
+    index = [key.value for key, _ in node.value].index(name)
+    return (_cut_from_flow if node.flow_style else _cut_lines)(text, node, index)
 
 
 def _root(text: str) -> yaml.Node:
@@ -243,7 +243,7 @@ def _comments_above(lines: Sequence[str], column: int) -> int:
     return count if count < len(lines) else 0
 
 
-REMOVED = object()
+_REMOVED = object()
 
 
 def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> str:
@@ -254,39 +254,40 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
     cannot be changed in place is written in full, without comments, and its heading gives the reason. Raises
     RecipeError for a file that is not a recipe, and for a change of a key that it cannot have.
     """
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        raw = stream.read()
+    raw = path.read_bytes().decode("utf-8-sig")
     text = raw.replace("\r\n", "\n")
-    wanted = open_text(path, text, overrides)
-    values = wanted.values(changes)
+    wanted = _open_text(path, text, overrides)
+    written, values = wanted.written_with(changes), wanted.values(changes)
     try:
-        edited = _edit(text, open_text(path, text) if overrides else wanted, wanted, changes)
-        opened = open_text(path, edited)
-        if opened.composed.values.get("sweep") is not None:  # another one comes from `defaults:`
+        edited = _edit(path, text, wanted, changes)
+        if _open_text(path, edited).composed.values.get("sweep") is not None:  # another one comes from `defaults:`
             edited = set_value(edited, ("sweep",), None)
-            opened = open_text(path, edited)
-        if not is_same(opened, wanted.written_with(changes), values):
-            raise CannotEditError("its presets or aliases set other values")
+        _check_meaning(_open_text(path, edited), written, values)
     except (CannotEditError, RecipeError, RecursionError) as error:
-        why = f"{path.name} could not be changed only at these places ({' '.join(str(error).split())[:200]}),"
         shown = hide_credentials(", ".join(f"{key}: {json.dumps(value)}" for key, value in changes.items()))
-        written = wanted.written_with(changes)
         whole = {key: without_credentials(value, written.get(key)) for key, value in values.items()}
-        edited = write_yaml(whole, f"{path.name} with {shown}\n{why}\nso it is written in full here.")
+        edited = write_yaml(
+            whole, f"{path.name} with {shown}\n{_why_in_full(path, error)},\nso it is written in full here."
+        )
     return edited.replace("\n", "\r\n") if "\r\n" in raw else edited
 
 
-def open_text(path: Path, text: str, overrides: Sequence[str] = ()) -> Variations:
+def _why_in_full(path: Path, error: Exception) -> str:
+    return f"{path.name} could not be changed only at these places ({' '.join(str(error).split())[:200]})"
+
+
+def _open_text(path: Path, text: str, overrides: Sequence[str] = ()) -> Variations:
     """Compose the text of a trusted recipe. Raises RecipeError."""
-    return open_variations(compose_file(parse_yaml(path, text), overrides, trust=True), Checker(path))
+    return open_variations(compose_recipe(parse_yaml(path, text), overrides, trust=True), Checker(path))
 
 
-def _edit(text: str, own: Variations, wanted: Variations, changes: Changes) -> str:
+def _edit(path: Path, text: str, wanted: Variations, changes: Changes) -> str:
     """Return the text without its sweep, with the overrides of the recipe's own values and with the changes."""
+    own = _open_text(path, text) if wanted.composed.overrides else wanted
     if "sweep" in own.composed.file.values:
         text = remove_key(text, ("sweep",))
     for words, value in differences(own.written, wanted.written):
-        text = remove_key(text, words) if value is REMOVED else set_value(text, words, value)  # type: ignore[arg-type]
+        text = remove_key(text, words) if value is _REMOVED else set_value(text, words, value)  # type: ignore[arg-type]
     written = wanted.written
     for index, (key, value) in enumerate(changes.items(), 1):
         changed = wanted.written_with(dict(list(changes.items())[:index]))
@@ -301,21 +302,23 @@ def differences(now: Mapping[str, Any], wanted: Mapping[str, Any], above: Words 
     for key in dict.fromkeys([*now, *wanted]):
         words = (*above, key)
         if key not in wanted:
-            yield words, REMOVED
+            yield words, _REMOVED
         elif isinstance(now.get(key), dict) and isinstance(wanted[key], dict):
             yield from differences(now[key], wanted[key], words)
         elif key not in now or json.dumps(now[key]) != json.dumps(wanted[key]):
             yield words, wanted[key]
 
 
-def is_same(edited: Variations, written: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Return whether a text has the expected meaning, including its `${...}` and the order of its steps."""
+def _check_meaning(edited: Variations, written: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Raise CannotEditError unless a text has this meaning, including its `${...}` and the order of its steps."""
     both = ((edited.written, written), (edited.values({}), values))
-    return edited.composed.values.get("sweep") is None and all(
+    is_same = edited.composed.values.get("sweep") is None and all(
         json.dumps(value, sort_keys=True) == json.dumps(wanted, sort_keys=True)
         and list(value["steps"] or ()) == list(wanted["steps"] or ())
         for value, wanted in both
     )
+    if not is_same:
+        raise CannotEditError("its presets or aliases set other values")
 
 
 _CHECK = "check_accuracy"
@@ -419,21 +422,16 @@ def change_file(
     """
     raw = path.read_bytes().decode("utf-8-sig")
     text = raw.replace("\r\n", "\n")
-    wanted = open_text(path, text, overrides)
+    wanted = _open_text(path, text, overrides)
     values = wanted.values({})
     edit = _edit_of(values, change, step, source, recorded)
     try:
         if wanted.composed.values.get("sweep") is not None:
             raise CannotEditError("it has a `sweep:`")
-        edited = text
-        for words, value in differences(open_text(path, text).written, wanted.written):
-            edited = remove_key(edited, words) if value is REMOVED else set_value(edited, words, value)  # type: ignore[arg-type]
-        edited = edit.in_text(edited, values["steps"])
-        if not is_same(open_text(path, edited), edit.in_values(wanted.written), edit.in_values(values)):
-            raise CannotEditError("its presets or aliases set other values")
+        edited = edit.in_text(_edit(path, text, wanted, {}), values["steps"])
+        _check_meaning(_open_text(path, edited), edit.in_values(wanted.written), edit.in_values(values))
     except (CannotEditError, RecipeError, RecursionError) as error:
-        why = f"{path.name} could not be changed only at these places ({' '.join(str(error).split())[:200]})"
-        return change_record(recorded, change, step, source, why)
+        return change_record(recorded, change, step, source, _why_in_full(path, error))
     ending = "\r\n" if "\r\n" in raw else "\n"
     return ChangedRecipe(raw, edited.replace("\n", ending), step)
 

@@ -189,19 +189,18 @@ def _hint(text: str, dotted: str, file: YamlFile) -> str:
     return suggest(names[0], file.lines) if names else "write ${steps.NAME.SETTING} for another value"
 
 
-def order_steps(steps: object, file: YamlFile, folders: Sequence[Path], overrides: Sequence[str] = ()) -> object:
-    """Sort steps into the order of the recipes: those of `defaults:` first, then the recipe's own."""
-    if not isinstance(steps, dict):
-        return steps
-    listed = [part for part in _list_parts(file, folders, _choices(overrides)) if part.name != "_self_"]
-    parts = [part.file for part in listed if part.in_root]
-    named = [name for each in (*parts, file) for name in _steps_of(each) if name in steps]
-    return {name: steps[name] for name in dict.fromkeys([*named, *steps])}
-
-
-def _steps_of(file: YamlFile) -> list[str]:
-    steps = file.values.get("steps")
-    return list(steps) if isinstance(steps, dict) else []
+def _settle(values: dict[str, Any], file: YamlFile, folders: Sequence[Path], overrides: Sequence[str]) -> None:
+    """Remove the sweep if an override does, and sort steps into the order of the recipes: those of `defaults:` first,
+    then the recipe's own."""
+    if WITHOUT_SWEEP in overrides:
+        values.pop("sweep", None)
+    steps = values.setdefault("steps", None)
+    if isinstance(steps, dict):
+        parts = [*_list_parts(file, folders, _choices(overrides))]
+        others = [part.file.values.get("steps") for part in parts if part.name != "_self_" and part.in_root]
+        written = [each for each in (*others, file.values.get("steps")) if isinstance(each, dict)]
+        named = [name for each in written for name in each if name in steps]
+        values["steps"] = {name: steps[name] for name in dict.fromkeys([*named, *steps])}
 
 
 @dataclass(frozen=True)
@@ -292,13 +291,7 @@ def compose_recipe(recipe: Path | YamlFile, overrides: Sequence[str] = (), *, tr
     the user's `trust` for interpolations that read the environment.
     """
     file = read_yaml(recipe) if isinstance(recipe, Path) else recipe
-    return compose_file(file, overrides, trust=trust)
-
-
-def compose_file(file: YamlFile, overrides: Sequence[str] = (), *, trust: bool = False) -> Composed:
-    """Compose a recipe whose text is already read; otherwise like `compose_recipe`."""
-    folders = find_folders(file.path)
-    overrides = tuple(overrides)
+    folders, overrides = find_folders(file.path), tuple(overrides)
     check_overrides(overrides)
     if "hydra" in file.values:
         raise RecipeError([Problem(file.where("hydra"), "hydra", OF_HYDRA, OF_HYDRA_HINT)])
@@ -309,9 +302,7 @@ def compose_file(file: YamlFile, overrides: Sequence[str] = (), *, trust: bool =
         with reading_environment(allowed=trust):
             both = _compose(file, followed, folders)
     for values in both:
-        if WITHOUT_SWEEP in overrides:
-            values.pop("sweep", None)
-        values["steps"] = order_steps(values.get("steps"), file, folders, overrides)
+        _settle(values, file, folders, overrides)
     composed = Composed(file, overrides, both[0], both[-1], trust)
     _refuse_missing(composed)
     _refuse_exposed_secrets(composed.values, composed.written, composed.where)
@@ -327,9 +318,7 @@ def compose_written(file: YamlFile, overrides: Sequence[str]) -> Composed:
     check_overrides(overrides)
     with reading_environment(allowed=False):
         (values,) = _compose(file, _in_hydras_grammar(overrides, folders), folders, resolve=(False,))
-    if WITHOUT_SWEEP in overrides:
-        values.pop("sweep", None)
-    values["steps"] = order_steps(values.get("steps"), file, folders, overrides)
+    _settle(values, file, folders, overrides)
     return Composed(file, overrides, values, values)
 
 

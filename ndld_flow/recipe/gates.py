@@ -142,7 +142,7 @@ def parse_gate(text: str) -> Gate:
     Quantities: `20 ms`, `64 MiB`, `5 %`. `history.best` and `history.last` are levels of the gate's only metric in
     earlier runs. Raises GateError with what is wrong.
     """
-    gate = _parse_comparison(text, with_step=True)
+    gate = _parse_comparison(text)
     if gate.history and len(set(gate.names)) != 1:
         raise GateError(f"`{gate.history[0]}` is the level of one metric, so the gate must name one")
     return gate
@@ -151,7 +151,7 @@ def parse_gate(text: str) -> Gate:
 @lru_cache
 def parse_constraint(text: str) -> Gate:
     """Parse a gate that points of a sweep must satisfy, which have no history. Raises GateError."""
-    gate = _parse_comparison(text, with_step=True)
+    gate = _parse_comparison(text)
     if gate.history:
         raise GateError("points of a sweep have no history; compare with a number, or with another step")
     return gate
@@ -166,12 +166,14 @@ def parse_condition(text: str) -> Gate:
     return gate
 
 
-def _parse_comparison(text: str, *, with_step: bool) -> Gate:
+def _parse_comparison(text: str, *, with_step: bool = True) -> Gate:
     tree = _parse(text, "this is not a comparison such as `speed.latency.median <= 20 ms`")
     if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in COMPARISONS:
         raise GateError("a gate compares two sides with one of <= < >= > ==")
-    left, right = (_check_expression(_text(side), side, with_step) for side in (tree.left, tree.comparators[0]))
-    gate = Gate(text, left, type(tree.ops[0]), right)
+    left, right = tree.left, tree.comparators[0]
+    for side in (left, right):
+        _check(side, with_step)
+    gate = Gate(text, Expression(_text(left), left), type(tree.ops[0]), Expression(_text(right), right))
     if not gate.names:
         raise GateError("a gate names at least one metric, as `step.metric`")
     return gate
@@ -180,7 +182,8 @@ def _parse_comparison(text: str, *, with_step: bool) -> Gate:
 def parse_expression(text: str) -> Expression:
     """Parse arithmetic over metrics, as on either side of a gate. Raises GateError with what is wrong."""
     tree = _parse(text, "this is neither a metric such as `speed.latency.median` nor arithmetic over metrics")
-    expression = _check_expression(text, tree)
+    _check(tree, with_step=True)
+    expression = Expression(text, tree)
     if not expression.names:
         raise GateError("name at least one metric, as `step.metric`")
     if expression.history:
@@ -195,11 +198,6 @@ def _parse(text: str, complaint: str) -> ast.expr:
         return ast.parse(QUANTITY.sub(_plain_number, text).strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise GateError(complaint) from None
-
-
-def _check_expression(text: str, tree: ast.expr, with_step: bool = True) -> Expression:
-    _check(tree, with_step)
-    return Expression(text, tree)
 
 
 def _plain_number(match: re.Match[str]) -> str:
@@ -224,10 +222,8 @@ def _quantity(node: ast.expr) -> tuple[float, str | None] | None:
 def _dotted(node: ast.expr) -> str | None:
     if isinstance(node, ast.Name):
         return node.id
-    if isinstance(node, ast.Attribute):
-        head = _dotted(node.value)
-        return f"{head}.{node.attr}" if head else None
-    return None
+    head = _dotted(node.value) if isinstance(node, ast.Attribute) else None
+    return f"{head}.{node.attr}" if isinstance(node, ast.Attribute) and head else None
 
 
 def _names(node: ast.expr) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ndld_flow.base.errors import Problem, RecipeError
-from ndld_flow.recipe.compose import Composed, compose_file, compose_written
+from ndld_flow.recipe.compose import Composed, compose_recipe, compose_written
 from ndld_flow.recipe.config_files import choose, find_folders
 from ndld_flow.recipe.overrides import AxisError, check_overrides
 from ndld_flow.recipe.places import find_value
@@ -38,13 +38,13 @@ def load_sweep(
     """
     check_overrides(overrides)
     file = read_yaml(recipe) if isinstance(recipe, Path) else recipe
-    composed, given = _compose_axes(file, overrides, multirun, lambda plain: compose_file(file, plain, trust=trust))
+    composed, given = _compose_axes(file, overrides, multirun, lambda plain: compose_recipe(file, plain, trust=trust))
     if composed.values.get("sweep") is None and not given:
         return validate_recipe(composed, trust=trust)
     from ndld_flow.recipe.make_sweep import make_sweep
 
     plain = composed.overrides
-    return make_sweep(composed, given, trust, lambda more: compose_file(file, [*plain, *more], trust=trust))
+    return make_sweep(composed, given, trust, lambda more: compose_recipe(file, [*plain, *more], trust=trust))
 
 
 def print_recipe(recipe: Path | YamlFile, overrides: Sequence[str] = (), *, multirun: bool = False) -> str:
@@ -78,25 +78,25 @@ def _compose_axes(
     from ndld_flow.recipe.sweep_axes import first_choices, read_pin
 
     axes, plain = _split(overrides, multirun)
+    choices: list[str] = []
     if _OPEN in file.text:  # Hydra composes nothing while a config group is open, also where an axis chooses its file
         over = find_value(file.values, ("sweep", "over"))
         forms = {**(over if isinstance(over, dict) else {}), **{axis.key: axis.form for _, axis in axes}}
         chosen = first_choices(forms, find_folders(file.path))
-        compose = _choosing([choose(group, name, file.values) for group, name in chosen.items()], compose)
-    composed = compose([override for _, override in plain])
+        choices = [choose(group, name, file.values) for group, name in chosen.items()]
+
+    def compose_plain(plain: Sequence[str]) -> Composed:
+        return replace(compose([*plain, *choices]), overrides=tuple(plain))
+
+    composed = compose_plain([override for _, override in plain])
     pins = [(place, pin) for place, override in plain if (pin := read_pin(override, composed.values))]
     if pins:
         left = [_compose_pin(override, dict(pins).get(place), composed.values) for place, override in plain]
-        composed = compose([override for override in left if override])
+        composed = compose_plain([override for override in left if override])
     return composed, [axis for _, axis in sorted([*axes, *pins], key=lambda numbered: numbered[0])]
 
 
 _OPEN = "???"
-
-
-def _choosing(choices: list[str], compose: Callable[[Sequence[str]], Composed]) -> Callable[[Sequence[str]], Composed]:
-    """Return a function that composes with these overrides too, and keeps them out of the result's."""
-    return lambda plain: replace(compose([*plain, *choices]), overrides=tuple(plain))
 
 
 def _split(overrides: Sequence[str], multirun: bool) -> tuple[list[tuple[int, GivenAxis]], list[tuple[int, str]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import JsonValue, ValidationError
@@ -19,7 +19,7 @@ from ndld_flow.recipe.points import Changes, Objective, Sweep, Variations, open_
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sweep_axes import GivenAxis, SweptAxis, add_axes, find_root_key, first_choices, overlap, read_axes
 from ndld_flow.recipe.sweep_section import Sentences, SweepSection, sentences
-from ndld_flow.recipe.validate import Checker, Known, Mistakes, check_sentence, known_steps
+from ndld_flow.recipe.validate import Checker, Known, Mistakes, check_sentence, check_step_names, known_steps
 from ndld_flow.sweep_search.search import Direction, Saturation, SearchOptions
 from ndld_flow.sweep_search.space import Assignment, Choices, NumberedSpace, Space, count_points, values_of
 
@@ -55,11 +55,11 @@ def check_section(section: SweepSection, axes: Axes, steps: Sequence[str], mista
     _check_objectives(section, axes, mistakes)
     _check_counting(section, axes, mistakes)
     if isinstance(section.timeout, dict):
-        _check_steps("sweep.timeout", section.timeout, steps, mistakes)
+        check_step_names("sweep.timeout", section.timeout, steps, mistakes)
 
 
 def _check_objectives(section: SweepSection, axes: Axes, mistakes: Mistakes) -> None:
-    count = len([*sentences(section.minimize), *sentences(section.maximize)])
+    count = len(sentences(section.minimize) + sentences(section.maximize))
     if section.method in ("tpe", "hill_climb") and not count:
         mistakes.add("sweep.method", f"`{section.method}` searches for the best point", _NO_OBJECTIVE_HINT)
     if section.method == "hill_climb" and count > 1:
@@ -83,12 +83,6 @@ def _check_counting(section: SweepSection, axes: Axes, mistakes: Mistakes) -> No
     for axis in endless:
         what = f"`{section.method}` cannot try every number between two bounds"
         mistakes.add(axis.place, what, "give a `step`, or use `method: random` or `method: tpe`")
-
-
-def _check_steps(place: str, named: Iterable[str], steps: Sequence[str], mistakes: Mistakes) -> None:
-    for name in named:
-        if name not in steps:
-            mistakes.add(f"{place}.{name}", f"there is no step `{name}`", suggest(name, steps))
 
 
 def _read_exclusion(
@@ -215,12 +209,10 @@ def _own_value(base: Recipe, key: str) -> JsonValue:
 
 def _check_size(space: Space, mistakes: Mistakes) -> None:
     try:
-        size = count_points(space)
+        if count_points(space) == 0:
+            mistakes.add("sweep.exclude", "everything is excluded", "leave a point to try")
     except ValueError as error:
-        mistakes.add("sweep.over", str(error).rstrip("."), "")
-        return
-    if size == 0:
-        mistakes.add("sweep.exclude", "everything is excluded", "leave a point to try")
+        mistakes.add("sweep.over", str(error).rstrip("."))
 
 
 def make_sweep(
@@ -361,12 +353,9 @@ def _read_goals(section: SweepSection, steps: Known, varying: Collection[str], m
     return tuple(objectives), tuple(constraints)
 
 
-def _placed(place: str, given: Sentences) -> Iterator[tuple[str, str]]:
+def _placed(place: str, given: Sentences) -> list[tuple[str, str]]:
     """Return each condition with its place in the recipe."""
-    if isinstance(given, str):
-        yield place, given
-    else:
-        yield from ((f"{place}.{index}", text) for index, text in enumerate(given))
+    return [(place, given)] if isinstance(given, str) else [(f"{place}.{i}", text) for i, text in enumerate(given)]
 
 
 def _options(section: SweepSection, axes: Axes, goals: Goals, start: Assignment | None) -> SearchOptions:

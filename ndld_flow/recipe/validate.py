@@ -77,7 +77,6 @@ def _real_location(detail: Mapping[str, Any], data: object) -> Location:
         inside = part in data if isinstance(data, dict) else isinstance(data, list) and part in range(len(data))
         if inside:
             data = data[part]  # type: ignore[index]
-        if inside:
             kept.append(part)
     if detail["type"] == "union_tag_invalid":
         return (*kept, detail["ctx"]["discriminator"].strip("'"))
@@ -100,8 +99,7 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         owner = _owner_of(detail, location, model)
-        fields = fields_of(owner)
-        known = [info.alias or name for name, info in fields.items()]
+        known = [info.alias or name for name, info in fields_of(owner).items()]
         return f"there is no setting `{location[-1]}`", _suggest_setting(str(location[-1]), owner, known)
     if kind == "missing":
         is_item = isinstance(location[-1], int)
@@ -232,15 +230,15 @@ class Checker:
         values = expand_shorthands(values)
         file = _check_top_level(values, mistakes)
         types = _find_types(values, self, mistakes)
-        values, inherited = _share_runtime(values, types) if file is not None else (values, {})
-        values = _place_environments(_share_operators(values, types), types, mistakes)
+        values, inherited = _share_settings(values, types, mistakes, with_runtime=file is not None)
         models = _check_model_names(values, mistakes)
         steps, misspelt = self._check_steps(values.get("steps"), models, types, mistakes)
         steps = [replace(step, inherited=inherited.get(step.name, frozenset())) for step in steps]
         known = {**known_steps(values.get("steps"), steps), **dict.fromkeys(misspelt)}
         gates = _check_gates(values.get("gates"), known, mistakes)
         _check_exports(values.get("export"), steps, mistakes)
-        _check_needs(values.get("needs"), values.get("steps"), mistakes)
+        if isinstance(needs := values.get("needs"), dict):
+            check_step_names("needs", needs, list(known_steps(values.get("steps"), ())), mistakes)
         if file is not None:
             _check_states(INPUTS, values.get(INPUTS) or {}, file.inputs, mistakes)
             for step in steps:
@@ -468,72 +466,49 @@ def _inherit_inputs(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
     return inherited
 
 
-def _share_runtime(values: Mapping[str, Any], types: StepTypes) -> tuple[Mapping[str, Any], dict[str, frozenset[str]]]:
-    """Return the values with the recipe's runtime in the settings of every step that runs in it, and step -> the names
-    of the settings that it leaves to it.
+def _share_settings(
+    values: Mapping[str, Any], types: StepTypes, mistakes: Mistakes, *, with_runtime: bool
+) -> tuple[Mapping[str, Any], dict[str, frozenset[str]]]:
+    """Return the values with the recipe's runtime, custom operators and environments in the settings of the steps that
+    use them, and step -> the names of the settings that it leaves to the recipe's runtime.
     """
-    runtime, entries = values.get("runtime"), values.get("steps")
-    if runtime is None or not isinstance(entries, dict):
+    entries, inherited = values.get("steps"), {}
+    if not isinstance(entries, dict):
         return values, {}
+    runtime = values.get("runtime") if with_runtime else None
     chosen = {"backend": runtime} if isinstance(runtime, str) else runtime
-    shared, inherited = dict(entries), {}
-    for name, entry in entries.items():
-        word = entry.get("step", name) if isinstance(entry, dict) else None
-        with contextlib.suppress(RequestError):  # the check of the step will report it
-            step_type = types.find(word) if isinstance(word, str) else None
-            found = None if step_type is None else share_runtime(entry, step_type.cls, chosen)
-            if found is not None:
-                shared[name], names = found
-                inherited[str(name)] = names
-    return {**values, "steps": shared}, inherited
-
-
-def _share_operators(values: Mapping[str, Any], types: StepTypes) -> Mapping[str, Any]:
-    """Return the values with the recipe's custom operators in the settings of every step that can use them."""
-    operators, entries = values.get("custom_operators"), values.get("steps")
-    if not isinstance(operators, dict) or not isinstance(entries, dict):
-        return values
+    operators, environments = values.get("custom_operators"), values.get("environments")
+    known = environments if isinstance(environments, dict) else {}
     shared = dict(entries)
     for name, entry in entries.items():
         word = entry.get("step", name) if isinstance(entry, dict) else None
         with contextlib.suppress(RequestError):  # the check of the step will report it
             step_type = types.find(word) if isinstance(word, str) else None
-            if step_type is not None:
-                shared[name] = share_operators(entry, step_type.cls, operators)
-    return {**values, "steps": shared}
-
-
-_ENVIRONMENT_KEYS = ("environment", "reference_environment")
-
-
-def _place_environments(values: Mapping[str, Any], types: StepTypes, mistakes: Mistakes) -> Mapping[str, Any]:
-    """Return the values with the recipe's environments in the settings of the steps that name them."""
-    entries, known = values.get("steps"), values.get("environments")
-    if not isinstance(entries, dict):
-        return values
-    known, placed = known if isinstance(known, dict) else {}, dict(entries)
-    for name, entry in entries.items():
-        chosen = {key: entry[key] for key in _ENVIRONMENT_KEYS if key in entry} if isinstance(entry, dict) else {}
-        for key, word in chosen.items():
-            if not isinstance(word, str) or not _has_setting(name, entry, key, types):
+            if step_type is None:
                 continue
-            if word in known:
-                placed[name] = placed[name] | {key: known[word]}
-            else:
-                hint = (
-                    suggest(word, known) if known else "define it in `environments:`, as `{now: {onnxruntime: 1.27.0}}`"
-                )
-                mistakes.add(f"steps.{name}.{key}", f"there is no environment {visible_name(word)!r}", hint)
-    return {**values, "steps": placed}
+            if chosen is not None and (found := share_runtime(entry, step_type.cls, chosen)) is not None:
+                shared[name], inherited[str(name)] = found
+            if isinstance(operators, dict):
+                shared[name] = share_operators(shared[name], step_type.cls, operators)
+            shared[name] = _place_environments(str(name), shared[name], step_type, known, mistakes)
+    return {**values, "steps": shared}, inherited
 
 
-def _has_setting(name: str, entry: Mapping[str, Any], key: str, types: StepTypes) -> bool:
-    """Return whether a step's type has a setting for a private environment."""
-    word = entry.get("step", name)
-    with contextlib.suppress(RequestError):  # the check of the step will report it
-        found = types.find(word) if isinstance(word, str) else None
-        return found is not None and key in fields_of(found.cls) and found.cls.model_fields[key].default is None
-    return False
+def _place_environments(
+    name: str, entry: dict[str, Any], step_type: StepType, known: Mapping[str, Any], mistakes: Mistakes
+) -> dict[str, Any]:
+    """Return a step's entry with the recipe's environments instead of their names."""
+    placed = dict(entry)
+    for key in ("environment", "reference_environment"):
+        field_info, word = fields_of(step_type.cls).get(key), entry.get(key)
+        if field_info is None or field_info.default is not None or not isinstance(word, str):
+            continue
+        if word in known:
+            placed[key] = known[word]
+        else:
+            hint = suggest(word, known) if known else "define it in `environments:`, as `{now: {onnxruntime: 1.27.0}}`"
+            mistakes.add(f"steps.{name}.{key}", f"there is no environment {visible_name(word)!r}", hint)
+    return placed
 
 
 def _refuse_unread_inputs(inputs: Mapping[str, InputSpec], steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
@@ -716,11 +691,11 @@ def _check_exports(exports: object, steps: Sequence[RecipeStep], mistakes: Mista
             mistakes.add(f"export.{path}", what, suggest(step, exported))
 
 
-def _check_needs(needs: object, steps: object, mistakes: Mistakes) -> None:
-    names = list(map(str, steps)) if isinstance(steps, dict) else []
-    for name in needs if isinstance(needs, dict) else ():
-        if name not in names:
-            mistakes.add(f"needs.{name}", f"there is no step `{name}`", suggest(str(name), names))
+def check_step_names(place: str, named: Iterable[str], steps: Sequence[str], mistakes: Mistakes) -> None:
+    """Report the keys of a mapping that name no step."""
+    for name in named:
+        if name not in steps:
+            mistakes.add(f"{place}.{name}", f"there is no step `{name}`", suggest(str(name), steps))
 
 
 def _check_states(prefix: str, values: Mapping[str, Any], inputs: Mapping[str, InputSpec], mistakes: Mistakes) -> None:
