@@ -250,15 +250,13 @@ class InputSpec(Settings, defer_build=False):
 
 def name_input_files(given: dict[str, Data]) -> dict[str, Data]:
     """Return input name -> its data: of a folder with a `NAME.pb` for each input, that file."""
-    return {name: _find_input_file(name, data) for name, data in given.items()}
-
-
-def _find_input_file(name: str, data: Data) -> Data:
-    if not isinstance(data, str) or data in GENERATED:
-        return data
-    file = Path(data, f"{name}.pb")
-    is_input = file.parent == Path(data) and os.path.isfile(file)  # noqa: PTH113 - pathlib's raises for long names
-    return str(file) if is_input else data
+    named = dict(given)
+    for name, data in given.items():
+        if isinstance(data, str) and data not in GENERATED:
+            file = Path(data, f"{name}.pb")
+            if file.parent == Path(data) and os.path.isfile(file):  # noqa: PTH113 - pathlib's raises for long names
+                named[name] = str(file)
+    return named
 
 
 def _name_files_of_specs(specs: dict[str, InputSpec]) -> dict[str, InputSpec]:

@@ -161,6 +161,11 @@ class Context:
         """Return the artifact of the step that the setting names."""
         return self.artifacts[setting]
 
+    def log_lines(self, *lines: str) -> None:
+        """Write lines to the step's log."""
+        for line in lines:
+            self.log.info("%s", line)
+
 
 @dataclass(frozen=True)
 class Turn:

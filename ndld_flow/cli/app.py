@@ -89,7 +89,16 @@ class LazyGroup(click.Group):
         return [*list_verbs(), *changing_steps()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        command = _find_command(cmd_name)
+        command: click.Command | None = None
+        if cmd_name in list_verbs():
+            verb = import_verb(cmd_name)
+            # Completion shows it; click would cut the first sentence at 45 characters.
+            verb.command.short_help = list_verbs()[cmd_name]
+            command = verb.command
+        elif is_step(cmd_name):
+            from ndld_flow.cli.step_command import find_step_command
+
+            command = find_step_command(cmd_name)
         if command is not None:
             command.context_class = HelpContext
         return command
@@ -111,19 +120,6 @@ class LazyGroup(click.Group):
             hint = hint_at_step(word) or hint_at_verb(word) or suggest(word, self.list_commands(ctx))
             ctx.fail(f"there is no verb {word!r}; {hint}")
         return super().resolve_command(ctx, args)
-
-
-def _find_command(name: str) -> click.Command | None:
-    if name in list_verbs():
-        command: click.Command = import_verb(name).command
-        # Completion shows it; click would cut the first sentence at 45 characters.
-        command.short_help = list_verbs()[name]
-        return command
-    if not is_step(name):
-        return None
-    from ndld_flow.cli.step_command import find_step_command
-
-    return find_step_command(name)
 
 
 @click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

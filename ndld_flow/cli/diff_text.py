@@ -89,8 +89,8 @@ _VERDICT_COLOURS: dict[EngineVerdict, str] = {
 }
 
 
-def print_engines(title: str, compared: EngineComparison) -> None:
-    """Print the verdict on two engines with its differences and their causes."""
+def print_engines(title: str, compared: EngineComparison, page: str = "") -> None:
+    """Print the verdict on two engines with its differences and their causes, and where the page is."""
     verdict = click.style(compared.verdict, fg=_VERDICT_COLOURS[compared.verdict], bold=True)
     about = counted(compared.layer_count, "layer")
     if compared.after_bytes is not None:
@@ -100,3 +100,5 @@ def print_engines(title: str, compared: EngineComparison) -> None:
         click.echo(hanging("  ", difference))
     for cause in compared.causes:
         click.echo(hanging("  cause: ", cause))
+    if page:
+        click.echo(page)

@@ -146,18 +146,14 @@ def format_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     if "const" in schema:
         return json.dumps(schema["const"])
     if "discriminator" in schema:
-        return str(schema.get("title") or _format_choice(schema["discriminator"]))
+        choice = schema["discriminator"]  # settings of several classes, one of which a key chooses
+        return str(schema.get("title") or f"{{{choice['propertyName']}: {' | '.join(choice['mapping'])}, ...}}")
     if "anyOf" in schema or "oneOf" in schema:
         choices = schema.get("anyOf") or schema["oneOf"]
         return " | ".join(dict.fromkeys(format_type(choice, definitions) for choice in choices))
     if "$ref" in schema:
         return f"{{{', '.join(_inner(schema, definitions))}}}".replace("{}", "any")
     return _format_plain_type(schema, definitions)
-
-
-def _format_choice(discriminator: dict[str, Any]) -> str:
-    """Return `{backend: openvino | tensorrt, ...}` for settings of several classes, one of which a key chooses."""
-    return f"{{{discriminator['propertyName']}: {' | '.join(discriminator['mapping'])}, ...}}"
 
 
 def _format_plain_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from ndld_flow.runner.listener import Listener
 def choose_listener(*, as_json: bool = False, loudness: Loudness | None = None) -> Iterator[Listener]:
     """Return the listener for JSON events, or a live display on a terminal, or plain lines elsewhere."""
     if as_json:
-        yield _print_verbose_json if loudness == "verbose" else _print_json
+        yield _print_json if loudness == "verbose" else _leave_out(StepLogged, _print_json)
     elif is_terminal(sys.stdout) and loudness != "quiet":
         from ndld_flow.cli.live import LiveDisplay
 
@@ -40,20 +40,13 @@ def choose_listener_beside_result(as_json: bool, loudness: Loudness | None = Non
 
 
 def _print_json(event: Event) -> None:
-    """Print an event as JSON; lines of logs, which may be many, are left out."""
-    if not isinstance(event, StepLogged):
-        _print_verbose_json(event)
-
-
-def _print_verbose_json(event: Event) -> None:
     print(escaped_json(event.model_dump_json()), flush=True)
 
 
 def leave_out_end(listener: Listener) -> Listener:
     """Return a listener without the end of the run, for verbs that print their own."""
+    return _leave_out(RunFinished, listener)
 
-    def listen(event: Event) -> None:
-        if not isinstance(event, RunFinished):
-            listener(event)
 
-    return listen
+def _leave_out(kind: type[Event], listener: Listener) -> Listener:
+    return lambda event: None if isinstance(event, kind) else listener(event)

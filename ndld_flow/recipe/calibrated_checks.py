@@ -24,7 +24,13 @@ def hold_out_samples(steps: Sequence[RecipeStep], inputs: Mapping[str, InputSpec
         if isinstance(check.step, JudgedSettings) and "seen" not in check.step.model_fields_set:
             behind = [arranged[step.name] for step in _calibrated(steps, check)]
             behind = [_held_out(step) if _source(step, inputs) == _source(check, inputs) else step for step in behind]
-            seen = {step.name: found for step in behind if (found := _seen(step, check, inputs)) is not None}
+            seen: dict[str, Seen] = {}
+            for step in behind:
+                if isinstance(step.step, FittedSettings):  # of other steps, the samples are unknown
+                    if _source(step, inputs) == _source(check, inputs):
+                        seen[step.name] = step.step.seen
+                    elif not _shared(step, check, inputs):
+                        seen[step.name] = Seen(first=0)
             arranged |= {step.name: step for step in behind}
             arranged[check.name] = replace(check, step=check.step.model_copy(update={"seen": seen})) if seen else check
     return list(arranged.values())
@@ -40,15 +46,6 @@ def _held_out(step: RecipeStep) -> RecipeStep:
     ):
         return replace(step, step=settings.model_copy(update={"hold_out": True}))
     return step
-
-
-def _seen(step: RecipeStep, check: RecipeStep, inputs: Mapping[str, InputSpec]) -> Seen | None:
-    """Return which samples of a check's data a step is fitted to; None if that is unknown."""
-    if not isinstance(step.step, FittedSettings):
-        return None
-    if _source(step, inputs) == _source(check, inputs):
-        return step.step.seen
-    return None if _shared(step, check, inputs) else Seen(first=0)
 
 
 def _source(step: RecipeStep, inputs: Mapping[str, InputSpec]) -> object:

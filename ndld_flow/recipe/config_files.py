@@ -83,12 +83,6 @@ def choose(group: str, choice: str, values: Mapping[str, Any]) -> str:
     return f"{'' if is_default else '+'}{group}={choice}"
 
 
-def _config_files(folders: Sequence[Path]) -> Iterator[Path]:
-    for folder in folders:
-        pattern = "**/*.y*ml" if folder.name == "configs" else "*.y*ml"
-        yield from sorted(islice(folder.glob(pattern), MAX_CONFIGS))
-
-
 def _default_files(values: dict[str, Any], folders: Sequence[Path], group: str = "") -> list[Path]:
     """Return the files that a `defaults:` list names: `other`, `group/choice`, `group@package: choice`.
 
@@ -98,7 +92,8 @@ def _default_files(values: dict[str, Any], folders: Sequence[Path], group: str =
     entries = values.get("defaults")
     names = [name for entry in (entries if isinstance(entries, list) else []) for name in _named(entry)]
     if any("${" in name for name in names):
-        return list(_config_files(folders))
+        patterns = [(folder, "**/*.y*ml" if folder.name == "configs" else "*.y*ml") for folder in folders]
+        return [path for folder, each in patterns for path in sorted(islice(folder.glob(each), MAX_CONFIGS))]
     return [path for name in names for prefix in ("", group) for path in find_config(f"{prefix}/{name}", folders)]
 
 

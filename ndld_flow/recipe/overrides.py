@@ -13,7 +13,7 @@ from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.base.text import suggest
 
 if TYPE_CHECKING:
-    from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+    from hydra.core.override_parser.types import Override, RangeSweep
 
     from ndld_flow.sweep_search.space import Axis, Numbers
 
@@ -101,14 +101,19 @@ def read_axis(name: str, text: str) -> Axis:
     """Return the axis that a text describes. Raises AxisError with the reason."""
     from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, RangeSweep
 
-    from ndld_flow.sweep_search.space import Choices
+    from ndld_flow.recipe.sweep_section import MAX_NUMBER
+    from ndld_flow.sweep_search.space import Choices, Numbers
 
     parsed = _parse_axis(text)
     swept = parsed._value
     if isinstance(swept, ChoiceSweep | RangeSweep) and swept.shuffle:
         raise AxisError("`shuffle` gives a different order each time", "use `method: random` with a `seed:`")
     if isinstance(swept, IntervalSweep):
-        return _interval(name, swept)
+        low, high = swept.start, swept.end
+        if low is None or high is None or not -MAX_NUMBER <= low <= high <= MAX_NUMBER:
+            raise AxisError(f"an interval goes from a smaller number to a larger one; found {low} and {high}")
+        integer = isinstance(low, int) and isinstance(high, int)
+        return Numbers(name, low, high, integer=integer, log=_is_log(swept.tags, low))
     if isinstance(swept, RangeSweep):
         return _range(name, swept)
     if isinstance(swept, ChoiceSweep):
@@ -159,17 +164,6 @@ def _parse(override: str) -> Override:
 def _no_grammar(text: str, error: Exception) -> AxisError:
     what = "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
     return AxisError(f"{_shorten(text)!r} does not follow Hydra's grammar: {_shorten(what, 160)}", EXAMPLES)
-
-
-def _interval(name: str, swept: IntervalSweep) -> Numbers:
-    from ndld_flow.recipe.sweep_section import MAX_NUMBER
-    from ndld_flow.sweep_search.space import Numbers
-
-    low, high = swept.start, swept.end
-    if low is None or high is None or not -MAX_NUMBER <= low <= high <= MAX_NUMBER:
-        raise AxisError(f"an interval goes from a smaller number to a larger one; found {low} and {high}")
-    integer = isinstance(low, int) and isinstance(high, int)
-    return Numbers(name, low, high, integer=integer, log=_is_log(swept.tags, low))
 
 
 def _range(name: str, swept: RangeSweep) -> Numbers:

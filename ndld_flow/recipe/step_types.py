@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -121,8 +121,3 @@ def _check_step(cls: type[Step[Any, Any]], origin: str) -> type[Step[Any, Any]]:
     except (TypeError, AttributeError) as error:
         raise RequestError(f"{origin}: {error}.") from None
     return cls
-
-
-def find_step_files(names: Sequence[str], folder: Path) -> tuple[Path, ...]:
-    """Return the files in a recipe's `steps_from:`, relative to the recipe's folder."""
-    return tuple((folder / name).resolve() for name in names)

@@ -23,7 +23,7 @@ from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.foreign_forms import OF_RECIPE, OF_STEP, SHORT_VALUES, hint_at_form, hint_at_type, plain_word
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
 from ndld_flow.recipe.recipe import SOURCE, TRITON, Recipe, RecipeFile, RecipeStep
-from ndld_flow.recipe.step_types import StepType, StepTypes, find_step_files
+from ndld_flow.recipe.step_types import StepType, StepTypes
 from ndld_flow.recipe.targets import HERE, ON, expand_targets, is_host
 from ndld_flow.runtimes.custom_operators import share_operators
 from ndld_flow.runtimes.one_runtime import OneRuntime, share_runtime
@@ -379,7 +379,7 @@ def _find_types(values: Mapping[str, Any], checker: Checker, mistakes: Mistakes)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return StepTypes()
     folder = checker.path.absolute().parent
-    files = find_step_files(names, folder)
+    files = [(folder / name).resolve() for name in names]
     if files and not checker.trust:
         what = f"this recipe runs Python code of its own: {', '.join(str(file) for file in files)}"
         mistakes.add("steps_from", what, "read that code, then allow it with --trust")

@@ -34,6 +34,8 @@ Runtime = Literal["onnxruntime", "openvino", "tensorrt_rtx", "tensorrt"]
 Precision = Literal["fp16", "int8"]
 AskShape = Callable[[str, str], Sequence[int] | None]
 """Asks the user for the shape of an input; it gets the name and the declared shape, and may return None."""
+Progress = Callable[[int, int, str], None]
+"""Reports progress as `progress(done, total, what)`."""
 
 HELD_SEED = 1000
 """Seed of random inputs that judge a result; those of a search or a calibration start from 0."""
@@ -146,7 +148,6 @@ def write_recipe(
     *,
     overwrite: bool = False,
     ask: AskShape = lambda *_: None,
-    progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> WrittenRecipe:
     """Write a recipe that is ready to run; by default to `<model>.yaml` in the current directory.
 
@@ -158,7 +159,7 @@ def write_recipe(
     path = target or Path(f"{model.stem}.yaml")
     if path.exists() and not overwrite:
         raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
-    trial, data = try_data(model, options, ask, progress)
+    trial, data = try_data(model, options, ask)
     advice = _advise(model, options)
     name = name_recipe(model)
     command = f"ndld-flow run {short_name(str(path))} -o {short_name(_name_result(name, options))}"
@@ -221,10 +222,7 @@ def name_recipe(model: Path) -> str:
 
 
 def try_data(
-    model: Path,
-    options: RecipeOptions,
-    ask: AskShape = lambda *_: None,
-    progress: Callable[[int, int, str], None] = lambda *_: None,
+    model: Path, options: RecipeOptions, ask: AskShape = lambda *_: None, progress: Progress = lambda *_: None
 ) -> tuple[InputTrial, FoundData]:
     """Return inputs that the model accepts, at the sizes of the data if these are arrays, and the files of the data.
 
@@ -239,10 +237,7 @@ def try_data(
 
 
 def try_with_data(
-    model: Path,
-    data: Sequence[str],
-    shapes: Mapping[str, Sequence[int]],
-    progress: Callable[[int, int, str], None] = lambda *_: None,
+    model: Path, data: Sequence[str], shapes: Mapping[str, Sequence[int]], progress: Progress = lambda *_: None
 ) -> tuple[InputTrial, FoundData]:
     """Return the same for a model that must run. Raises ModelError for one that does not."""
     from ndld_flow.models.files import model_inputs
@@ -260,10 +255,7 @@ def try_with_data(
 
 
 def try_model(
-    model: Path,
-    options: RecipeOptions,
-    ask: AskShape = lambda *_: None,
-    progress: Callable[[int, int, str], None] = lambda *_: None,
+    model: Path, options: RecipeOptions, ask: AskShape = lambda *_: None, progress: Progress = lambda *_: None
 ) -> InputTrial:
     """Return inputs that the model accepts, or likely ones with the error.
 
@@ -294,9 +286,7 @@ def try_model(
     return trial
 
 
-def _try_ranks(
-    model: Path, name: str, given: Mapping[str, Sequence[int]], progress: Callable[[int, int, str], None]
-) -> InputTrial:
+def _try_ranks(model: Path, name: str, given: Mapping[str, Sequence[int]], progress: Progress) -> InputTrial:
     """Return the trial at the only number of dimensions with which the model accepts an input without a declared shape.
 
     A pass alone proves little: `Relu` accepts any number. If several are accepted, or none, the input has no shape.

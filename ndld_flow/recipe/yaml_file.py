@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from ndld_flow.base.errors import Problem, RecipeError, require_utf8
-from ndld_flow.base.text import visible_name
+from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.recipe.targets import ON
 
 MAX_BYTES = 2**20
@@ -238,8 +238,6 @@ def _near_files(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
         return f"there is no folder {folder} either" if str(folder) != "." else ""
-    from ndld_flow.base.text import suggest
-
     return suggest(path.name, [p.name for p in folder.glob("*.y*ml")])
 
 

@@ -43,8 +43,7 @@ class ApplyPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
             )
         for constraint in typed.constraints:
             context.log.info("%s %r: %s", constraint.precision, constraint.node, constraint.outcome)
-        for note in (*raised, *typed.change.notes):
-            context.log.info("%s", note)
+        context.log_lines(*raised, *typed.change.notes)
         count, ignored = len(typed.constraints), len(typed.ignored)
         rest = f", {ignored} ignored" if ignored else ""
         return Result(

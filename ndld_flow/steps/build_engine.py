@@ -80,8 +80,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
             scratch=context.scratch,
         )
         build = build_engine(request, context.progress)
-        for message in (*build.notes, *build.warnings):
-            context.log.info("%s", message)
+        context.log_lines(*build.notes, *build.warnings)
         return Result(
             _summary(build),
             metrics={

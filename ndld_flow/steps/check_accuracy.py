@@ -29,14 +29,12 @@ from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Returns,
 from ndld_flow.store.kinds import AccuracyDocument, Engine, Onnx
 
 if TYPE_CHECKING:
-    from ndld_flow.accuracy.accuracy_record import ComparedLayers, Criteria
+    from ndld_flow.accuracy.accuracy_record import Criteria
     from ndld_flow.accuracy.inside.marked_model import MarkedModel
     from ndld_flow.accuracy.labelled_comparison import LabelledComparison
     from ndld_flow.accuracy.model_comparison import ComparedModel, Comparison, Forced, ModelPair, ReferenceRun
     from ndld_flow.records.accuracy import Accuracy
-    from ndld_flow.records.power import Power
     from ndld_flow.runtimes.environments import Environment
-    from ndld_flow.runtimes.protocol import SessionRequest
 
 
 class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
@@ -287,8 +285,7 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
         if self.metric is None:  # nobody labels made samples
             pair = extend_pair(pair, self.made)
         accuracy, messages = self.judge(pair, source, context, power_since=start)
-        for message in (*pair.samples.described, *accuracy.notes, *messages.splitlines()):
-            context.log.info("%s", message)
+        context.log_lines(*pair.samples.described, *accuracy.notes, *messages.splitlines())
         accuracy.write(out)
         write_received_images(next(iter(pair.samples)).feeds, out)
         for output in accuracy.outputs:
@@ -308,17 +305,27 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
 
         Its power is measured if `power_since` is given: the time on the monotonic clock when the check began.
         """
-        from ndld_flow.accuracy.accuracy_record import choose_tensors, compose_accuracy
+        from ndld_flow.accuracy.accuracy_record import choose_tensors, compare_layers, compose_accuracy
 
         tensors = choose_tensors(pair, self.layers) if isinstance(self.layers, tuple) else None
         labelled = self._labelled(pair)
         pair, criteria, compared = self._compare(pair, context, known, keep=labelled is not None)
         judged = labelled.judge(compared) if labelled is not None else None
-        layers = self._compare_layers(pair, tensors, source, context)
+        layers = None
+        if self.layers:
+            tolerance = self.tolerance if isinstance(self.tolerance, Tolerance) else Tolerance()
+            marked = self._marked_model(pair, source, context)
+            layers = compare_layers(pair, tensors, tolerance.bounds(topk=self.topk), context.progress, marked)
         accuracy = compose_accuracy(criteria, compared, judged, layers)
         if power_since is not None and self.power != "off":
-            took_s = time.monotonic() - power_since
-            power = self._measure_power(pair, criteria, compared, context.scratch, took_s)
+            from ndld_flow.accuracy.power.measure_power import measure_power, seconds_for
+
+            check, took_s = criteria.check_of(pair, compared.outputs), time.monotonic() - power_since
+            if isinstance(self.power, int):
+                power = measure_power(check, context.scratch, count=self.power)
+            else:
+                seconds = seconds_for(took_s) if self.power_time is None else self.power_time / 1e3
+                power = measure_power(check, context.scratch, seconds=seconds)
             accuracy = accuracy.model_copy(update={"power": power, "when_weak": self.when_weak})
         return accuracy, compared.log
 
@@ -359,17 +366,6 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
         criteria.check_names(pair.outputs)
         return criteria
 
-    def _measure_power(
-        self, pair: ModelPair, criteria: Criteria, compared: Comparison, scratch: Path, took_s: float
-    ) -> Power:
-        from ndld_flow.accuracy.power.measure_power import measure_power, seconds_for
-
-        check = criteria.check_of(pair, compared.outputs)
-        if isinstance(self.power, int):
-            return measure_power(check, scratch, count=self.power)
-        seconds = seconds_for(took_s) if self.power_time is None else self.power_time / 1e3
-        return measure_power(check, scratch, seconds=seconds)
-
     def pair(self, source: Onnx, context: Context) -> ModelPair:
         """Return the reference and the candidate with the samples, as they run."""
         from ndld_flow.accuracy.model_comparison import pair_models
@@ -387,8 +383,12 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
         """Return a model as it runs in the runtime of a setting, if that is set."""
         runtime, environment = self._runtimes.get(key), self._environments.get(key.replace("runtime", "environment"))
         if runtime is None:
-            placed = None if environment is None else in_environment(_request_of(model), environment)
-            return replace(model, request=placed)
+            if environment is None:
+                return replace(model, request=None)
+            from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+
+            # The request opens the model in another process.
+            return replace(model, request=in_environment(OnnxruntimeRequest(**vars(model.settings)), environment))
         request = in_environment(runtime.request(source, lambda setting: context.read(f"{key}.{setting}")), environment)
         built = request.describe_built_file()
         if built is not None and built.marked:
@@ -422,17 +422,6 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
         spare = self.samples is not None or bool(self.seen)
         return prepare_labelled(self.metric, self.labels, self.metric_tolerance, samples, spare=spare)
 
-    def _compare_layers(
-        self, pair: ModelPair, tensors: Sequence[str] | None, source: Onnx, context: Context
-    ) -> ComparedLayers | None:
-        from ndld_flow.accuracy.accuracy_record import compare_layers
-
-        if not self.layers:
-            return None
-        tolerance = self.tolerance if isinstance(self.tolerance, Tolerance) else Tolerance()
-        bounds = tolerance.bounds(topk=self.topk)
-        return compare_layers(pair, tensors, bounds, context.progress, self._marked_model(pair, source, context))
-
     def _marked_model(self, pair: ModelPair, source: Onnx, context: Context) -> MarkedModel | None:
         from ndld_flow.accuracy.inside.marked_model import MarkedModel
 
@@ -449,10 +438,3 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
         candidate = pair.candidate
         observed = request if built.marked else debugged or request
         return MarkedModel(candidate.path, candidate.settings, observed, built, context.scratch)
-
-
-def _request_of(model: ComparedModel) -> SessionRequest:
-    """Return the request that opens a model of ONNX Runtime in another process."""
-    from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
-
-    return OnnxruntimeRequest(**vars(model.settings))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,7 +14,7 @@ from ndld_flow.step import Context, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import AccuracyDocument, Onnx
 
 if TYPE_CHECKING:
-    from ndld_flow.accuracy.operator_check import Feeds
+    pass
 
 
 class CheckOperators(SampleSettings, Step[Onnx, AccuracyDocument]):
@@ -50,12 +49,15 @@ class CheckOperators(SampleSettings, Step[Onnx, AccuracyDocument]):
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.accuracy_record import Criteria, metrics_of, summarize, worst_sample
         from ndld_flow.accuracy.operator_check import check_operators
+        from ndld_flow.models.files import model_inputs
         from ndld_flow.records.accuracy import Accuracy
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+        from ndld_flow.samples.sample_feeds import make_samples
 
         settings = OnnxruntimeRequest(custom_ops=self.operator_libraries)
         criteria = Criteria(self.tolerance, {}, 5, -1, ())
-        samples = list(self._samples(source, context))
+        made = make_samples(model_inputs(source.path), context.inputs, self, source.label)
+        samples = [(each.label, {name: feed.values for name, feed in each.feeds.items()}) for each in made]
         checks = check_operators(source.path, self.custom_operators, samples, settings, criteria, context.scratch)
         accuracy = Accuracy(
             reference="the references of the operators",
@@ -70,15 +72,7 @@ class CheckOperators(SampleSettings, Step[Onnx, AccuracyDocument]):
             notes=checks.notes,
         )
         accuracy.write(out)
-        for note in accuracy.notes:
-            context.log.info("%s", note)
+        context.log_lines(*accuracy.notes)
         for output in accuracy.outputs:
             context.log.info("%s: %s %s", output.output, output.metrics, "; ".join(output.failed) or "ok")
         return Result(summarize(accuracy), accuracy.passed, {**metrics_of(accuracy), "nodes": checks.node_count})
-
-    def _samples(self, source: Onnx, context: Context) -> Iterator[tuple[str, Feeds]]:
-        from ndld_flow.models.files import model_inputs
-        from ndld_flow.samples.sample_feeds import make_samples
-
-        for sample in make_samples(model_inputs(source.path), context.inputs, self, source.label):
-            yield sample.label, {name: feed.values for name, feed in sample.feeds.items()}

@@ -106,9 +106,15 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
 
     def run(self, source: ProfileDocument, out: Path, context: Context) -> Result:
         from ndld_flow.profiles.compare.comparison import compare
+        from ndld_flow.profiles.compare.measured import Measured
+        from ndld_flow.records.document import read_document
+        from ndld_flow.records.profile import Profile
 
         base = context.read("base")
-        measured = [_read(index, document) for index, document in enumerate((base, source))]
+        measured = [
+            Measured(index, document.label, read_document(Profile, document.path))
+            for index, document in enumerate((base, source))
+        ]
         evidence = self.measure(measured, context)
         rules = self._rules(evidence)
         subjects = _subjects(measured)
@@ -236,15 +242,6 @@ def _log(comparison: Comparison, context: Context) -> None:
             context.log.info("%s %s: %s", verdict.metric, verdict.verdict, verdict.why)
     for gate in comparison.gates:
         context.log.info("gate %s %s: %s", gate.gate, gate.outcome, gate.why)
-
-
-def _read(place: int, document: Artifact) -> Measured:
-    from ndld_flow.profiles.compare.measured import Measured
-    from ndld_flow.records.document import read_document
-    from ndld_flow.records.profile import Profile
-
-    profile = read_document(Profile, document.path)
-    return Measured(place, document.label, profile)
 
 
 def _subjects(measured: list[Measured]) -> list[Subject]:

@@ -83,8 +83,7 @@ class ConstrainPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
         )
         check_changed_model(source.path, out / Onnx.main, context.log)
         notes = [] if search is None else settings_notes(search, source.label, {})
-        for note in (*constrained_model.change.notes, *notes):
-            context.log.info("%s", note)
+        context.log_lines(*constrained_model.change.notes, *notes)
         for name, precision in constrained_model.constraints.items():
             context.log.info("%s: %s", precision, name)
         nodes, constrained = constrained_model.change.after.node_count, len(constrained_model.constraints)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from ndld_flow.base.quantities import counted
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps
 from ndld_flow.step import Context, Reads, Result, Returns, Step, metrics
-from ndld_flow.store.kinds import Artifact, CppProject, Engine, Onnx
+from ndld_flow.store.kinds import CppProject, Engine, Onnx
 
 if TYPE_CHECKING:
-    from ndld_flow.export.cpp.write_project import EngineFile
+    pass
 
 
 class ExportCpp(Step[Onnx, CppProject]):
@@ -46,9 +46,14 @@ class ExportCpp(Step[Onnx, CppProject]):
     loaded by the program. They need a trusted recipe. The program of an `engine` does not use them."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.export.cpp.write_project import ExportRequest, write_project
+        from ndld_flow.export.cpp.write_project import EngineFile, ExportRequest, write_project
+        from ndld_flow.records.build import Build
+        from ndld_flow.records.document import read_document
 
-        engine = None if self.engine is None else _engine_file(context.read("engine"), source)
+        engine = None
+        if self.engine is not None:
+            read = context.read("engine")
+            engine = EngineFile(read.path, read_document(Build, read.folder / Build.file_name), source.digest)
         custom_ops = self.custom_ops if engine is None else ()
         request = ExportRequest(source.path, source.label, context.inputs, self.arrays, custom_ops, out, engine)
         project = write_project(request)
@@ -61,11 +66,3 @@ class ExportCpp(Step[Onnx, CppProject]):
         parts = [counted(counts["inputs"], "input"), counted(counts["outputs"], "output")]
         parts += [f"{counted(left_out, 'conversion')} left out"] if left_out else []
         return Result(f"C++ project for {project.runtime}: {', '.join(parts)}", metrics=counts)
-
-
-def _engine_file(engine: Artifact, model: Onnx) -> EngineFile:
-    from ndld_flow.export.cpp.write_project import EngineFile
-    from ndld_flow.records.build import Build
-    from ndld_flow.records.document import read_document
-
-    return EngineFile(engine.path, read_document(Build, engine.folder / Build.file_name), model.digest)

@@ -100,8 +100,7 @@ class ExportPytorch(SampleSettings, Step[Onnx, TorchModule]):
 
         context.progress(1, 2, "comparing it with ONNX Runtime")
         samples = make_samples(model_inputs(source.path), context.inputs, self, str(source.path))
-        for line in (*samples.described, *samples.notes):
-            context.log.info("%s", line)
+        context.log_lines(*samples.described, *samples.notes)
         check = ModuleCheck(source.path, out, context.scratch, self.timeout / 1e3)
         distances = compare_module(exported, check, samples, log_to(context.log, context.progress))
         failures = [f"{short_name(each.name)}: {'; '.join(each.failures)}" for each in distances if each.failures]

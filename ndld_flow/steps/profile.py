@@ -270,7 +270,6 @@ def _write(turn: Turn, profile: Profile, log: str) -> Result:
         specs = request.session.declared_inputs(request.path)
         write_received_images(make_feeds(specs, request.inputs, request.seed, request.label), turn.out)
     described = (f"input {tensor.name}: {tensor.data}" for tensor in profile.inputs)
-    for message in (*described, profile.stopped_because, *profile.notes, *log.splitlines()):
-        turn.context.log.info("%s", message)
+    turn.context.log_lines(*described, profile.stopped_because, *profile.notes, *log.splitlines())
     metrics = {**metrics_of(profile), "model_bytes": model_bytes(turn.source.path)}
     return Result(summarize(profile), metrics=metrics)

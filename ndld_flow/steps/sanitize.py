@@ -24,7 +24,6 @@ class Sanitize(LoadsCustomOps, SanitizeSettings, Step[Onnx, Onnx]):
         "onnxslim",
         "slim",
         "optimize",
-        "optimize",
         "fold",
         "foldconstants",
         "constantfolding",

@@ -59,8 +59,7 @@ class SmoothActivations(LoadsCustomOps, FittedSettings, Step[Onnx, Onnx]):
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
         samples = read_samples(source.path, model_inputs(source.path), context.inputs, self, source.label)
-        for line in samples.described:
-            context.log.info("%s", line)
+        context.log_lines(*samples.described)
         smoothing = smooth_file(
             source.path,
             out / Onnx.main,

@@ -183,6 +183,7 @@ def command(
     loudness: Loudness | None,
     as_json: bool,
 ) -> int:
+    from ndld_flow.cli.progress import choose_listener_beside_result
     from ndld_flow.recipe.write_recipe import parse_shape
     from ndld_flow.runner.compare_models import ModelOptions, is_model
 
@@ -191,13 +192,23 @@ def command(
         if to is not None or measure:
             raise RequestError("--to and --measure do not fit models: they are always measured, in a run.")
         rules = _make_rules(allow, metric or "latency.median", threshold)
-        return _compare_models(subjects, gates, rules, options, outputs, loudness, as_json=as_json)
+        with choose_listener_beside_result(as_json, loudness) as listener:
+            found = compare_models(subjects, gates, rules, options, outputs=outputs, listener=listener)
+        if as_json:
+            print_json(OUTPUT, found.comparison)
+        return found.finished.exit_code
     if options != ModelOptions():
         raise RequestError("--data, --tokenizer, --shape and --runtime are for models: FILE.onnx.")
     if not measure and (engines := compare_engines(subjects, outputs=outputs, to=to)) is not None:
         if gates:
             raise RequestError("--gate judges measurements: these are engines without times.")
-        return _show_engines(engines, subjects, as_json)
+        if as_json:
+            print_json(OUTPUT, engines.comparison)
+        else:
+            from ndld_flow.cli.diff_text import print_engines
+
+            print_engines(" -> ".join(subjects), engines.comparison, f"report {engines.report}")
+        return {"identical": 0, "equal": 0, "different": 1, "undecided": 4}[engines.comparison.verdict]
     rules = _make_rules(allow, metric or ("latency.median" if measure else None), threshold)
     return _compare_profiles(subjects, gates, rules, outputs, to, loudness, measure=measure, as_json=as_json)
 
@@ -234,37 +245,6 @@ def _compare_profiles(
         if words & meaning:
             return code
     return 0
-
-
-def _compare_models(
-    models: tuple[str, ...],
-    gates: tuple[str, ...],
-    rules: Rules,
-    options: ModelOptions,
-    outputs: Path,
-    loudness: Loudness | None,
-    *,
-    as_json: bool,
-) -> int:
-    from ndld_flow.cli.progress import choose_listener_beside_result
-
-    with choose_listener_beside_result(as_json, loudness) as listener:
-        found = compare_models(models, gates, rules, options, outputs=outputs, listener=listener)
-    if as_json:
-        print_json(OUTPUT, found.comparison)
-    return found.finished.exit_code
-
-
-def _show_engines(engines: ComparedEngines, subjects: tuple[str, ...], as_json: bool) -> int:
-    """Print the comparison of two engines without times and return the exit code."""
-    if as_json:
-        print_json(OUTPUT, engines.comparison)
-    else:
-        from ndld_flow.cli.diff_text import print_engines
-
-        print_engines(" -> ".join(subjects), engines.comparison)
-        click.echo(f"report {engines.report}")
-    return {"identical": 0, "equal": 0, "different": 1, "undecided": 4}[engines.comparison.verdict]
 
 
 def _make_rules(allow: tuple[str, ...], metric: str | None, threshold: str | None) -> Rules:

@@ -116,6 +116,7 @@ def command(
     outputs: Path,
     as_json: bool,
 ) -> int:
+    from ndld_flow.cli.diff_text import print_diff, print_engines
 
     if markdown and as_json:
         raise RequestError("--markdown and --json both write to standard output; give one of them.")
@@ -123,7 +124,11 @@ def command(
     if (engines := diff_engines(before, after, outputs=outputs, page=html)) is not None:
         if only or no_weights or markdown:
             raise RequestError("--only, --no-weights and --markdown are for models; two engines have one output.")
-        return _show_engines(f"{before} -> {after}", engines, html, exit_code=exit_code, as_json=as_json)
+        if as_json:
+            print_json(OUTPUT, engines)
+        else:
+            print_engines(f"{before} -> {after}", engines, "" if html is None else f"page {html}")
+        return 1 if exit_code and engines.verdict not in ("identical", "equal") else 0
     difference = diff(before, after, parts=parts, compare_values=not no_weights, outputs=outputs, page=html)
     if as_json:
         print_json(OUTPUT, difference)
@@ -132,25 +137,10 @@ def command(
 
         click.echo(diff_markdown(difference, before, after), nl=False)
     else:
-        from ndld_flow.cli.diff_text import print_diff
-
         print_diff(difference, before, after, show_all)
         if html is not None:
             click.echo(f"page {html}")
     return 1 if exit_code and not difference.is_empty else 0
-
-
-def _show_engines(title: str, engines: EngineComparison, page: Path | None, *, exit_code: bool, as_json: bool) -> int:
-    """Print the comparison of two engines and return the exit code."""
-    if as_json:
-        print_json(OUTPUT, engines)
-    else:
-        from ndld_flow.cli.diff_text import print_engines
-
-        print_engines(title, engines)
-        if page is not None:
-            click.echo(f"page {page}")
-    return 1 if exit_code and engines.verdict not in ("identical", "equal") else 0
 
 
 def _parts(only: str) -> list[Part]:

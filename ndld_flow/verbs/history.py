@@ -130,11 +130,8 @@ def command(
         _print_history(found, main)
         if html is not None:
             click.echo(f"page {html}")
-    return 1 if exit_code and any(_is_regressed(series) for series in found.series) else 0
-
-
-def _is_regressed(series: MetricSeries) -> bool:
-    return bool(series.steps) and series.steps[-1].verdict == "regressed" and series.steps[-1].accepted is None
+    newest = [series.steps[-1] for series in found.series if series.steps]
+    return 1 if exit_code and any(step.verdict == "regressed" and step.accepted is None for step in newest) else 0
 
 
 def _accept(words: Sequence[str], note: str, at: str, outputs: Path, *, as_json: bool) -> None:
