@@ -450,7 +450,7 @@ def test_the_step_reports_summary_metrics_and_progress(tmp_path: Path) -> None:
     build = read_document(Build, ran.out / Build.file_name)
     assert ran.result.summary.startswith(f"{build.engine_bytes / 1024:.0f} KiB engine for SM 8.6, 8.9 in ")
     assert ran.result.summary.endswith(f": {len(build.layers)} layers, strongly typed")
-    metrics = {name: metric.value for name, metric in ran.result.metrics.items()}
+    metrics = ran.result.metrics
     assert metrics["engine_bytes"] == build.engine_bytes
     assert metrics["layers"] == len(build.layers)
     assert {"build_s", "parse_s", "memory.activation_bytes", "memory.build_peak_bytes"} <= set(metrics)

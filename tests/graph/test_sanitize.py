@@ -563,7 +563,7 @@ def test_the_step_reports_what_it_did(tmp_path: Path) -> None:
     result = step.run(Onnx(source, "source", ""), out, context)
     assert result.change is not None
     assert result.summary.startswith(f"38 -> {result.change.after.node_count} nodes, ")
-    assert result.metrics["nodes"].value == result.change.after.node_count
+    assert result.metrics["nodes"] == result.change.after.node_count
     assert summarize_model(load_model(out / "model.onnx")) == result.change.after
     assert result.change.notes
 

@@ -300,7 +300,7 @@ def test_each_mode_computes_close_to_its_source(kind: str, mode: str, tmp_path: 
     step = quantize(source, tmp_path / "q", MODES[mode])
     written = step.out / "model.onnx"
     assert error(source, written) < 0.05
-    assert step.result.metrics["layers"].value > 0
+    assert step.result.metrics["layers"] > 0
     before, after = (session(path).get_outputs() for path in (source, written))
     assert [(each.name, each.type) for each in before] == [(each.name, each.type) for each in after]
     sizes = [path.stat().st_size for path in (source, written)]
@@ -578,7 +578,7 @@ def test_embedding_tables_are_quantized_in_blocks(
         assert "stored in blocks for each of them: table" in " ".join(ran.result.change.notes)
     else:
         assert small.stat().st_size < 0.75 * source.stat().st_size
-    assert ran.result.metrics["quantized"].value == 2
+    assert ran.result.metrics["quantized"] == 2
     ids = {"ids": np.array([[0, 7, 49], [3, 3, 1]])}
     exact, rounded = (
         np.asarray(ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, ids)[0], np.float64)

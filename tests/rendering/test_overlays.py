@@ -69,7 +69,7 @@ def overlay(
         artifacts={"reference": Onnx(paths[0], "source", "digest")},
     )
     record = RenderedImages.model_validate_json((ran.out / ImagesDocument.main).read_text())
-    metrics = {name.removeprefix("o."): metric.value for name, metric in ran.result.metrics.items()}
+    metrics = {name.removeprefix("o."): value for name, value in ran.result.metrics.items()}
     return metrics, {file.side: file for file in record.images[0].rows[0].files}, ran
 
 

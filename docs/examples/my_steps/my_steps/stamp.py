@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from ndld_flow.plugin import Context, Metric, Onnx, Result, Returns, Step, metrics
+from ndld_flow.plugin import Context, Onnx, Result, Returns, Step, metrics
 
 
 class Stamp(Step[Onnx, Onnx]):
@@ -23,4 +23,4 @@ class Stamp(Step[Onnx, Onnx]):
         model = onnx.load(source.path)
         model.doc_string = self.text
         onnx.save(model, out / Onnx.main)
-        return Result(f"wrote {self.text}", metrics={"length": Metric(value=len(self.text))})
+        return Result(f"wrote {self.text}", metrics={"length": len(self.text)})
