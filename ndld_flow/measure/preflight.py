@@ -107,7 +107,11 @@ def _doubts(conditions: Mapping[str, JsonValue]) -> Iterator[str]:
         yield f"the machine is busy: load {_number(load[0]):.1f} on {_cpus(cpus)}; expect noise"
     governors = [name for name in _list(conditions, "governors") if name != "performance"]
     if governors:
-        yield f"the CPU governor is {', '.join(map(str, governors))}, not performance: clock rates vary with load"
+        names = ", ".join(map(str, governors))
+        yield (
+            f"the CPU governor is {names}, not performance: clock rates vary with load "
+            "(`cpupower frequency-set -g performance` sets it)"
+        )
     limit = conditions.get("cgroup_cpu_limit")
     if limit is not None and _number(limit) < cpus:
         share = f"the time of {_number(limit):g} CPUs on {_cpus(cpus)}"

@@ -12,8 +12,7 @@ from pydantic import JsonValue
 from ndld_flow.base.quantities import count, size
 from ndld_flow.base.text import short_name, shortened, visible_name
 from ndld_flow.profiles.diagnose.diagnose import insights_of_engine
-from ndld_flow.profiles.diagnose.lint_subject import is_product
-from ndld_flow.profiles.diagnose.subject import EngineSubject, missed_precisions
+from ndld_flow.profiles.diagnose.subject import EngineSubject, is_product, missed_precisions
 from ndld_flow.records.build import Build, BuildMemory, Constraint, ShapeRange, TimingCacheUse
 from ndld_flow.records.profile import Profile, TensorInfo
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from ndld_flow.base.quantities import milliseconds, share, size
 from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.profiles.diagnose.diagnose import LayerGroup, bound_of, group_layers, insights_of
-from ndld_flow.profiles.diagnose.lint_subject import channels_of, is_product
+from ndld_flow.profiles.diagnose.lints.tensor_cores import channels_of
 from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
 from ndld_flow.profiles.diagnose.recipe_change import is_applied
-from ndld_flow.profiles.diagnose.subject import Insight, Subject, missed_precisions
+from ndld_flow.profiles.diagnose.subject import Insight, Subject, is_product, missed_precisions
 from ndld_flow.records.profile import Layer, Profile, TensorCoreShares, TensorInfo
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint

@@ -7,8 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ndld_flow.profiles.diagnose.diagnose import insights_of_engine
-from ndld_flow.profiles.diagnose.lint_subject import is_product
-from ndld_flow.profiles.diagnose.subject import EngineSubject
+from ndld_flow.profiles.diagnose.subject import EngineSubject, is_product
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Layer
 from ndld_flow.runtimes.tensorrt.library import find_library

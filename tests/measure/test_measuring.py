@@ -119,7 +119,8 @@ def test_disturbances_are_short_sentences(monkeypatch: pytest.MonkeyPatch) -> No
     }
     assert doubts(conditions) == (
         f"the machine is busy: load {cpus * 0.95:.1f} on {result}; expect noise",
-        "the CPU governor is powersave, not performance: clock rates vary with load",
+        "the CPU governor is powersave, not performance: clock rates vary with load "
+        "(`cpupower frequency-set -g performance` sets it)",
         f"this container is limited to the time of 0.5 CPUs on {result}: it is throttled when it uses more",
         "other measurements are running: trtexec (process 4711)",
         "GPU A100 </script> is busy: 87 % used; expect noise",

@@ -122,18 +122,6 @@ def swish(value: str = "x") -> list[Layer]:
     ]
 
 
-def hard_swish(value: str = "x", *, division_first: bool = False) -> list[Layer]:
-    def step(kind: str, text: str, *read: str) -> Layer:
-        return layer(
-            kind, name=kind, inputs=tuple(tensor(name, 8) for name in read), outputs=(tensor(text, 8),), weight_bytes=4
-        )
-
-    ends = [step("Mul", "p", value, "c"), step("Div", "y", "p", "six")]
-    if division_first:
-        ends = [step("Div", "q", "c", "six"), step("Mul", "y", "q", value)]
-    return [step("Add", "a", "x", "three"), step("Clip", "c", "a"), *ends, *several(4)]
-
-
 def shapes(count: int) -> list[Layer]:
     result = [layer("Shape", name=f"s{n}", outputs=(tensor(f"s{n}", 4, dtype="int64"),)) for n in range(count)]
     return [*result, layer("Concat", outputs=(tensor("c", 4, dtype="int64"),)), *several(8, ms=10)]
@@ -252,7 +240,6 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
         profile(scaled_convolution((1, 8, 1, 1))), profile(scaled_convolution((10, 10))), "1 layer scaling or shifting",
     ),
     "activation_not_fused": (profile(swish()), profile(swish("z")), "Sigmoid and Mul in two layers, 1 times"),
-    "hard_swish_in_parts": (profile(hard_swish()), profile(hard_swish("z")), "HardSwish in four layers, 1 times"),
     "more_threads_than_cpus": (
         profile(several(), options={"threads": 8}), profile(several(), options={"threads": 4}), "8 threads on 4 CPUs",
     ),
@@ -273,16 +260,6 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
     "waits_for_the_device": (
         profile(several(), providers=(CUDA,), layers_wait_for_device=True), profile(several(), providers=(CUDA,)),
         "Layer times include launching and waiting",
-    ),
-    "busy_machine": (
-        profile(conditions={"before": {"load_average": [2.5, 1, 1]}}),
-        profile(conditions={"before": {"load_average": [0.5, 1, 1]}, "during": {"cpus_used_by_others": 0.1}}),
-        "The machine was busy",
-    ),
-    "clocks_not_fixed": (
-        profile(conditions={"before": {"governors": ["powersave", "performance"]}}),
-        profile(conditions={"before": {"governors": ["performance"]}}),
-        "The CPU governor is powersave",
     ),
     "memory_beyond_weights": (
         profile(several(weight_bytes=MIB), peak_memory_bytes=400 * MIB),
@@ -384,11 +361,6 @@ def test_factors_are_found_through_reorders_and_each_other() -> None:
         *several(4),
     ]
     assert fired("factor_not_folded", profile(layers))[0].layers == (2, 3)
-
-
-def test_hard_swish_is_recognized_in_either_order() -> None:
-    assert fired("hard_swish_in_parts", profile(hard_swish(division_first=True)))[0].layers == (0, 1, 2, 3)
-    assert fired("hard_swish_in_parts", profile(hard_swish("z", division_first=True))) == []
 
 
 def test_a_grouped_convolution_is_named_as_the_reason() -> None:

@@ -17,24 +17,11 @@ from ndld_flow.profiles.read import untrusted_files
 from ndld_flow.profiles.read.engine_layers import nodes_of_metadata, nodes_of_name
 from ndld_flow.profiles.read.read_profile import read_profile, recognize
 from ndld_flow.profiles.read.trtexec_files import read_layer_times
-from ndld_flow.profiles.read.untrusted_files import parse_tolerantly
+from ndld_flow.profiles.read.untrusted_files import parse_json
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun
 from tests.support import trtexec_exports as trt
 from tests.support.a100_exports import a100_exports
-
-HOSTILE = (
-    'a "quoted" name',
-    'ends, "with": a colon',
-    r"C:\new\tab",
-    "tab\there",
-    "unit\x1fand\x1erecord",
-    "</script><img src=x>",
-    "\u202eright to left",
-    "🔥" * 300,
-    "x" * 10_000,
-    "{brace} [bracket], comma",
-)
 
 
 def printed(value: float) -> str:
@@ -323,45 +310,21 @@ def test_the_largest_count_of_several_holds(tmp_path: Path) -> None:
     assert ([row.ms for row in times.rows], times.pass_count) == ([1.0], 8)
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_names_not_escaped_by_trtexec_are_read(tmp_path: Path, name: str) -> None:
-    engine = trt.small_engine()
-    engine[1] = trt.EngineLayer(name, 0.2, {key: value for key, value in engine[1].info.items() if key != "Metadata"})
-    folder = trt.write_exports(tmp_path, layers=trt.layer_info(engine), profile=trt.layer_times(engine))
-    profile = read_profile(folder)
-    assert [layer.samples_ms[0] for layer in profile.layers] == [0.011, 0.2, 0.05, 0.1]
-    assert [layer.type for layer in profile.layers] == ["Reformat", "CaskConvolution", "CudaPooling", "gemm"]
-    shown = name.replace("\\n", "\n").replace("\\t", "\t")  # what happens to be an escape is taken for one
-    assert profile.layers[1].name == shown
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ('{"a": 1,}', {"a": 1.0}),
-        ("[1, 2", [1.0]),
-        ('[{"a": 1}, {"b": 2', [{"a": 1.0}]),
-        ('{"rows": [{"a": 1}, {"b": [1', {"rows": [{"a": 1.0}]}),
-        ('{"a": nan, "b": -inf, "c": true, "d": NaN}', {"a": "nan", "b": "-inf", "c": True, "d": "nan"}),
-        ('{"a": "x "y" z", "b": "w"}', {"a": 'x "y" z', "b": "w"}),
-        (r'{"a": "\q \"z\" \u0041"}', {"a": r'\q "z" A'}),
+        ('{"a": nan, "b": -inf, "c": true, "d": NaN}', {"a": None, "b": None, "c": True, "d": None}),
+        ('{"a": "x\x1ey", "b": "c: nan"}', {"a": "x\x1ey", "b": "c: nan"}),
     ],
 )
-def test_improper_json_is_read_and_marked(text: str, value: Any) -> None:
-    parsed = parse_tolerantly(text)
-    assert not parsed.is_proper
-    # NaN equals nothing: compare as text.
-    assert json.loads(json.dumps(parsed.value).replace("NaN", '"nan"').replace("-Infinity", '"-inf"')) == value
+def test_json_of_trtexec_is_read(text: str, value: object) -> None:
+    assert parse_json(text) == value
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["[" * 100_000, '{"a":' * 100_000, '{"a": [' * 1_000, '{"a": nan, "b": ' + "[" * 5_000, "", "nothing", '"text"'],
-    ids=range(7),
-)
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": nan, "b": ' + "[" * 5_000, "", "nothing", '"text"', "[1, 2"])
 def test_unsupported_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"nested too deeply|not JSON"):
-        parse_tolerantly(text + "," if text.startswith('"') else text)
+        parse_json(text)
 
 
 def test_impossible_numbers_are_dropped(tmp_path: Path) -> None:
@@ -477,14 +440,6 @@ def test_a_broken_file_loses_only_its_own_contents(exports: Path) -> None:
     profile = read_profile(exports)
     assert len(profile.layers) == 4
     assert any(note.startswith("layers.json could not be read: it is nested") for note in profile.notes)
-
-
-def test_the_complete_part_of_a_truncated_file_is_read(exports: Path) -> None:
-    text = (exports / "profile.json").read_text()
-    (exports / "profile.json").write_text(text[: text.index(trt.GEMM) + 40])
-    profile = read_profile(exports)
-    assert [layer.samples_ms[0] for layer in profile.layers] == [0.011, 0.2, 0.05, 0.0]
-    assert any("not valid JSON, and it ends early" in note for note in profile.notes)
 
 
 def test_several_models_in_one_folder_are_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from ndld_flow.base.quantities import TIMES, count, seconds, share, size
-from ndld_flow.base.text import one_line, short_name
+from ndld_flow.base.text import first_of, one_line, short_name
 from ndld_flow.profiles.diagnose.subject import (
     EngineSubject,
     Insight,
@@ -37,12 +37,10 @@ def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
     }
     if not reformats:
         return
-    ways = [f"{end} {_way(subject.layers[place])}" for place, end in list(reformats.items())[:3]]
-    more = f" and {len(reformats) - 3} more" if len(reformats) > 3 else ""
+    ways = [f"{end} {_way(subject.layers[place])}" for place, end in reformats.items()]
     yield Insight(
-        score=0,
         title=f"{layers_word(len(reformats))} reformatting at the engine's inputs and outputs",
-        evidence=f"{', '.join(ways)}{more}, in every pass.",
+        evidence=f"{first_of(ways, 3)}, in every pass.",
         next_step=(
             "If the caller can pass tensors in the engine's own format, set `advanced.io_formats`, and "
             "set `advanced.direct_io` to refuse reformats."
@@ -53,21 +51,14 @@ def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
 
 def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
     """Report reformats between layers that use different formats or types."""
-    ends = {tensor.name for tensor in (*subject.profile.inputs, *subject.profile.outputs)}
-    inside = subject.where(
-        lambda layer: (
-            layer.purpose == "reformat"
-            and bool(layer.inputs and layer.outputs)
-            and not any(tensor.name in ends for tensor in (*layer.inputs, *layer.outputs))
-        )
-    )
+    reformats = subject.where(lambda layer: layer.purpose == "reformat" and bool(layer.inputs and layer.outputs))
+    inside = tuple(place for place in reformats if not subject.is_at_end(place))
     if not inside:
         return
     changing = [place for place in inside if changes_type(subject.layers[place])]
     types = f"; {len(changing)} of them change the type too" if changing else ""
     fewer = " Fewer precision changes between neighbours reduce their number." if changing else ""
     yield Insight(
-        score=0,
         title=f"{layers_word(len(inside))} reformatting between other layers",
         evidence=f"{share(len(inside) / len(subject.layers))} of {layers_word(len(subject.layers))} only change a "
         f"tensor's memory layout{types}.",
@@ -86,7 +77,6 @@ def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
     unknown = subject.where(lambda layer: layer.role == "compute" and not layer.precision)
     more = f"; for {count(len(unknown))} more it is unknown" if unknown else ""
     yield Insight(
-        score=0,
         title=f"{layers_word(len(single))} of {count(len(subject.layers))} in float32 in a half-precision engine",
         evidence=f"{subject.call_types(single)} compute in float32; {layers_word(len(halves))} in half precision"
         f"{more}.",
@@ -112,7 +102,6 @@ def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
     if types & set(_REDUCED):
         return
     yield Insight(
-        score=0,
         title="All layers compute in single precision",
         evidence=f"All {layers_word(len(subject.computing))} that compute in floating point compute in float32, as the "
         "model specifies; the network is strongly typed, so that no builder flag changes it.",
@@ -133,7 +122,6 @@ def constraints_ignored(subject: EngineSubject) -> Iterator[Insight]:
     first, why = ignored[0], ignored[0].outcome.removeprefix("ignored").lstrip(": ")
     nodes = ignored_nodes(subject.build)
     yield Insight(
-        score=0,
         title=f"{len(ignored)} of {len(constraints)} precision constraints were ignored",
         evidence=f"Such as {one_line(first.precision)} for {one_line(first.node)}: {one_line(why) or 'no reason'}.",
         next_step="The table of constraints shows the reasons. If constraints must hold, set `typing: obey`.",
@@ -153,13 +141,11 @@ def requested_precision_missed(subject: EngineSubject) -> Iterator[Insight]:
         return
     ways = [
         f"{one_line(layer.name)} ({one_line(layer.asked_precision)} requested, computes in {layer.precision})"
-        for layer in (subject.layers[place] for place in missed[:3])
+        for layer in (subject.layers[place] for place in missed)
     ]
-    more = f" and {len(missed) - 3} more" if len(missed) > 3 else ""
     yield Insight(
-        score=0,
         title=f"{layers_word(len(missed))} without the requested precision",
-        evidence=f"{', '.join(ways)}{more}.",
+        evidence=f"{first_of(ways, 3)}.",
         next_step=(
             "`typing: obey` refuses to build where a constraint cannot be met; with `apply_precision` and "
             "`typing: strong` it is met by Casts."
@@ -177,7 +163,6 @@ def weights_beyond_half(subject: EngineSubject) -> Iterator[Insight]:
     if not overflows:
         return
     yield Insight(
-        score=0,
         title="Weights beyond the range of FP16",
         evidence=f"The builder warns: {short_name(overflows[0].lstrip('- '), 300)}",
         next_step=(
@@ -192,7 +177,6 @@ def placeholder_ranges_used(subject: EngineSubject) -> Iterator[Insight]:
     if subject.option("placeholder_ranges") is not True:
         return
     yield Insight(
-        score=0,
         title="The outputs are meaningless on purpose",
         evidence="Tensors have placeholder INT8 ranges (`placeholder_ranges`): the engine is only for measuring.",
         next_step="Calibrate (`calibration_cache`) before using its outputs.",
@@ -204,7 +188,6 @@ def weights_are_missing(subject: EngineSubject) -> Iterator[Insight]:
     if subject.option("weights") != "strip":
         return
     yield Insight(
-        score=0,
         title="The engine has no weights",
         evidence="It was built with `weights: strip` and must be refitted before it runs.",
         next_step="Ship the ONNX model with it, or build with `weights: fixed`.",
@@ -217,7 +200,6 @@ def shape_computations_on_host(subject: EngineSubject) -> Iterator[Insight]:
     if not copies:
         return
     yield Insight(
-        score=0,
         title=f"{layers_word(len(copies))} copying shapes between host and device",
         evidence=f"{subject.call_types(copies)}: shapes are computed from values on the device.",
         next_step=(
@@ -251,7 +233,6 @@ def layers_unknown(subject: EngineSubject) -> Iterator[Insight]:
     verbosity = subject.option("verbosity")
     why = f" It was built with `verbosity: {verbosity}`." if isinstance(verbosity, str) else ""
     yield Insight(
-        score=0,
         title="The compiled layers are not known",
         evidence=("Layers are known by name only." if named_only else "The compiled layers were not recorded.") + why,
         next_step="Build with `verbosity: detailed` to record types, tensors, tactics and ONNX nodes of layers.",
@@ -266,7 +247,6 @@ def opt_at_one_end(subject: EngineSubject) -> Iterator[Insight]:
             continue
         end = "largest" if shapes.opt == shapes.max else "smallest"
         yield Insight(
-            score=0,
             title=f"Tactics of a wide range are chosen for its {end} shape",
             evidence=f"Input {one_line(name)} of profile {number} ranges from {_dims(shapes.min)} to "
             f"{_dims(shapes.max)}, {most / least:,.0f} times as many elements, and its opt is the {end}.",
@@ -287,7 +267,6 @@ def memory_for_the_largest(subject: EngineSubject) -> Iterator[Insight]:
         return
     name, shapes = wide[0]
     yield Insight(
-        score=0,
         title="Memory is allocated for shapes much larger than usual",
         evidence=f"{size(build.memory.activation_bytes)} of activations, for the largest shapes: {one_line(name)} may "
         f"be {_dims(shapes.max)}, which is {prod(shapes.max) / prod(shapes.opt):,.0f} times its opt "
@@ -310,7 +289,6 @@ def costs_of_compatibility(subject: EngineSubject) -> Iterator[Insight]:
     if not reasons:
         return
     yield Insight(
-        score=0,
         title="Compatibility excludes tactics",
         evidence=f"The engine has to run {' and '.join(reasons)}: it cannot use tactics specific to this GPU or "
         "release.",
@@ -329,14 +307,12 @@ def timing_cache(subject: EngineSubject) -> Iterator[Insight]:
     cache = build.timing_cache
     if cache is None:
         yield Insight(
-            score=0,
             title="Built without a timing cache",
             evidence=f"The build took {seconds(build.build_s)}, and the next one times every tactic again.",
             next_step="Leave `timing_cache` on: timings are kept for later builds on this machine.",
         )
     elif cache.loaded_entries == 0 or (cache.loaded_entries is None and not cache.loaded_bytes):
         yield Insight(
-            score=0,
             title="The timing cache was empty",
             evidence=f"The build took {seconds(build.build_s)}; the cache {one_line(cache.file)} was empty and now "
             f"has {size(cache.saved_bytes)}.",

@@ -7,7 +7,6 @@ from math import prod
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import share
 from ndld_flow.profiles.diagnose.recipe_change import FUSE, AddedStep, RecipeChange
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 from ndld_flow.records.profile import Layer
@@ -40,7 +39,7 @@ def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part,
         title=f"{layers_word(len(positions))} computing shapes in each pass",
-        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}).",
+        evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}.",
         next_step=(
             "If the inputs always have this shape, run `fix_shapes` and then `sanitize`, which folds them; or set "
             "`free_dimensions` of `profile`."
@@ -101,28 +100,6 @@ def activation_not_fused(subject: Subject) -> Iterator[Insight]:
     )
 
 
-def hard_swish_in_parts(subject: Subject) -> Iterator[Insight]:
-    """Report x * clip(x + 3, 0, 6) / 6 in four layers, as exporters write HardSwish before opset 14
-    (https://arxiv.org/abs/1905.02244, section 5.2).
-
-    The estimated saving is all but the longest of the four. With HardSwish instead, PP-OCRv4's detection needed
-    10 % less CPU time on ONNX Runtime 1.31 (tests/benchmarks/bench_diagnosis.py), and its output differed by 2e-7.
-    """
-    swishes = [parts for position in range(len(subject.layers)) if (parts := _hard_swish(subject, position))]
-    saved = sum(subject.share(parts) - subject.share(subject.longest_first(parts)[:1]) for parts in swishes)
-    if saved < _NOTABLE_SHARE:
-        return
-    positions = subject.longest_first(position for parts in swishes for position in parts)
-    yield Insight(
-        score=saved,
-        title=f"HardSwish in four layers, {len(swishes)} times",
-        evidence=f"Add, Clip, Mul and Div in {layers_word(len(positions))}: {subject.took(positions)} "
-        f"({share(subject.share(positions))} of {subject.whole}). The longest is {subject.call(positions[0])}.",
-        next_step="Export with opset 14 or later, where HardSwish is one operator, or replace the four in the model.",
-        layers=positions,
-    )
-
-
 def _computes_shapes(layer: Layer) -> bool:
     if layer.type in _SHAPES:
         return True
@@ -149,7 +126,7 @@ def _after_convolution(subject: Subject, matches: _Matches, what: str, next_step
     yield Insight(
         score=part,
         title=f"{layers_word(len(positions))} {what}",
-        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}). The "
+        evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}. The "
         f"longest is {subject.call(positions[0])}.",
         next_step=next_step,
         layers=positions,
@@ -181,30 +158,6 @@ def _reads_convolution(subject: Subject, layer: Layer) -> bool:
         if layer.role != "reformat" and not _is_affine(layer):
             return False
     return False
-
-
-def _hard_swish(subject: Subject, position: int) -> tuple[int, ...]:
-    """Return the four layers around this Clip; the division may come before the product."""
-    clip = subject.layers[position]
-    if clip.type != "Clip":
-        return ()
-    makers = (subject.makers.get(tensor.name) for tensor in clip.inputs)
-    added = next((maker for maker in makers if maker is not None and subject.layers[maker].type == "Add"), None)
-    after = _only_reader(subject, position)
-    last = None if after is None else _only_reader(subject, after)
-    if added is None or after is None or last is None:
-        return ()
-    if sorted((subject.layers[after].type, subject.layers[last].type)) != ["Div", "Mul"]:
-        return ()
-    product = subject.layers[after if subject.layers[after].type == "Mul" else last]
-    read = {tensor.name for tensor in subject.layers[added].inputs} & {tensor.name for tensor in product.inputs}
-    return (added, position, after, last) if read - {""} else ()
-
-
-def _only_reader(subject: Subject, position: int) -> int | None:
-    outputs = subject.layers[position].outputs
-    readers = subject.readers.get(outputs[0].name, ()) if len(outputs) == 1 else ()
-    return readers[0] if len(readers) == 1 else None
 
 
 def _swish(subject: Subject, position: int, layer: Layer) -> tuple[int, int] | None:

@@ -19,57 +19,12 @@ _ALIGNED = 8
 """Multiple of channels and widths that tensor cores and vector units process at once
 (https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/, "Requirements to use tensor
 cores")."""
-ELEMENTWISE = frozenset(
-    (
-        "Abs",
-        "Add",
-        "And",
-        "Ceil",
-        "Clip",
-        "Cos",
-        "Div",
-        "Elu",
-        "Equal",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Gelu",
-        "Greater",
-        "HardSigmoid",
-        "HardSwish",
-        "LeakyRelu",
-        "Less",
-        "Log",
-        "Max",
-        "Min",
-        "Mish",
-        "Mod",
-        "Mul",
-        "Neg",
-        "Not",
-        "Or",
-        "PRelu",
-        "Pow",
-        "QuickGelu",
-        "Reciprocal",
-        "Relu",
-        "Round",
-        "Selu",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Softplus",
-        "Softsign",
-        "Sqrt",
-        "Sub",
-        "Sum",
-        "Swish",
-        "Tan",
-        "Tanh",
-        "ThresholdedRelu",
-        "Where",
-    )
-)
+_ELEMENTWISE = """
+    Abs Add And Ceil Clip Cos Div Elu Equal Erf Exp Floor Gelu Greater HardSigmoid HardSwish LeakyRelu Less Log Max
+    Min Mish Mod Mul Neg Not Or PRelu Pow QuickGelu Reciprocal Relu Round Selu Sigmoid Sign Sin Softplus Softsign
+    Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where
+"""
+ELEMENTWISE = frozenset(_ELEMENTWISE.split())
 _LONG_CHAIN = 2
 
 
@@ -93,7 +48,7 @@ def far_from_roof(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part * max(0.0, 1 - best_ms / subject.sum_ms(positions)) / 2,
         title=f"{layers_word(len(positions))} reaching less than {share(_LITTLE)} of the device's peak",
-        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}). The "
+        evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}. The "
         f"longest, {subject.call(positions[0])}, reaches {speed} TFLOP/s, "
         f"{share(reached[positions[0]])} of the nearer roof{reasons and f': {reasons}'}.",
         next_step=(
@@ -259,7 +214,6 @@ def one_type(subject: Subject) -> Iterator[Insight]:
         return
     called = one_line(kind)
     yield Insight(
-        score=0.0,
         title=f"{called} takes {share(part)} of {subject.whole}",
         evidence=f"{layers_word(len(positions))} of this type take {milliseconds(sum_ms)} of "
         f"{milliseconds(subject.layers_ms)} in all layers; the longest is {subject.call(positions[0])}.",

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
-
-from pydantic import JsonValue
+from collections.abc import Iterator
 
 from ndld_flow.base.quantities import MINUS, count, milliseconds, share, three_digits
 from ndld_flow.profiles.diagnose.subject import Insight, Subject
 from ndld_flow.records.measurement import LatencySummary
 
 _SLOWER = 1.2
-_BUSY_LOAD = 0.5
-"""Load per CPU before the measurement."""
-_BUSY_SHARE = 0.1
 
 
 def profiler_overhead(subject: Subject) -> Iterator[Insight]:
@@ -26,7 +21,6 @@ def profiler_overhead(subject: Subject) -> Iterator[Insight]:
         return
     excess_ms = (overhead - 1) * subject.latency_ms
     yield Insight(
-        score=0.0,
         title=f"With the profiler the model takes {overhead:.2g} times as long",
         evidence=f"{milliseconds(subject.latency_ms)} without it, {milliseconds(subject.latency_ms * overhead)} with "
         f"it: {milliseconds(excess_ms / max(1, len(subject.layers)))} for each layer.",
@@ -43,7 +37,6 @@ def layers_exceed_passes(subject: Subject) -> Iterator[Insight]:
     if not ratio:
         return
     yield Insight(
-        score=0.0,
         title=f"The layers take {three_digits(ratio)} times as long as a pass",
         evidence=f"Those of one pass take {milliseconds(subject.pass_layers_ms)}; the latency is "
         f"{milliseconds(subject.latency_ms)}.",
@@ -61,7 +54,6 @@ def times_of_the_host(subject: Subject) -> Iterator[Insight]:
     if not subject.times_are_of_the_host or not subject.layers:
         return
     yield Insight(
-        score=0.0,
         title="Layer times are those of the host, not of the device",
         evidence=f"Launching the layers of one pass takes {milliseconds(subject.pass_layers_ms)}, a pass "
         f"{milliseconds(subject.latency_ms)}. A layer that waits for the device includes the time of earlier layers.",
@@ -79,69 +71,12 @@ def waits_for_the_device(subject: Subject) -> Iterator[Insight]:
         return
     all_ms = wait_ms * sum(median_ms > 0 for median_ms in subject.medians_ms)
     yield Insight(
-        score=0.0,
         title="Layer times include launching and waiting for the device",
         evidence=f"At most {milliseconds(wait_ms)} in each layer, the time of the shortest one: {milliseconds(all_ms)} "
         f"of the {milliseconds(subject.pass_layers_ms)} in the layers of one pass. The latency, "
         f"{milliseconds(subject.latency_ms)}, includes none of it.",
         next_step="Compare long layers by their times. The share of many short layers is smaller than shown.",
     )
-
-
-def busy_machine(subject: Subject) -> Iterator[Insight]:
-    """Report CPU use by other processes: a load of 0.5 per CPU before, or a tenth of all CPUs during the measurement.
-
-    ONNX Runtime's threads synchronize after each layer: on two CPUs at a load of 10, PP-OCRv4's detection took half as
-    long with one thread as with two (tests/benchmarks/bench_diagnosis.py).
-    """
-    cpus = subject.profile.machine.cpu_count or 1
-    averages = _part(subject, "before").get("load_average")
-    load = _number(averages[0]) if isinstance(averages, list) and averages else 0.0
-    during = _part(subject, "during")
-    others = _number(during.get("cpus_used_by_others")) + _number(during.get("cpus_taken_by_host"))
-    causes = []
-    if load >= _BUSY_LOAD * cpus:
-        causes.append(f"the load was {load:.2f} on {cpus} CPUs before the measurement")
-    if others >= _BUSY_SHARE * cpus:
-        causes.append(f"other processes used {others:.2f} CPUs during the measurement")
-    if not causes:
-        return
-    yield Insight(
-        score=0.0,
-        title="The machine was busy",
-        evidence=f"{causes[0][0].upper()}{' and '.join(causes)[1:]}.",
-        next_step=(
-            "Measure again on an idle machine, or compare only with profiles measured in turns with this one. If it "
-            "stays busy, use fewer threads than CPUs."
-        ),
-    )
-
-
-def clocks_not_fixed(subject: Subject) -> Iterator[Insight]:
-    """Report a CPU frequency governor other than `performance`: clocks follow the load
-    (https://docs.kernel.org/admin-guide/pm/cpufreq.html).
-    """
-    governors = _part(subject, "before").get("governors")
-    named = [str(name)[:40] for name in governors] if isinstance(governors, list) else []
-    slow = [name for name in named if name != "performance"]
-    if not slow:
-        return
-    yield Insight(
-        score=0.0,
-        title=f"The CPU governor is {slow[0]}",
-        evidence=f"{len(slow)} of {len(named)} governors in use are not `performance` ({', '.join(slow[:3])}).",
-        next_step="Set it during measurements: `cpupower frequency-set -g performance`.",
-    )
-
-
-def _part(subject: Subject, name: str) -> Mapping[str, JsonValue]:
-    part = subject.profile.conditions.get(name)
-    return part if isinstance(part, dict) else {}
-
-
-def _number(value: JsonValue) -> float:
-    """Return a finite number; 0 for anything else."""
-    return float(value) if isinstance(value, int | float) and abs(value) < 1e15 else 0.0
 
 
 _VARIES = 0.1
@@ -165,7 +100,6 @@ def variation(subject: Subject) -> Iterator[Insight]:
     if latency.cov < _VARIES:
         return
     yield Insight(
-        score=0.0,
         title=f"Passes vary by {share(latency.cov)}",
         evidence=f"Over {count(latency.sample_count)} passes the mean is {milliseconds(latency.mean_ms)}, the standard "
         f"deviation {milliseconds(latency.std_ms)}, the shortest {milliseconds(min(samples))}, the longest "
@@ -186,7 +120,6 @@ def runs_disagree(subject: Subject) -> Iterator[Insight]:
     if runs.cov < _RUNS_VARY:
         return
     yield Insight(
-        score=0.0,
         title=f"Process runs vary by {share(runs.cov)}",
         evidence=f"Medians of {len(medians)} runs are between {milliseconds(runs.min_ms)} and "
         f"{milliseconds(runs.max_ms)}.",
@@ -211,7 +144,6 @@ def drift(subject: Subject) -> Iterator[Insight]:
     change = statistics.median(changes)
     slower = change > 0
     yield Insight(
-        score=0.0,
         title=f"Passes get {'slower' if slower else 'faster'} within a run",
         evidence=f"The last third of the passes of a run relative to the first: {'+' if slower else MINUS}"
         f"{share(abs(change))} (median of {len(changes)} {'run' if len(changes) == 1 else 'runs'}).",
@@ -233,7 +165,6 @@ def outliers(subject: Subject) -> Iterator[Insight]:
     if over < max(2, _MANY_OUTLIERS * len(samples)):
         return
     yield Insight(
-        score=0.0,
         title=f"{count(over)} of {count(len(samples))} passes are outliers",
         evidence=f"They take more than {_OUTLIER} times the median of {milliseconds(latency.median_ms)}; p99 is "
         f"{milliseconds(latency.p99_ms)}.",
@@ -252,7 +183,6 @@ def cold_start(subject: Subject) -> Iterator[Insight]:
         return
     excess = statistics.median(run.latency_ms[0] / run.median_ms for run in cold)
     yield Insight(
-        score=0.0,
         title="The warm-up was too short",
         evidence=f"In {len(cold)} of {len(runs)} runs the first measured pass took {excess:.2g} times the median, "
         f"after {subject.profile.warmup_passes} warm-up passes.",

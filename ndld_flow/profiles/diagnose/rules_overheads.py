@@ -85,7 +85,7 @@ def copies(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part,
         title=f"{layers_word(len(positions))} copying tensors between host and device",
-        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}).",
+        evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}.",
         next_step=(
             "Find the adjacent layers on the CPU: replace their operators with supported ones, or run "
             "`fix_shapes` and `sanitize` if they only compute shapes."
@@ -266,7 +266,6 @@ def layers_explain_little(subject: Subject) -> Iterator[Insight]:
         return
     if subject.scattered_part >= _NOTABLE_SHARE_OUTSIDE:
         yield Insight(
-            score=0.0,
             title=f"The medians of the layers explain {share(subject.layers_ms / latency_ms)} of the latency",
             evidence=f"They add up to {milliseconds(subject.layers_ms)} of {milliseconds(latency_ms)}. The layers of "
             f"one pass take {milliseconds(subject.pass_layers_ms)}: different layers are slow in each pass.",
@@ -278,7 +277,6 @@ def layers_explain_little(subject: Subject) -> Iterator[Insight]:
     gap = latency_ms - subject.pass_layers_ms
     if subject.profile.profiler == "on" and gap >= _NOTABLE_SHARE_OUTSIDE * latency_ms:
         yield Insight(
-            score=0.0,
             title=f"{share(gap / latency_ms)} of the latency is outside layers, the profiler's own work included",
             evidence=f"Its layers take {milliseconds(subject.pass_layers_ms)} of a pass of {milliseconds(latency_ms)}.",
             next_step=(

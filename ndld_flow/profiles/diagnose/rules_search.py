@@ -37,7 +37,6 @@ def bound_not_met(subject: SearchSubject) -> Iterator[Insight]:
     reached = ", ".join(f"{one_line(name)} {number(value)}" for name, value in subject.search.metrics_found.items())
     trials = len(subject.search.trials)
     yield Insight(
-        0.0,
         f"No set of nodes meets the bound of {one_line(subject.step)}",
         f"The best of {counted(trials, 'trial')} reached {reached or 'nothing: no trial ran'}.",
         "Raise `trials` and `time`, allow more nodes with `op_types`, or relax the bound.",
@@ -49,7 +48,6 @@ def found_on_one_sample(subject: SearchSubject) -> Iterator[Insight]:
     if subject.search.sample_count != 1 or not subject.search.passed:
         return
     yield Insight(
-        0.0,
         f"The result of {one_line(subject.step)} rests on one sample",
         "Overflows on other inputs could not be detected.",
         "Set `data` and `samples` to realistic inputs.",
@@ -62,7 +60,6 @@ def little_left(subject: SearchSubject) -> Iterator[Insight]:
     if not search.passed or len(search.kept) <= search.candidate_count / 2:
         return
     yield Insight(
-        0.0,
         f"Most of the model stays in {one_line(search.kept_precision)}",
         f"{len(search.kept)} of {search.candidate_count} nodes are kept: little of the model is in {search.precision}.",
         "Search on realistic `data`, as noise may be harder; relax the bound if it is stricter than "
@@ -75,7 +72,6 @@ def not_used(subject: SearchSubject) -> Iterator[Insight]:
     if subject.users or not subject.search.kept:
         return
     yield Insight(
-        0.0,
         f"No step of this run uses the result of {one_line(subject.step)}",
         f"{len(subject.search.kept)} nodes have to stay in {one_line(subject.search.kept_precision)}.",
         f"Write `found_by: {one_line(subject.step)}` in {_USED_BY[subject.search.precision]}.",
@@ -88,7 +84,6 @@ def not_checked(subject: SearchSubject) -> Iterator[Insight]:
         return
     user = one_line(subject.users[0])
     yield Insight(
-        0.0,
         f"{user} was not compared with its reference",
         "The search ran on its own samples; the resulting model was not checked.",
         f"Add `check_accuracy` with `candidate: {user}`, on other samples than those of the search.",
@@ -104,7 +99,6 @@ def checked_natively_on_cpu(subject: SearchSubject) -> Iterator[Insight]:
     for step, check in subject.checks:
         if check.arithmetic == "native" and check.provider_candidate.startswith("CPU"):
             yield Insight(
-                0.0,
                 f"{one_line(step)} did not test {subject.search.precision}",
                 "It used native arithmetic on a CPU, where ONNX Runtime computes everything in fp32.",
                 f"Remove `arithmetic: native` from {one_line(step)}, or run it on the target device.",
@@ -117,11 +111,11 @@ def kept_nodes_are_slow(subject: SearchSubject) -> Iterator[Insight]:
     if part is None or part < _COSTLY:
         return
     yield Insight(
-        min(1.0, part / 2),
         f"The layers of the kept nodes take {share(part)} of all layers' time",
         f"{len(subject.search.kept)} nodes stay in {one_line(subject.search.kept_precision)}. "
         "At half the bytes and twice the rate they might take half of this time.",
         "Try `precision: bf16`, which has the range of fp32, or a bound that needs fewer kept nodes.",
+        score=min(1.0, part / 2),
     )
 
 

@@ -35,7 +35,7 @@ def cpu_fallback(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part,
         title=f"{layers_word(len(positions))} on the CPU instead of the device",
-        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}), "
+        evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}, "
         f"although the session requests {subject.profile.providers[0]}.",
         next_step=(
             "Run `fix_shapes` and `sanitize` if they compute shapes. Otherwise the provider has no kernel for this "
@@ -58,7 +58,7 @@ def single_precision_remains(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part / 2,
         title=f"{layers_word(len(positions))} multiplying in float32 in a half-precision model",
-        evidence=f"{subject.call_types(positions)}: {subject.took(positions)} ({share(part)} of {subject.whole}) for "
+        evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)} for "
         f"{share(singles / (singles + halves))} of the multiplications. The longest is {subject.call(positions[0])}.",
         next_step=(
             "If `block` of `convert_fp16` keeps them, remove them from it one by one, with `check_accuracy` after "
@@ -85,8 +85,7 @@ def half_precision_on_cpu(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part,
         title="Half precision is cast to float32 and back on the CPU",
-        evidence=f"ONNX Runtime inserted {layers_word(len(positions))} for casts: {subject.took(positions)} "
-        f"({share(part)} of {subject.whole}).",
+        evidence=f"ONNX Runtime inserted {layers_word(len(positions))} for casts: {subject.took_part(positions)}.",
         next_step="Run the float32 model on the CPU; half precision pays on devices that support it.",
         layers=positions,
     )
@@ -116,7 +115,7 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
         score=part / 2,
         title=f"The GPU multiplies in single precision: {listed}",
         evidence=f"They do {share(singles / (singles + reduced))} of the multiplications and take "
-        f"{subject.took(positions)} ({share(part)} of {subject.whole}).",
+        f"{subject.took_part(positions)}.",
         next_step="Run `convert_fp16` and `check_accuracy`, then profile both in turns.",
         layers=positions,
         # An engine was built by an earlier step, which a conversion before the profile would not affect.
@@ -176,7 +175,6 @@ def memory_beyond_weights(subject: Subject) -> Iterator[Insight]:
         return
     largest = max(range(len(subject.layers)), key=lambda position: subject.layers[position].written_bytes)
     yield Insight(
-        score=0.0,
         title=f"Memory is {peak / weights:.0f} times the weights",
         evidence=f"The peak is {size(peak)}, weights are {size(weights)}; the largest output is that of "
         f"{subject.call(largest)}, {size(subject.layers[largest].written_bytes)}.",

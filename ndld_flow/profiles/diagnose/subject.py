@@ -8,17 +8,18 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import count, milliseconds
-from ndld_flow.base.text import one_line
+from ndld_flow.base.quantities import count, milliseconds, share
+from ndld_flow.base.text import first_of, one_line
 from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
 from ndld_flow.profiles.diagnose.recipe_change import RecipeChange
 from ndld_flow.records.build import Build, ShapeRange
+from ndld_flow.records.layer_arithmetic import multiplies_matrices
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, without_impossible_values
 
 _SCATTERED = 0.1
@@ -54,10 +55,31 @@ class LayersSubject:
                     readers.setdefault(tensor.name, []).append(index)
         return {name: tuple(places) for name, places in readers.items()}
 
+    @cached_property
+    def ends(self) -> frozenset[str]:
+        """The names of the inputs and outputs of the whole model."""
+        return frozenset(tensor.name for tensor in (*self.profile.inputs, *self.profile.outputs) if tensor.name)
+
+    def is_at_end(self, position: int) -> bool:
+        """Return whether a layer reads an input or writes an output of the whole model."""
+        layer = self.layers[position]
+        return any(tensor.name in self.ends for tensor in (*layer.inputs, *layer.outputs))
+
     def call(self, position: int) -> str:
         """Return a layer's name for a sentence, `Conv conv_1`, on one line and shortened."""
         layer = self.layers[position]
         return f"{one_line(layer.type)} {one_line(layer.name)}".strip()
+
+    def call_nodes(self, positions: Sequence[int], most: int = 3) -> str:
+        """Return `conv_1, conv_2, conv_3 and 5 more`: the main node of each layer, if nodes are known.
+
+        A QuantizeLinear of its weights may come first in a fused layer's name.
+        """
+        nodes = [
+            next((node for node in layer.onnx_nodes if "quantizelinear" not in node.lower()), layer.name)
+            for layer in (self.layers[position] for position in positions)
+        ]
+        return first_of(list(map(one_line, nodes)), most)
 
     def call_types(self, positions: Sequence[int], most: int = 3) -> str:
         """Return `41 ReorderInput, 52 ReorderOutput`."""
@@ -205,6 +227,10 @@ class Subject(LayersSubject):
         """Return `8.4 ms of 67 ms in all layers`."""
         return f"{milliseconds(self.sum_ms(positions))} of {milliseconds(self.layers_ms)} in all layers"
 
+    def took_part(self, positions: Sequence[int]) -> str:
+        """Return `8.4 ms of 67 ms in all layers (12 % of the latency)`."""
+        return f"{self.took(positions)} ({share(self.share(positions))} of {self.whole})"
+
     @property
     def copies_ms(self) -> float:
         """Time of copies between host and device, in the pass or next to it; 0 if not recorded."""
@@ -263,7 +289,7 @@ class Bound:
 class Insight:
     """One finding, with a suggestion."""
 
-    score: float
+    score: float = field(default=0.0, kw_only=True)
     """Estimated saving as a share, 0 to 1, of the latency, or of the layers' time if that is longer; 0 for a note."""
     title: str
     evidence: str
@@ -363,3 +389,12 @@ def ignored_nodes(build: Build | None) -> frozenset[str]:
     """Return the ONNX nodes whose constraints the build ignored."""
     constraints = () if build is None else build.constraints
     return frozenset(constraint.node for constraint in constraints if constraint.is_ignored)
+
+
+LintSubject: TypeAlias = Subject | EngineSubject
+"""A measured profile, or an engine that was not run."""
+
+
+def is_product(layer: Layer) -> bool:
+    """Return True for a convolution or a matrix product of an engine."""
+    return not layer.provider and layer.role == "compute" and multiplies_matrices(layer.type, layer.name)

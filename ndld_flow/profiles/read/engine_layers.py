@@ -8,34 +8,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from ndld_flow.base.dtype_names import dtype_of_tensorrt, without_dtype
-from ndld_flow.profiles.read.layer_work import LayerWork, elements, work_of
+from ndld_flow.profiles.read.layer_work import elements, work_of
 from ndld_flow.profiles.read.untrusted_files import (
-    Parsed,
     objects_in,
-    parse_tolerantly,
+    parse_json,
     read_whole,
     shape_of,
     text_of,
     whole_of,
 )
 from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, multiplies_matrices
-from ndld_flow.records.profile import LayerRole, LayerWeight, TensorInfo
+from ndld_flow.records.profile import Layer, LayerRole, LayerWeight, TensorInfo
 
 _WINDOW = {"Kernel": "kernel_shape", "Stride": "strides", "Dilation": "dilations"}
 """The inspector's name -> ONNX's name."""
 
 
-def weights_of(entry: Mapping[str, object]) -> tuple[LayerWeight, ...]:
-    """Return the sizes of a layer's constants, `{"Count": 9408}` or `{"Dimensions": [64, 3, 7, 7]}`."""
-    return tuple(LayerWeight(shape=shape) for shape in _sizes(entry))
-
-
 def _sizes(entry: Mapping[str, object]) -> Iterator[tuple[int, ...]]:
+    """Yield the sizes of a layer's constants, `{"Count": 9408}` or `{"Dimensions": [64, 3, 7, 7]}`."""
     for name in ("Weights", "ConvWeights"):
         constant = entry.get(name)
         count = whole_of(constant.get("Count")) if isinstance(constant, dict) else None
@@ -47,7 +42,7 @@ def _sizes(entry: Mapping[str, object]) -> Iterator[tuple[int, ...]]:
             yield shape
 
 
-def window_of(entry: Mapping[str, object]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _window(entry: Mapping[str, object]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return the window of a convolution by ONNX's names of its parts; empty for other layers."""
     attributes: list[tuple[str, tuple[int, ...]]] = []
     for name, attribute in _WINDOW.items():
@@ -151,31 +146,11 @@ _CONTROL = ("loop", "conditional", "conditioninput", "conditionoutput", "conditi
 
 
 @dataclass(frozen=True)
-class EngineLayer:
-    """One layer as the engine describes it."""
-
-    name: str
-    type: str = ""
-    inputs: tuple[TensorInfo, ...] = ()
-    outputs: tuple[TensorInfo, ...] = ()
-    role: LayerRole = "compute"
-    tactic: str = ""
-    stream: int | None = None
-    onnx_nodes: tuple[str, ...] = ()
-    work: LayerWork = field(default_factory=LayerWork)
-    weights_dtype: str = ""
-    """Type of the weights; empty if there are none or they are not listed."""
-    groups: int | None = None
-    weights: tuple[LayerWeight, ...] = ()
-    window: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    activation: str = ""
-
-
-@dataclass(frozen=True)
 class EngineInfo:
     """An engine's layers in order, and its bindings."""
 
-    layers: tuple[EngineLayer, ...]
+    layers: tuple[Layer, ...]
+    """Without times."""
     bindings: tuple[str, ...]
     """Names of inputs and outputs, if the export does not distinguish them."""
     inputs: tuple[TensorInfo, ...]
@@ -183,16 +158,17 @@ class EngineInfo:
     is_detailed: bool
     """False if layers are only names."""
     unreadable: int
-    parsed: Parsed
 
 
 def read_engine_info(path: Path) -> EngineInfo:
-    """Read an export. Raises RequestError if the file cannot be read, ValueError if it is empty."""
-    parsed = parse_tolerantly(read_whole(path))
-    document = parsed.value if isinstance(parsed.value, dict) else {}
+    """Read an export. Raises RequestError if the file cannot be read, ValueError if it is not JSON."""
+    value = parse_json(read_whole(path))
+    document = value if isinstance(value, dict) else {}
     listed = document.get("Layers")
     entries = listed if isinstance(listed, list) else []
-    layers = [layer for layer in map(_layer, entries) if layer is not None]
+    layers = [
+        layer.model_copy(update={"index": index}) for index, layer in enumerate(filter(None, map(_layer, entries)))
+    ]
     bound = list(objects_in(document.get("I/O Tensors")))
     names = document.get("Bindings")
     return EngineInfo(
@@ -200,15 +176,14 @@ def read_engine_info(path: Path) -> EngineInfo:
         bindings=tuple(name for name in map(text_of, names if isinstance(names, list) else []) if name),
         inputs=_bound(bound, "input"),
         outputs=_bound(bound, "output"),
-        is_detailed=any(layer.type for layer in layers),
+        is_detailed=any(text_of(entry.get("LayerType")) for entry in objects_in(entries)),
         unreadable=len(entries) - len(layers),
-        parsed=parsed,
     )
 
 
-def bare_layer(name: str) -> EngineLayer:
+def bare_layer(name: str) -> Layer:
     """Return a layer with only a name."""
-    return EngineLayer(name, role=_role(name), onnx_nodes=nodes_of_name(name))
+    return _layer_of({"Name": name})
 
 
 def split_bindings(info: EngineInfo) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
@@ -245,11 +220,12 @@ def _bound(entries: Iterable[Mapping[str, object]], mode: str) -> tuple[TensorIn
     return tuple(_tensor(entry) for entry in entries if text_of(entry.get("IOMode")).lower() == mode)
 
 
-def _layer(entry: object) -> EngineLayer | None:
-    if isinstance(entry, str):
-        return bare_layer(text_of(entry)) if entry else None
-    if not isinstance(entry, dict) or not text_of(entry.get("Name")):
-        return None
+def _layer(entry: object) -> Layer | None:
+    entry = {"Name": entry} if isinstance(entry, str) else entry
+    return _layer_of(entry) if isinstance(entry, dict) and text_of(entry.get("Name")) else None
+
+
+def _layer_of(entry: Mapping[str, object]) -> Layer:
     name, kind = text_of(entry["Name"]), text_of(entry.get("LayerType"))
     inputs = tuple(map(_tensor, objects_in(entry.get("Inputs"))))
     outputs = tuple(map(_tensor, objects_in(entry.get("Outputs"))))
@@ -258,22 +234,24 @@ def _layer(entry: object) -> EngineLayer | None:
     if role == "compute" and not nodes and _changes_layout(inputs, outputs):
         role = "reformat"  # like Myelin's `__myl_Tran_myl0_42`, which TensorRT-RTX compiles
     tactic, tactic_value = text_of(entry.get("TacticName")), text_of(entry.get("TacticValue"))
-    return EngineLayer(
+    return Layer(
+        index=0,
         name=name,
-        type=kind,
+        type=kind or ("Reformat" if role == "reformat" else "unknown"),
+        samples_ms=(),
         inputs=inputs,
         outputs=outputs,
         role=role,
         tactic=tactic or ("" if tactic_value in _NO_TACTIC else tactic_value),
         stream=whole_of(entry.get("StreamId")),
         onnx_nodes=() if role == "reformat" else nodes,
-        work=work_of(entry, inputs, outputs),
+        **vars(work_of(entry, inputs, outputs)),
         weights_dtype=_weights_dtype(entry),
         groups=_groups(entry, inputs),
-        weights=weights_of(entry),
-        window=window_of(entry),
+        weights=tuple(LayerWeight(shape=shape) for shape in _sizes(entry)),
+        attributes=_window(entry),
         activation=_activation(entry),
-    )
+    ).with_arithmetic()
 
 
 def _activation(entry: Mapping[str, object]) -> str:

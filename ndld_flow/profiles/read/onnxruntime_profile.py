@@ -71,8 +71,6 @@ class MeasuredPasses:
 
     pass_ms: list[float] = field(default_factory=list)
     """Duration of each `model_run`."""
-    executor_ms: list[float] = field(default_factory=list)
-    """Duration of the outermost executor of each pass: all nodes and the gaps between them."""
     starts_us: list[int] = field(default_factory=list)
     """Start of each pass, relative to the start of the profiler."""
     offsets: list[int] = field(default_factory=list)
@@ -125,7 +123,6 @@ def read_passes(path: Path, skip: int = 0) -> MeasuredPasses:
         measured.offsets.append(offset)
         measured.starts_us.append(run.ts)
         measured.pass_ms.append(run.dur / 1e3)
-        measured.executor_ms.append(sum(executor.dur for executor in run.inner) / 1e3)
         _take_nodes(measured, run.nodes, None, 0, number)
         if len(measured.nodes) * (number + 1) > _MAX_SAMPLES:
             raise ValueError(f"{len(measured.nodes):,} nodes in {number + 1:,} passes are more than can be kept")

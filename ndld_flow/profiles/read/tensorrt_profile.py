@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
-from ndld_flow.profiles.read.engine_layers import EngineInfo, EngineLayer, bare_layer, read_engine_info, split_bindings
+from ndld_flow.profiles.read.engine_layers import EngineInfo, bare_layer, read_engine_info, split_bindings
 from ndld_flow.profiles.read.sources import Source
 from ndld_flow.profiles.read.trtexec_files import (
     DEFAULT_WARMUP_MS,
@@ -52,47 +52,21 @@ def join_layers(engine: EngineInfo | None, times: ExportedTimes | None) -> Measu
     """
     known = engine.layers if engine is not None else ()
     if times is None:
-        layers = [describe_engine_layer(index, layer) for index, layer in enumerate(known)]
-        return MeasuredLayers(tuple(layers), ("layers have no times: there is no --exportProfile",) if known else ())
+        return MeasuredLayers(known, ("layers have no times: there is no --exportProfile",) if known else ())
     pairs, leftover = _pairs(known, times.rows)
-    joined = [describe_engine_layer(index, layer, (ms,)) for index, (layer, ms) in enumerate(pairs)]
+    joined = [layer.model_copy(update={"index": index, "samples_ms": (ms,)}) for index, (layer, ms) in enumerate(pairs)]
     return MeasuredLayers(tuple(joined), tuple(_layer_notes(engine, times, leftover)))
 
 
-def _pairs(known: Sequence[EngineLayer], rows: Sequence[LayerTime]) -> tuple[list[tuple[EngineLayer, float]], int]:
+def _pairs(known: Sequence[Layer], rows: Sequence[LayerTime]) -> tuple[list[tuple[Layer, float]], int]:
     """Return the engine's layers with their times in row order, then the layers without a row, and the number of
     those."""
-    waiting: dict[str, deque[EngineLayer]] = defaultdict(deque)
+    waiting: dict[str, deque[Layer]] = defaultdict(deque)
     for layer in known:
         waiting[layer.name].append(layer)
     pairs = [(waiting[row.name].popleft() if waiting[row.name] else bare_layer(row.name), row.ms) for row in rows]
     left = [layer for layers in waiting.values() for layer in layers]
     return [*pairs, *((layer, 0.0) for layer in left)], len(left)
-
-
-def describe_engine_layer(index: int, known: EngineLayer, samples_ms: tuple[float, ...] = ()) -> Layer:
-    """Return a layer as described by the engine, with its samples."""
-    return Layer(
-        index=index,
-        name=known.name,
-        type=known.type or ("Reformat" if known.role == "reformat" else "unknown"),
-        weights_dtype=known.weights_dtype,
-        groups=known.groups,
-        inputs=known.inputs,
-        outputs=known.outputs,
-        onnx_nodes=known.onnx_nodes,
-        samples_ms=samples_ms,
-        role=known.role,
-        tactic=known.tactic,
-        stream=known.stream,
-        macs=known.work.macs,
-        read_bytes=known.work.read_bytes,
-        written_bytes=known.work.written_bytes,
-        weight_bytes=known.work.weight_bytes,
-        weights=known.weights,
-        attributes=known.window,
-        activation=known.activation,
-    ).with_arithmetic()
 
 
 def _layer_notes(engine: EngineInfo | None, times: ExportedTimes, leftover: int) -> Iterator[str]:
@@ -319,7 +293,11 @@ def _read(source: Source) -> _Exports:
         exports.layer_times = _try(exports, path, read_layer_times)
     for path in source.of("engine"):
         exports.engine = _try(exports, path, read_engine_info)
-    exports.notes.extend(_repairs(exports))
+    exports.notes += [
+        f"{export.unreadable} layers of {name} could not be read"
+        for name, export in (("--exportProfile", exports.layer_times), ("--exportLayerInfo", exports.engine))
+        if export is not None and export.unreadable
+    ]
     return exports
 
 
@@ -330,19 +308,6 @@ def _try(exports: _Exports, path: Path, read: Callable[[Path], _Read]) -> _Read 
     except ValueError as error:
         exports.notes.append(f"{path.name} could not be read: {error}")
         return None
-
-
-def _repairs(exports: _Exports) -> list[str]:
-    notes = []
-    for name, export in (("--exportProfile", exports.layer_times), ("--exportLayerInfo", exports.engine)):
-        if export is None:
-            continue
-        if not export.parsed.is_proper:
-            end = ", and it ends early" if export.parsed.is_cut_off else ""
-            notes.append(f"{name} is not valid JSON{end}: only the readable part was used")
-        if export.unreadable:
-            notes.append(f"{export.unreadable} layers of {name} could not be read")
-    return notes
 
 
 def _merged(first: TrtexecLog, second: TrtexecLog) -> TrtexecLog:

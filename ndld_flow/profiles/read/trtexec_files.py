@@ -16,11 +16,9 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from ndld_flow.profiles.read.untrusted_files import (
-    Parsed,
-    float_or_none,
     number_of,
     objects_in,
-    parse_tolerantly,
+    parse_json,
     plain_json,
     read_lines,
     read_pieces,
@@ -176,7 +174,6 @@ def _statistics(text: str) -> Iterator[tuple[str, float]]:
 
 MAX_PASSES = 1_000_000
 _OBJECT = re.compile(r"\{[^{}]*\}")
-_FIELD = re.compile(r'"(\w{1,40})"\s*:\s*([-+\w.]{1,40})')
 _MAX_OBJECT = 10_000
 DEFAULT_WARMUP_MS = 200.0
 """trtexec's default."""
@@ -213,7 +210,7 @@ class Passes:
 
 
 def read_times(path: Path) -> Passes:
-    """Read `--exportTimes` of any length, even if damaged or reformatted. Raises RequestError if it cannot be read.
+    """Read `--exportTimes` of any length, even if it ends early. Raises RequestError if it cannot be read.
 
     It is a list of objects, one per pass, with host and device times in ms since the first pass; see `exportJSONTrace`
     in NVIDIA's samples/common/sampleReporting.cpp. Until 8.5 the export includes the warm-up. trtexec's own summary
@@ -222,7 +219,7 @@ def read_times(path: Path) -> Passes:
     passes: list[Pass] = []
     unreadable = 0
     for text in _objects(path):
-        pass_ = _pass(_fields(text))
+        pass_ = _pass(text)
         if pass_ is None:
             unreadable += 1
         elif len(passes) == MAX_PASSES:
@@ -246,15 +243,11 @@ def _objects(path: Path) -> Iterator[str]:
         yield rest
 
 
-def _fields(text: str) -> Mapping[str, object]:
+def _pass(text: str) -> Pass | None:
     try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
-        return {name: float_or_none(value) for name, value in _FIELD.findall(text)}
-    return fields if isinstance(fields, dict) else {}
-
-
-def _pass(fields: Mapping[str, object]) -> Pass | None:
+        fields: dict[str, object] = json.loads(text)
+    except ValueError:
+        return None
     known = [value for value in map(number_of, map(fields.get, _NAMES)) if value is not None]
     if len(known) < len(_NAMES) or known[-1] <= 0:
         return None
@@ -295,17 +288,15 @@ class ExportedTimes:
     are_medians: bool
     unreadable: int
     """Rows without a layer or a time."""
-    parsed: Parsed
 
 
 def read_layer_times(path: Path) -> ExportedTimes:
-    """Read `--exportProfile`. Raises RequestError if the file cannot be read, ValueError if it is empty.
+    """Read `--exportProfile`. Raises RequestError if the file cannot be read, ValueError if it is not JSON.
 
     `[{"count": N}, {"name", "timeMs" (sum over N passes), "averageMs", "medianMs", "percentage"}, ...]`; before 8.4
     without the median. Names are not escaped and may repeat.
     """
-    parsed = parse_tolerantly(read_whole(path))
-    entries = list(objects_in(parsed.value))
+    entries = list(objects_in(parse_json(read_whole(path))))
     heads = [entry for entry in entries if "count" in entry and "name" not in entry]
     count = max([0, *(whole_of(head["count"]) or 0 for head in heads)])
     rows = [entry for entry in entries if entry not in heads]
@@ -315,7 +306,6 @@ def read_layer_times(path: Path) -> ExportedTimes:
         pass_count=count,
         are_medians=any("medianMs" in row for row in rows),
         unreadable=len(rows) - len(layers),
-        parsed=parsed,
     )
 
 
@@ -345,9 +335,9 @@ class DeviceMetadata:
 def take_metadata(log: TrtexecLog, path: Path) -> None:
     """Add the sections of `*.build.metadata.json` or `*.profile.metadata.json` to a log.
 
-    Raises RequestError if the file cannot be read, ValueError if it is empty.
+    Raises RequestError if the file cannot be read, ValueError if it is not JSON.
     """
-    document = parse_tolerantly(read_whole(path)).value
+    document = parse_json(read_whole(path))
     for name in SECTIONS:
         section = document.get(name) if isinstance(document, dict) else None
         if isinstance(section, dict):
@@ -358,8 +348,8 @@ def take_metadata(log: TrtexecLog, path: Path) -> None:
 
 
 def read_device(path: Path) -> DeviceMetadata:
-    """Read `*.engine.metadata.json`. Raises RequestError if it cannot be read, ValueError if it is empty."""
-    document = parse_tolerantly(read_whole(path)).value
+    """Read `*.engine.metadata.json`. Raises RequestError if it cannot be read, ValueError if it is not JSON."""
+    document = parse_json(read_whole(path))
     first = next(objects_in(document if isinstance(document, list) else [document]), {})
     version = first.get("CUDA_VERSION")
     parts = [str(part) for part in map(whole_of, version if isinstance(version, list) else []) if part is not None]

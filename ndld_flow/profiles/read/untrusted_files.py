@@ -1,14 +1,4 @@
-"""Read untrusted text and JSON within limits: oversized or special files are refused, invalid values dropped.
-
-trtexec prints names without escaping them: quotes, backslashes and control characters end up in the file as they are. A
-run that was stopped leaves its end out, and C++ prints `nan` and `inf`. Valid JSON is left to the standard library; the
-rest is read by these rules:
-
-- a quote ends a text only if it is followed by a valid token: a colon after a key; after a value in an object `}`
-  or the next key; after a value in a list `]` or the next value;
-- a backslash that does not begin a JSON escape is literal;
-- if the text is truncated, the innermost unfinished object of each list is left out and the enclosing ones are kept.
-"""
+"""Read untrusted text and JSON within limits: oversized or special files are refused, invalid values dropped."""
 
 from __future__ import annotations
 
@@ -16,7 +6,6 @@ import codecs
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -157,139 +146,24 @@ def plain_json(value: object, depth: int = 0) -> JsonValue:
     return None
 
 
-_MAX_DEPTH = 64
-_SPACE = re.compile(r"[\s,]*")
-_BARE = re.compile(r'[^\s,:\[\]{}"]+')
-_ENDS_KEY = re.compile(r"\s{0,100}:")
-_ENDS_MEMBER = re.compile(r'\s{0,100}(?:\}|,\s{0,100}(?:"[^"\n]{1,100}"\s{0,100}:|\})|\Z)')
-_ENDS_ITEM = re.compile(r'\s{0,100}(?:\]|,\s{0,100}["{\[\]\d-]|\Z)')
-_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt])|u([0-9a-fA-F]{4}))')
-_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_WORDS: dict[str, object] = {"true": True, "false": False}
+_NO_NUMBER = re.compile(r"(?<=:)\s*-?(?:nan|inf)\b")
+"""Values that C++ prints for NaN and infinity."""
 
 
-@dataclass(frozen=True)
-class Parsed:
-    """A parsed value."""
+def parse_json(text: str) -> object:
+    """Parse JSON of trtexec, which does not escape control characters in names. NaN and infinity become None.
 
-    value: object
-    is_proper: bool
-    """False if it is not valid JSON."""
-    is_cut_off: bool = False
-    """True if the text is truncated."""
-
-
-def parse_tolerantly(text: str) -> Parsed:
-    """Read JSON or nearly valid JSON. `NaN` and `inf` become None.
-
-    Raises ValueError if there is nothing to read or the nesting is too deep.
+    Raises ValueError for anything else than an object or a list.
     """
     try:
-        return Parsed(json.loads(text, strict=False, parse_constant=lambda _: None), True)
-    except ValueError:
-        pass
+        try:
+            value = json.loads(text, strict=False, parse_constant=lambda _: None)
+        except json.JSONDecodeError:
+            value = json.loads(_NO_NUMBER.sub("null", text), strict=False)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    reader = _Reader(text)
-    value = reader.value(_ENDS_ITEM, 0)
+    except ValueError as error:
+        raise ValueError(f"it is not JSON: {error}") from None
     if not isinstance(value, dict | list):
-        raise ValueError("it is not JSON")
-    return Parsed(value, False, reader.ended)
-
-
-class _Reader:
-    """A reader with a position in the text that only moves forward."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
-        self.ended = False
-
-    def value(self, ends: re.Pattern[str], depth: int) -> object:
-        if depth > _MAX_DEPTH:
-            raise ValueError("it is nested too deeply")
-        start = self._next()
-        if start == "{":
-            return self._object(depth)
-        if start == "[":
-            return self._list(depth)
-        if start == '"':
-            return self._text(ends)
-        return self._bare()
-
-    def _next(self) -> str:
-        """Return the next character that is neither space nor comma; empty at the end."""
-        space = _SPACE.match(self.text, self.at)
-        self.at = space.end() if space else self.at
-        if self.at >= len(self.text):
-            self.ended = True
-            return ""
-        return self.text[self.at]
-
-    def _object(self, depth: int) -> dict[str, object]:
-        members: dict[str, object] = {}
-        self.at += 1
-        while (start := self._next()) not in ("", "]"):
-            if start == "}":
-                self.at += 1
-                break
-            key = self._text(_ENDS_KEY) if start == '"' else str(self._bare())
-            if self._next() != ":":
-                continue
-            self.at += 1
-            if self._next() == "}":
-                continue
-            value = self.value(_ENDS_MEMBER, depth + 1)
-            if not self.ended or isinstance(value, dict | list):
-                members[key] = value
-        return members
-
-    def _list(self, depth: int) -> list[object]:
-        items: list[object] = []
-        self.at += 1
-        while (start := self._next()) not in ("", "}"):
-            if start == "]":
-                self.at += 1
-                break
-            item = self.value(_ENDS_ITEM, depth + 1)
-            if not self.ended or isinstance(item, list):
-                items.append(item)
-        return items
-
-    def _text(self, ends: re.Pattern[str]) -> str:
-        start = quote = self.at + 1
-        while (quote := self.text.find('"', quote)) >= 0:
-            if ends.match(self.text, quote + 1) and not self._is_escaped(quote):
-                self.at = quote + 1
-                return _ESCAPE.sub(_unescape, self.text[start:quote])
-            quote += 1
-        self.at, self.ended = len(self.text), True
-        return ""
-
-    def _is_escaped(self, quote: int) -> bool:
-        before = quote
-        while self.text[before - 1] == "\\":
-            before -= 1
-        return (quote - before) % 2 == 1
-
-    def _bare(self) -> object:
-        match = _BARE.match(self.text, self.at)
-        if match is None:
-            self.at += 1
-            return None
-        self.at = match.end()
-        self.ended = self.ended or self.at == len(self.text)
-        word = match[0]
-        return _WORDS[word] if word in _WORDS else float_or_none(word)
-
-
-def float_or_none(text: str) -> float | None:
-    """Return the number that a text is, NaN and infinity included; None if it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return chr(int(match[2], 16)) if match[2] else _ESCAPED.get(match[1], match[1])
+        raise ValueError("it is not JSON: neither an object nor a list")
+    return value

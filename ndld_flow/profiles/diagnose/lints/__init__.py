@@ -1,6 +1,6 @@
 """Rules on how layers compute, for measured profiles and for engines that were not run.
 
-A rule is a module with a function of the same name that yields findings; rules are discovered automatically. A rule
+A rule is a public function, in a module of this folder, that yields findings; rules are discovered automatically. It
 yields nothing if its advice would be wrong: for an engine that is not quantized, for layers of unknown precision or
 kernel, for what no recipe can change.
 """
@@ -10,16 +10,22 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
+from inspect import isgeneratorfunction
 
-from ndld_flow.profiles.diagnose.lint_subject import LintSubject
-from ndld_flow.profiles.diagnose.subject import Insight
+from ndld_flow.profiles.diagnose.subject import Insight, LintSubject
 
 Lint = Callable[[LintSubject], Iterator[Insight]]
 
 
 def _find_lints() -> tuple[Lint, ...]:
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    return tuple(getattr(importlib.import_module(f"{__name__}.{name}"), name) for name in names)
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    rules = [
+        (name, member)
+        for module in modules
+        for name, member in vars(module).items()
+        if isgeneratorfunction(member) and member.__module__ == module.__name__ and not name.startswith("_")
+    ]
+    return tuple(rule for _, rule in sorted(rules))
 
 
 LINTS: tuple[Lint, ...] = _find_lints()

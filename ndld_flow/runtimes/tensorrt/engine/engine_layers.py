@@ -11,8 +11,8 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import counted
 from ndld_flow.models.layer_evidence import add_evidence
 from ndld_flow.precision.constraints.constraints import requested_precisions, with_requested_precisions
-from ndld_flow.profiles.read.engine_layers import EngineInfo, EngineLayer, bare_layer, read_engine_info
-from ndld_flow.profiles.read.tensorrt_profile import describe_engine_layer, timeline
+from ndld_flow.profiles.read.engine_layers import EngineInfo, bare_layer, read_engine_info
+from ndld_flow.profiles.read.tensorrt_profile import timeline
 from ndld_flow.profiles.read.trtexec_files import Pass
 from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Layer
@@ -73,20 +73,20 @@ def _times(runs: Sequence[Recording], named_alike: Mapping[str, int]) -> dict[_K
     return dict(times)
 
 
-def _describe(known: Sequence[EngineLayer], times: Mapping[_Key, list[float]], passes: int) -> Iterator[Layer]:
+def _describe(known: Sequence[Layer], times: Mapping[_Key, list[float]], passes: int) -> Iterator[Layer]:
     """Yield the layers in the order they ran, then the engine's layers that took no time."""
     seen: Counter[str] = Counter()
-    waiting: dict[_Key, EngineLayer] = {}
+    waiting: dict[_Key, Layer] = {}
     for layer in known:
         waiting[layer.name, seen[layer.name]] = layer
         seen[layer.name] += 1
     index = 0
     for key, samples in times.items():
         layer = waiting.pop(key) if key in waiting else bare_layer(key[0])
-        yield describe_engine_layer(index, layer, tuple(samples))
+        yield layer.model_copy(update={"index": index, "samples_ms": tuple(samples)})
         index += 1
     for layer in waiting.values():
-        yield describe_engine_layer(index, layer, (0.0,) * passes)
+        yield layer.model_copy(update={"index": index, "samples_ms": (0.0,) * passes})
         index += 1
 
 
