@@ -42,7 +42,6 @@ from ndld_flow.models.layer_evidence import add_evidence
 from ndld_flow.precision.constraints.constraints import ignored_notes, requested_precisions, with_requested_precisions
 from ndld_flow.processes.worker import ReportProgress, peak_memory_bytes
 from ndld_flow.profiles.read.engine_layers import read_engine_info
-from ndld_flow.profiles.read.tensorrt_profile import join_layers
 from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
 from ndld_flow.records.engine_lock import EngineLock, LockedRequest
 from ndld_flow.runtimes.tensorrt.build_log import BuildLog, join_reasons, make_monitor
@@ -291,7 +290,7 @@ def _record_settings(building: _Building, ready: _Ready) -> dict[str, Any]:
 
 def _record_engine(building: _Building, ready: _Ready, built: _Built) -> dict[str, Any]:
     parsed, out = ready.parsed, building.request.out
-    layers = join_layers(read_engine_info(out / Engine.layers), None).layers
+    layers = read_engine_info(out / Engine.layers).layers
     return {
         "inputs": tuple(map(tensor_info, parsed.inputs())),
         "outputs": tuple(map(tensor_info, parsed.outputs())),

@@ -30,7 +30,6 @@ from ndld_flow.records.engine_lock import (
     LockedRequest,
     stable_names,
 )
-from ndld_flow.records.profile import TensorInfo
 from ndld_flow.runtimes.tensorrt.library import Bound, is_of_release
 from ndld_flow.store.digest import digest_file
 
@@ -113,8 +112,9 @@ def make_lock(request: LockedRequest, build: Build, timings: Bound) -> EngineLoc
     data = b"" if timings is None else bytes(timings.serialize())
     locked = {}
     for name, layer in zip(stable_names(layer.name for layer in build.layers), build.layers, strict=True):
-        formats = f"{_formats(layer.inputs)} -> {_formats(layer.outputs)}"
-        locked[name] = LockedLayer(type=layer.type, precision=layer.precision, tactic=layer.tactic, formats=formats)
+        locked[name] = LockedLayer(
+            type=layer.type, precision=layer.precision, tactic=layer.tactic, formats=layer.formats
+        )
     return EngineLock(
         request=request,
         engine_digest=build.engine_digest,
@@ -124,10 +124,6 @@ def make_lock(request: LockedRequest, build: Build, timings: Bound) -> EngineLoc
         tactics={} if timings is None else _tactics(timings),
         timing_cache=base64.b64encode(zlib.compress(data, 9)).decode() if data else "",
     )
-
-
-def _formats(tensors: Sequence[TensorInfo]) -> str:
-    return ", ".join(" ".join(filter(None, (tensor.dtype, tensor.format))) for tensor in tensors)
 
 
 def _tactics(timings: Bound) -> dict[str, str]:

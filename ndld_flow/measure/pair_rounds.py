@@ -28,7 +28,7 @@ from ndld_flow.records.measurement import FEWEST_ROUNDS
 from ndld_flow.records.noise import Round, RoundSide
 from ndld_flow.samples.feeds import make_feeds
 
-_WARMUP_TURNS = 4
+WARMUP_TURNS = 4
 _TURN_MS = 2.0
 """Minimum duration of a turn, which shorter passes share: waking a process takes about 0.1 ms, and its caches are
 cold."""
@@ -91,7 +91,7 @@ class PairMeasurement:
         with self._opened(rng):
             cpu = self._choose_cpu()
             # Both models take the same number of passes in a turn.
-            turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(_WARMUP_TURNS)]
+            turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(WARMUP_TURNS)]
             cycles, passes = plan_cycles(turns, self._round_ms)
             for cycle, order in enumerate(turn_orders(cycles, rng)):
                 doing = f"measuring round {self._number}, cycle {cycle + 1} of {cycles}"
@@ -194,16 +194,23 @@ def measure_rounds(
     Raises `BackendError` if a process dies or a provider does not load, `ModelError` and `RequestError` as profiling
     does.
     """
-    started, rounds = time.monotonic(), list[Round]()
     with watched_gpus(pair), tempfile.TemporaryDirectory(prefix="rounds-", dir=folder) as files:
         measurement = PairMeasurement(pair, Path(files), limits.budget_ms / 4)
-        while True:
-            rounds.append(measurement.measure_round())
-            used_ms = (time.monotonic() - started) * 1e3
-            taken = f"{len(rounds)} rounds in {seconds(used_ms / 1e3)}"
-            if is_decided(rounds):
-                return MeasuredRounds(tuple(rounds), f"decided after {taken}")
-            if len(rounds) >= limits.rounds:
-                return MeasuredRounds(tuple(rounds), f"stopped by the limit of rounds after {taken}")
-            if used_ms >= limits.budget_ms and len(rounds) >= limits.fewest:
-                return MeasuredRounds(tuple(rounds), f"stopped by the limit of the budget after {taken}")
+        return repeat_rounds(measurement.measure_round, limits, is_decided)
+
+
+def repeat_rounds(
+    measure_round: Callable[[], Round], limits: RoundLimits, is_decided: Callable[[Sequence[Round]], bool]
+) -> MeasuredRounds:
+    """Measure rounds until the result is significant, or a limit is reached."""
+    started, rounds = time.monotonic(), list[Round]()
+    while True:
+        rounds.append(measure_round())
+        used_ms = (time.monotonic() - started) * 1e3
+        taken = f"{len(rounds)} rounds in {seconds(used_ms / 1e3)}"
+        if is_decided(rounds):
+            return MeasuredRounds(tuple(rounds), f"decided after {taken}")
+        if len(rounds) >= limits.rounds:
+            return MeasuredRounds(tuple(rounds), f"stopped by the limit of rounds after {taken}")
+        if used_ms >= limits.budget_ms and len(rounds) >= limits.fewest:
+            return MeasuredRounds(tuple(rounds), f"stopped by the limit of the budget after {taken}")

@@ -7,15 +7,16 @@ of one process, such as its memory layout, are in all rounds: they decide nothin
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ndld_flow.measure.pair_rounds import (
+    WARMUP_TURNS,
     MeasuredRounds,
     RoundLimits,
     describe_side,
     plan_cycles,
+    repeat_rounds,
     turn_orders,
 )
 from ndld_flow.measure.turn_worker import Turn, run_turn
@@ -24,7 +25,6 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.records.noise import Round
 from ndld_flow.runtimes.protocol import Binding, Session, SessionRequest
 
-_WARMUP_TURNS = 4
 _CYCLES_MS = 100.0
 
 
@@ -39,20 +39,13 @@ def measure_sessions(
 
     Raises `ModelError` and `BackendError` if one does not run.
     """
-    started, rounds = time.monotonic(), list[Round]()
-    while True:
-        rounds.append(_measure_round(pair, session, values, limits.budget_ms / 4, len(rounds)))
-        used_ms = (time.monotonic() - started) * 1e3
-        if is_decided(rounds):
-            return MeasuredRounds(tuple(rounds), f"decided after {len(rounds)} rounds")
-        if len(rounds) >= limits.rounds or (used_ms >= limits.budget_ms and len(rounds) >= limits.fewest):
-            return MeasuredRounds(tuple(rounds), f"stopped by a limit after {len(rounds)} rounds")
+    rng = random.Random(0)  # noqa: S311 - the order of turns is not a secret
+    return repeat_rounds(lambda: _measure_round(pair, session, values, limits.budget_ms / 4, rng), limits, is_decided)
 
 
 def _measure_round(
-    pair: Sequence[Path], session: SessionRequest, values: Mapping[str, Array], round_ms: float, number: int
+    pair: Sequence[Path], session: SessionRequest, values: Mapping[str, Array], round_ms: float, rng: random.Random
 ) -> Round:
-    rng = random.Random(number)  # noqa: S311 - the order of turns is not a secret
     opened: list[Session] = []
     bindings: dict[int, Binding] = {}
     threads: dict[int, int] = {}
@@ -63,7 +56,7 @@ def _measure_round(
             bindings[side] = opened[-1].bind(values, on_device=True)
             bindings[side].run()  # libraries start threads with the first pass
             threads[side] = count_threads() - before + 1
-        warm = [[run_turn(bindings[side].run, 1) for side in range(2)] for _ in range(_WARMUP_TURNS)]
+        warm = [[run_turn(bindings[side].run, 1) for side in range(2)] for _ in range(WARMUP_TURNS)]
         cycles, passes = plan_cycles(warm, round_ms, _CYCLES_MS)
         turns: tuple[list[Turn], list[Turn]] = ([], [])
         for order in turn_orders(cycles, rng):

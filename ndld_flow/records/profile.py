@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import JsonValue
 
@@ -28,6 +27,11 @@ class TensorInfo(Record):
     """Origin of the values."""
     format: str = ""
     """Memory layout, by TensorRT's names: `linear`, `chw32`, `hwc8`; empty if it is not recorded."""
+
+    @property
+    def layout(self) -> str:
+        """Its type and memory layout, as far as they are recorded: `float16 hwc8`."""
+        return f"{self.dtype} {self.format}".strip()
 
 
 class ProfileRun(Record):
@@ -157,6 +161,11 @@ class Layer(Record):
     def output_precision(self) -> str:
         """Distinct element types of its outputs."""
         return " + ".join(dict.fromkeys(tensor.dtype for tensor in self.outputs if tensor.dtype))
+
+    @property
+    def formats(self) -> str:
+        """Types and memory layouts of its inputs and outputs: `float16 hwc8 -> float16 hwc8`."""
+        return " -> ".join(", ".join(tensor.layout for tensor in side) for side in (self.inputs, self.outputs))
 
     @property
     def on_tensor_cores(self) -> bool | None:
@@ -468,21 +477,15 @@ def without_impossible_values(profile: Profile) -> Profile:
     """
     roofs = profile.roofs
     changed: dict[str, Any] = {
-        "runs": tuple(map(_run, profile.runs)),
-        "batches": tuple(map(_batch, profile.batches)),
+        "runs": tuple(_with_times(run, _LANES) for run in profile.runs),
+        "batches": tuple(_with_times(point, ("latency_ms",)) for point in profile.batches),
         "layers": tuple(map(_layer, profile.layers)),
         "layer_pass_ms": _kept(profile.layer_pass_ms),
         "roofs": roofs if roofs and 0 < roofs.macs_per_s <= _MOST and 0 < roofs.bytes_per_s <= _MOST else None,
     }
-    same = all(_are_same(value, getattr(profile, name)) for name, value in changed.items())
+    # Parts without such values are the same objects, so that nothing is compared field by field.
+    same = all(value == getattr(profile, name) for name, value in changed.items())
     return profile if same else profile.model_copy(update=changed)
-
-
-def _are_same(values: object, before: object) -> bool:
-    """Return whether two tuples contain the same objects, without comparing fields."""
-    if isinstance(values, tuple) and isinstance(before, tuple):
-        return len(values) == len(before) and all(map(operator.is_, values, before))
-    return values is before
 
 
 def _is_time(sample: float) -> bool:
@@ -500,46 +503,27 @@ def _kept(samples: tuple[float, ...]) -> tuple[float, ...]:
     return samples if _are_times(samples) else tuple(filter(_is_time, samples))
 
 
-def _run(run: ProfileRun) -> ProfileRun:
-    if all(_are_times(getattr(run, lane)) for lane in _LANES):
-        return run
-    return run.model_copy(update={lane: _kept(getattr(run, lane)) for lane in _LANES})
+_Timed = TypeVar("_Timed", ProfileRun, BatchPoint)
 
 
-def _batch(point: BatchPoint) -> BatchPoint:
-    if _are_times(point.latency_ms):
-        return point
-    return point.model_copy(update={"latency_ms": _kept(point.latency_ms)})
-
-
-def _is_sound(layer: Layer) -> bool:
-    """Return whether a layer has no impossible values, without creating objects."""
-    return (
-        _are_times(layer.samples_ms)
-        and 0 <= (layer.macs or 0) <= _MOST
-        and 0 <= layer.read_bytes <= _MOST
-        and 0 <= layer.written_bytes <= _MOST
-        and 0 <= layer.weight_bytes <= _MOST
-        and all(map(_has_shape, layer.inputs))
-        and all(map(_has_shape, layer.outputs))
-    )
+def _with_times(timed: _Timed, lanes: Sequence[str]) -> _Timed:
+    if all(_are_times(getattr(timed, lane)) for lane in lanes):
+        return timed
+    return timed.model_copy(update={lane: _kept(getattr(timed, lane)) for lane in lanes})
 
 
 def _layer(layer: Layer) -> Layer:
-    if _is_sound(layer):
-        return layer
-    changed: dict[str, Any] = {}
+    changed: dict[str, Any] = {name: 0 for name in _COUNTS if not 0 <= getattr(layer, name) <= _MOST}
     if not _are_times(layer.samples_ms):
         changed["samples_ms"] = tuple(sample if _is_time(sample) else 0.0 for sample in layer.samples_ms)
-    if layer.macs is not None and not 0 <= layer.macs <= _MOST:
+    if not 0 <= (layer.macs or 0) <= _MOST:
         changed["macs"] = None
-    changed |= {name: 0 for name in _COUNTS if not 0 <= getattr(layer, name) <= _MOST}
-    changed |= {
-        name: tuple(tensor if _has_shape(tensor) else tensor.model_copy(update={"shape": ()}) for tensor in tensors)
-        for name, tensors in (("inputs", layer.inputs), ("outputs", layer.outputs))
-        if not all(map(_has_shape, tensors))
-    }
-    return layer.model_copy(update=changed)
+    for name, tensors in (("inputs", layer.inputs), ("outputs", layer.outputs)):
+        if not all(map(_has_shape, tensors)):
+            changed[name] = tuple(
+                tensor if _has_shape(tensor) else tensor.model_copy(update={"shape": ()}) for tensor in tensors
+            )
+    return layer.model_copy(update=changed) if changed else layer
 
 
 def _has_shape(tensor: TensorInfo) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import combinations, pairwise, permutations
+from itertools import pairwise, permutations
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ndld_flow.profiles.compare.intervals import two_sided_p
 from ndld_flow.profiles.compare.match_layers import match_layers
 from ndld_flow.profiles.compare.pair_evidence import kind_of
-from ndld_flow.profiles.compare.pair_matching import align, longest_increasing
+from ndld_flow.profiles.compare.pair_matching import align
 from ndld_flow.profiles.compare.verdicts import adjust
 from ndld_flow.records.comparison import LayerRow
 from ndld_flow.records.profile import Layer, Profile
@@ -231,15 +231,6 @@ def test_alignment_finds_the_longest_common_subsequence(first: list[int], second
     assert all(first[a] == second[b] for a, b in pairs)
     assert all(a < c and b < d for (a, b), (c, d) in pairwise(pairs))
     assert len(pairs) == best_length(first, second)
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 20), max_size=8))
-def test_the_longest_increasing_subsequence_is_found(values: list[int]) -> None:
-    kept = [values[at] for at in longest_increasing(values)]
-    assert kept == sorted(set(kept))
-    longer = combinations(values, len(kept) + 1)
-    assert not any(all(a < b for a, b in pairwise(part)) for part in longer)
 
 
 # Times

@@ -120,16 +120,6 @@ def _tensors(formats: str) -> tuple[TensorInfo, ...]:
     return tuple(TensorInfo(name="", dtype=dtype, shape=(), format=layout) for dtype, _, layout in words)
 
 
-def _formats(layer: Layer) -> str:
-    sides = [
-        [" ".join(filter(None, (tensor.dtype, tensor.format))) for tensor in tensors]
-        for tensors in (layer.inputs, layer.outputs)
-    ]
-    if not any(map(any, sides)):
-        return ""
-    return " -> ".join(", ".join(side) for side in sides)
-
-
 def _shapes(layer: Layer) -> str:
     tensors = [*layer.inputs, *layer.outputs]
     if not tensors or not any(tensor.name for tensor in tensors):  # of a lock
@@ -145,7 +135,7 @@ _READ: Mapping[LayerAspect, Callable[[Layer], str]] = {
     "precision": lambda layer: layer.precision,
     # TensorRT-RTX's stubs stand for kernels that are chosen when the engine is first run.
     "tactic": lambda layer: "" if layer.tactic.endswith("_STUB") else layer.tactic,
-    "formats": _formats,
+    "formats": lambda layer: layer.formats if any(t.layout for t in (*layer.inputs, *layer.outputs)) else "",
     "shapes": _shapes,
     "name": lambda layer: stable_name(layer.name),
 }

@@ -55,12 +55,6 @@ def align(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[i
     return pairs
 
 
-def longest_increasing(values: Sequence[int]) -> list[int]:
-    """Return the positions of a longest strictly increasing subsequence."""
-    chains = _chains((position, value) for position, value in enumerate(values))
-    return [position for position, _ in chains]
-
-
 def _longest(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
     places: dict[Hashable, list[int]] = defaultdict(list)
     for position, item in enumerate(second):

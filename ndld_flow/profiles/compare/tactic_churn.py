@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ndld_flow.profiles.compare.match_layers import match_layers
 from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import Change, ChangedLayer, LayerRow, RebuiltEngine, Spread, TacticChurn
-from ndld_flow.records.profile import Layer, LayerTimes, Profile, TensorInfo
+from ndld_flow.records.profile import Layer, LayerTimes, Profile
 
 _Layers = tuple[Layer, ...]
 
@@ -85,11 +85,7 @@ def _work(layers: _Layers) -> object:
 
 
 def _formats(layers: _Layers) -> object:
-    return tuple((tuple(map(_format, layer.inputs)), tuple(map(_format, layer.outputs))) for layer in layers)
-
-
-def _format(tensor: TensorInfo) -> tuple[str, str]:
-    return tensor.dtype, tensor.format
+    return tuple(layer.formats for layer in layers)
 
 
 def _tactics(layers: _Layers) -> object:
@@ -103,7 +99,7 @@ def _changed_layer(row: LayerRow, subjects: Sequence[Profile], times: Sequence[L
     first = next(layers for layers in built if layers)
     describe: dict[Change, Callable[[Layer], str]] = {
         "tactic": lambda layer: layer.tactic or layer.type,
-        "format": lambda layer: f"{_describe_tensors(layer.inputs)} -> {_describe_tensors(layer.outputs)}",
+        "format": lambda layer: layer.formats,
         "layers": lambda layer: layer.name,
     }
     return ChangedLayer(
@@ -115,10 +111,6 @@ def _changed_layer(row: LayerRow, subjects: Sequence[Profile], times: Sequence[L
         variants=len({(_work(layers), _formats(layers), _tactics(layers)) for layers in built}),
         time_share=_time_share([row], subjects, times),
     )
-
-
-def _describe_tensors(tensors: tuple[TensorInfo, ...]) -> str:
-    return ", ".join(" ".join(filter(None, _format(tensor))) for tensor in tensors)
 
 
 def _count(rows: Sequence[LayerRow]) -> int:

@@ -24,14 +24,8 @@ from ndld_flow.profiles.diagnose import (
     rules_settings,
 )
 from ndld_flow.profiles.diagnose.lints import LINTS
-from ndld_flow.profiles.diagnose.rules_overheads import (
-    ENQUEUE_BOUND,
-    are_tiny,
-    executed_layers,
-    outside_layers,
-    start_ms,
-)
-from ndld_flow.profiles.diagnose.subject import Bound, EngineSubject, Insight, Subject, layers_word
+from ndld_flow.profiles.diagnose.rules_overheads import outside_layers
+from ndld_flow.profiles.diagnose.subject import Bound, BoundWord, EngineSubject, Insight, Subject, layers_word
 from ndld_flow.records.document import Record
 from ndld_flow.records.profile import Layer, Profile
 
@@ -124,102 +118,54 @@ _ONE_LAYER = 0.5
 _REFORMATTING = 0.3
 _COPYING = 0.3
 _OUTSIDE = 1 / 3
-_FEWEST_LAYERS = 4
 _HALF = 0.5
 """A roof bounds a layer that reaches this share of it, and the pass if such layers take this part of the time."""
 
 
 def bound_of(subject: Subject) -> Bound:
     """Return what takes most of the latency, with the evidence; `unknown` if the numbers do not show it."""
-    for decide in _DECISIONS:
-        bound = decide(subject)
-        if bound is not None:
-            return bound
-    return Bound("unknown", _why_unknown(subject))
-
-
-def _other_measurement(subject: Subject) -> Bound | None:
-    ratio = subject.layers_per_pass
-    return Bound("unknown", f"the layers take {three_digits(ratio)} times as long as a pass") if ratio else None
-
-
-def _enqueue(subject: Subject) -> Bound | None:
-    enqueue = subject.lane_ms(lambda run: run.enqueue_ms)
-    compute = subject.lane_ms(lambda run: run.compute_ms)
-    if enqueue is None or compute is None or compute <= 0 or enqueue <= ENQUEUE_BOUND * compute:
-        return None
-    return Bound(
-        "host enqueue",
-        f"enqueueing a pass takes {milliseconds(enqueue)}, computing it {milliseconds(compute)} (medians)",
-    )
-
-
-def _transfers(subject: Subject) -> Bound | None:
-    compute, moved = subject.lane_ms(lambda run: run.compute_ms), subject.copies_ms
-    if compute is None or moved <= 0 or moved < compute:
-        return None
-    return Bound(
-        "transfers",
-        f"copies take {milliseconds(moved)} of {milliseconds(subject.latency_with_copies_ms)}, computing "
-        f"{milliseconds(compute)}",
-    )
-
-
-def _one_layer(subject: Subject) -> Bound | None:
-    longest = subject.longest_first(range(len(subject.layers)))[:1]
-    part = subject.share(longest)
-    if len(subject.layers) < _FEWEST_LAYERS or part < _ONE_LAYER:
-        return None
-    return Bound(
-        "one layer", f"{subject.call(longest[0])} takes {share(part)} of {subject.whole}: {subject.took(longest)}"
-    )
-
-
-def _reformatting(subject: Subject) -> Bound | None:
-    positions = subject.where(lambda layer: layer.purpose in ("reformat", "cast", "quantize"))
-    part = subject.share(positions)
-    if part < _REFORMATTING:
-        return None
-    return Bound(
-        "reformatting",
-        f"{subject.call_types(positions)} take {share(part)} of {subject.whole}: {subject.took(positions)}",
-    )
-
-
-def _copying(subject: Subject) -> Bound | None:
-    positions = subject.where(lambda layer: layer.role == "copy")
-    part = subject.share(positions)
-    if part < _COPYING:
-        return None
-    return Bound(
-        "transfers", f"copies within the model take {share(part)} of {subject.whole}: {subject.took(positions)}"
-    )
-
-
-def _dispatch(subject: Subject) -> Bound | None:
-    outside = outside_layers(subject)
-    if outside >= _OUTSIDE:
-        return Bound(
-            "dispatch overhead",
-            f"{share(outside)} of the latency is outside layers: those of one pass take "
-            f"{milliseconds(subject.pass_layers_ms)} of "
-            f"{milliseconds(subject.latency_ms)}",
-        )
-    if not are_tiny(subject):
-        return None
-    executed = executed_layers(subject)
-    each = subject.latency_ms / executed
-    return Bound(
-        "dispatch overhead",
-        f"{count(executed)} executed layers take {milliseconds(each)} each on average; launching one takes about "
-        f"{milliseconds(start_ms(subject))}",
-    )
-
-
-def _roofs(subject: Subject) -> Bound | None:
+    for word, rule, binds in _BOUNDS:
+        insight = next(rule(subject), None)
+        if insight is not None and binds(subject):
+            return Bound(word, f"{insight.title}: {insight.evidence.removesuffix('.')}")
     parts = _parts_at_roofs(subject)
-    word, part = max(parts.items(), key=lambda item: item[1])
-    return Bound("compute" if word == "compute" else "memory bandwidth", _at_roofs(subject)) if part >= _HALF else None
+    roof, part = max(parts.items(), key=lambda item: item[1])
+    if part < _HALF:
+        return Bound("unknown", _why_unknown(subject))
+    return Bound("compute" if roof == "compute" else "memory bandwidth", _at_roofs(subject))
+
+
+def _reformatting(subject: Subject) -> Iterator[Insight]:
+    """Report layers that only change layouts and types, for whatever reason, if they take 30 %."""
+    positions = subject.where(lambda layer: layer.purpose in ("reformat", "cast", "quantize"))
+    if subject.share(positions) >= _REFORMATTING:
+        yield Insight(subject.call_types(positions), subject.took_part(positions), "")
+
+
+def _copies_take_longest(subject: Subject) -> bool:
+    compute = subject.lane_ms(lambda run: run.compute_ms)
+    return compute is not None and subject.copies_ms >= compute
+
+
+def _one_takes_half(subject: Subject) -> bool:
+    return subject.share(subject.longest_first(range(len(subject.layers)))[:1]) >= _ONE_LAYER
+
+
+def _copies_take_much(subject: Subject) -> bool:
+    return subject.share(subject.where(lambda layer: layer.role == "copy")) >= _COPYING
+
+
+_BOUNDS: tuple[tuple[BoundWord, Rule, Callable[[Subject], bool]], ...] = (
+    ("host enqueue", rules_overheads.bound_by_enqueue, lambda _: True),
+    ("transfers", rules_overheads.transfers, _copies_take_longest),
+    ("unknown", rules_measurement.layers_exceed_passes, lambda _: True),
+    ("one layer", rules_layers.one_layer, _one_takes_half),
+    ("reformatting", _reformatting, lambda _: True),
+    ("transfers", rules_overheads.copies, _copies_take_much),
+    ("dispatch overhead", rules_overheads.time_outside_layers, lambda subject: outside_layers(subject) >= _OUTSIDE),
+    ("dispatch overhead", rules_overheads.many_tiny_layers, lambda _: True),
+)
+"""Bottleneck, the finding that shows it, and the condition under which it bounds the latency; the first counts."""
 
 
 def _parts_at_roofs(subject: Subject) -> dict[str, float]:
@@ -256,18 +202,6 @@ def _why_unknown(subject: Subject) -> str:
         )
     cause = f"no other cause stands out in the {layers_word(len(subject.layers))}"
     return "; ".join(filter(None, (_at_roofs(subject) if subject.peaks.how else "", subject.peaks.doubt, cause)))
-
-
-_DECISIONS: tuple[Callable[[Subject], Bound | None], ...] = (
-    _enqueue,
-    _transfers,
-    _other_measurement,
-    _one_layer,
-    _reformatting,
-    _copying,
-    _dispatch,
-    _roofs,
-)
 
 
 class TopLayer(Record):

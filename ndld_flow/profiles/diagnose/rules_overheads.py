@@ -160,7 +160,7 @@ _TINY_CPU, _TINY_GPU = 10, 2
 """A layer is tiny if it takes less than this many launches. On a GPU, launches overlap with computing."""
 _FEWEST_LAUNCHES = 20
 _NOTABLE_SHARE_OUTSIDE = 0.1
-ENQUEUE_BOUND = 0.8
+_ENQUEUE_BOUND = 0.8
 """Threshold of trtexec's warning ("Throughput may be bound by Enqueue Time",
 https://github.com/NVIDIA/TensorRT/blob/main/samples/common/sampleReporting.cpp)."""
 
@@ -290,7 +290,7 @@ def bound_by_enqueue(subject: Subject) -> Iterator[Insight]:
     """Report enqueueing that takes at least 80 % of the device time, trtexec's own threshold."""
     enqueue = subject.lane_ms(lambda run: run.enqueue_ms)
     compute = subject.lane_ms(lambda run: run.compute_ms)
-    if enqueue is None or compute is None or enqueue <= ENQUEUE_BOUND * compute:
+    if enqueue is None or not compute or enqueue <= _ENQUEUE_BOUND * compute:
         return
     yield Insight(
         score=max(0.0, min(1.0, (enqueue - compute) / subject.latency_ms)) if subject.latency_ms else 0.0,

@@ -37,25 +37,17 @@ from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, LayerTimes, Profile, ProfileRun, RuntimeTraits, Span, TensorInfo
 
 
-@dataclass(frozen=True)
-class MeasuredLayers:
-    """The layers of a profile, with notes about them."""
-
-    layers: tuple[Layer, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def join_layers(engine: EngineInfo | None, times: ExportedTimes | None) -> MeasuredLayers:
-    """Join both exports; either may be missing.
+def _join_layers(engine: EngineInfo | None, times: ExportedTimes | None) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
+    """Return the layers of both exports, either of which may be missing, with notes about them.
 
     Names repeat: the n-th row of a name belongs to its n-th layer.
     """
     known = engine.layers if engine is not None else ()
     if times is None:
-        return MeasuredLayers(known, ("layers have no times: there is no --exportProfile",) if known else ())
+        return known, ("layers have no times: there is no --exportProfile",) if known else ()
     pairs, leftover = _pairs(known, times.rows)
     joined = [layer.model_copy(update={"index": index, "samples_ms": (ms,)}) for index, (layer, ms) in enumerate(pairs)]
-    return MeasuredLayers(tuple(joined), tuple(_layer_notes(engine, times, leftover)))
+    return tuple(joined), tuple(_layer_notes(engine, times, leftover))
 
 
 def _pairs(known: Sequence[Layer], rows: Sequence[LayerTime]) -> tuple[list[tuple[Layer, float]], int]:
@@ -239,14 +231,14 @@ def profile_of_tensorrt(source: Source) -> Profile:
     """Read the files of one measurement. Raises RequestError if they cannot be read or hold no measurement."""
     exports = _read(source)
     passes = measured_passes(exports.times, exports.log)
-    layers = join_layers(exports.engine, exports.layer_times)
-    if not passes.runs and not layers.layers:
+    layers, layer_notes = _join_layers(exports.engine, exports.layer_times)
+    if not passes.runs and not layers:
         why = f" ({'; '.join(exports.notes)})" if exports.notes else ""
         raise RequestError(
             f"{_names(source)}: it holds no pass and no layer{why}; trtexec writes them with --exportTimes, "
             "--exportProfile and --exportLayerInfo"
         )
-    spans, basis = timeline(passes.median_pass, layers.layers)
+    spans, basis = timeline(passes.median_pass, layers)
     inputs, outputs = split_bindings(exports.engine) if exports.engine is not None else ((), ())
     # trtexec reports only the GPU.
     logged = exports.log.text("device_information", "Selected Device")
@@ -271,11 +263,11 @@ def profile_of_tensorrt(source: Source) -> Profile:
         warmup_passes=passes.warmup_passes,
         warmup_ms=passes.warmup_ms,
         runs=passes.runs,
-        layers=layers.layers,
-        layer_runs=(1,) if exports.layer_times is not None and layers.layers else (),
+        layers=layers,
+        layer_runs=(1,) if exports.layer_times is not None and layers else (),
         timeline=spans,
         timeline_basis=basis,
-        notes=(f"read from {_names(source)}", *passes.notes, *layers.notes, *exports.notes),
+        notes=(f"read from {_names(source)}", *passes.notes, *layer_notes, *exports.notes),
     )
 
 
