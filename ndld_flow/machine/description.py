@@ -10,11 +10,12 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from ndld_flow.machine.container_limits import UNKNOWN, read_limits
 from ndld_flow.machine.hardware import read_hardware
+from ndld_flow.machine.host import read_modes
 from ndld_flow.records.measurement import Machine
 
 _GIB = 2**30
-_CPUS = Path("/sys/devices/system/cpu")
 # Jetson's GPU is not a PCI card: neither the driver's list of cards nor older versions of nvidia-smi include it. The
 # Windows Subsystem for Linux has one device file for all GPUs.
 _GPU_DEVICES = (Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"), Path("/dev/nvidia0"), Path("/dev/dxg"))
@@ -47,13 +48,14 @@ def read_conditions() -> dict[str, JsonValue]:
 
     Values that this system does not report are omitted.
     """
+    modes = read_modes()
     readers: dict[str, Callable[[], JsonValue]] = {
         "load_average": lambda: list(os.getloadavg()),
         "affinity": lambda: [*sorted(os.sched_getaffinity(0))],
-        "governors": lambda: _distinct("cpu[0-9]*/cpufreq/scaling_governor"),
+        "governors": lambda: [name for name in modes["governor"].split(", ") if name != UNKNOWN],
         "cpu_mhz": _clock_rates,
-        "turbo": _turbo,
-        "cgroup_cpu_limit": _container_cpus,
+        "turbo": lambda: {"1": True, "0": False}.get(modes["boost"]),
+        "cgroup_cpu_limit": lambda: float(read_limits()["CPU time"]),  # no number for `none` and `unknown`
     }
     conditions: dict[str, JsonValue] = {}
     for name, read in readers.items():
@@ -75,25 +77,8 @@ def memory_size() -> int:
     return max(1, round(total / _GIB)) * _GIB
 
 
-def _container_cpus() -> JsonValue:
-    """Return the container's limit of CPU time, in CPUs; None without one."""
-    quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _distinct(pattern: str) -> list[JsonValue]:
-    return list({path.read_text().strip(): None for path in sorted(_CPUS.glob(pattern))})
-
-
 def _clock_rates() -> JsonValue:
     """Return the lowest and highest clock rate of the CPUs."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     rates = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
     return [min(rates), max(rates)] if rates else None
-
-
-def _turbo() -> JsonValue:
-    intel = _CPUS / "intel_pstate" / "no_turbo"
-    if intel.exists():
-        return intel.read_text().strip() == "0"
-    return (_CPUS / "cpufreq" / "boost").read_text().strip() == "1"

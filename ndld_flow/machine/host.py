@@ -59,7 +59,7 @@ def _describe(device: str, same_kind: bool, *stamp: object) -> str:
         "host": "any of its kind" if same_kind else identify_host() or UNKNOWN,
         "CPUs": f"{described}{f', SMT {threads}' if threads else ''}",
         **{f"{name} limit": limit for name, limit in read_limits().items()},
-        **_read_modes(),
+        **read_modes(),
         **(_describe_gpus(device, same_kind=same_kind) if device != "cpu" else {}),
         "variables": ", ".join(f"{name}={value}" for name, value in deciding_variables().items()) or "none",
     }
@@ -162,10 +162,9 @@ def _arrangement(cpus: list[int]) -> str:
     return f"{described} on {', '.join(f'{len(values)} {name}' for name, values in shared.items())}"
 
 
-def _read_modes() -> dict[str, str]:
+def read_modes() -> dict[str, str]:
     """Return the administrator's settings of the CPUs, without frequencies, which depend on temperature."""
-    policies = sorted((_SYSTEM / "cpu/cpufreq").glob("policy*/scaling_governor"))
-    governors = sorted({_read(path) for path in policies})
+    governors = sorted({_read(path) for path in (_SYSTEM / "cpu/cpufreq").glob("policy*/scaling_governor")})
     boost = _read(_SYSTEM / "cpu/cpufreq/boost")
     turbo = _read(_SYSTEM / "cpu/intel_pstate/no_turbo")
     pages = _read(Path("/sys/kernel/mm/transparent_hugepage/enabled"))

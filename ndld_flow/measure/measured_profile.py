@@ -232,8 +232,7 @@ def _device_metrics(profile: Profile) -> dict[str, Metric]:
         medians = [statistics.median(times_ms) for run in profile.runs if (times_ms := getattr(run, f"{name}_ms"))]
         if medians:
             metrics[f"{name}.median"] = Metric(value=statistics.median(medians), unit="ms")
-    device = profile.conditions.get("device")
-    if isinstance(device, dict) and isinstance(used := device.get("device_used_bytes"), int):
+    if isinstance(used := profile.device_fact("device_used_bytes"), int):
         metrics["memory.device_bytes"] = Metric(value=used, unit="bytes")
     return metrics
 

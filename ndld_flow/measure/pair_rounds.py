@@ -9,7 +9,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,21 +20,24 @@ from ndld_flow.measure.gpu_watch import watched_gpus
 from ndld_flow.measure.process_runs import failure_of
 from ndld_flow.measure.profiling_request import Side
 from ndld_flow.measure.timing_pass import TimingPlan
-from ndld_flow.measure.turn_worker import Turn
-from ndld_flow.measure.worker import JOB
+from ndld_flow.measure.turn_worker import Turn, run_turn
+from ndld_flow.measure.worker import JOB, count_threads
 from ndld_flow.measure.worker_job import Job, Part, write_feeds
+from ndld_flow.models.tensors import Array
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
 from ndld_flow.records.measurement import FEWEST_ROUNDS
 from ndld_flow.records.noise import Round, RoundSide
+from ndld_flow.runtimes.protocol import Binding, Session, SessionRequest
 from ndld_flow.samples.feeds import make_feeds
 
-WARMUP_TURNS = 4
+_WARMUP_TURNS = 4
 _TURN_MS = 2.0
 """Minimum duration of a turn, which shorter passes share: waking a process takes about 0.1 ms, and its caches are
 cold."""
 _MOST_PASSES = 1000
 _FEWEST_CYCLES, _MOST_CYCLES, _CYCLES_MS = 28, 84, 600.0
 """Fewer cycles do not suffice on a busy machine; more are cheap if they take less time than starting the processes."""
+_SESSION_CYCLES_MS = 100.0
 _SLOW_CYCLES = 8
 """Minimum number of cycles for slow passes, for which the budget allows no more: each averages over much of the
 disturbance."""
@@ -51,10 +54,6 @@ class _Model:
     threads: int = 1
     turns: list[Turn] = field(default_factory=list)
 
-    def send(self, command: str) -> None:
-        assert self.child is not None
-        self.child.send(command)
-
     def receive(self, doing: str) -> dict[str, float]:
         """Return its answer. Raises the exception of its process, or `BackendError` if it died."""
         assert self.child is not None
@@ -66,7 +65,8 @@ class _Model:
         return values
 
     def take_turn(self, passes: int, cpu: int, doing: str) -> Turn:
-        self.send(f"{passes} {cpu}")
+        assert self.child is not None
+        self.child.send(f"{passes} {cpu}")
         return Turn(**self.receive(doing))
 
 
@@ -91,7 +91,7 @@ class PairMeasurement:
         with self._opened(rng):
             cpu = self._choose_cpu()
             # Both models take the same number of passes in a turn.
-            turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(WARMUP_TURNS)]
+            turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(_WARMUP_TURNS)]
             cycles, passes = plan_cycles(turns, self._round_ms)
             for cycle, order in enumerate(turn_orders(cycles, rng)):
                 doing = f"measuring round {self._number}, cycle {cycle + 1} of {cycles}"
@@ -214,3 +214,46 @@ def repeat_rounds(
             return MeasuredRounds(tuple(rounds), f"stopped by the limit of rounds after {taken}")
         if used_ms >= limits.budget_ms and len(rounds) >= limits.fewest:
             return MeasuredRounds(tuple(rounds), f"stopped by the limit of the budget after {taken}")
+
+
+def measure_sessions(
+    pair: Sequence[Path],
+    session: SessionRequest,
+    values: Mapping[str, Array],
+    limits: RoundLimits,
+    is_decided: Callable[[Sequence[Round]], bool],
+) -> MeasuredRounds:
+    """Measure two models in rounds in this process, for many small models whose differences are large.
+
+    A round opens both models anew. It costs a tenth of a round of two fresh processes, because none starts, but the
+    effects of one process, such as its memory layout, are in all rounds: they decide nothing that ships.
+    Raises `ModelError` and `BackendError` if one does not run.
+    """
+    rng = random.Random(0)  # noqa: S311 - the order of turns is not a secret
+    return repeat_rounds(lambda: _measure_round(pair, session, values, limits.budget_ms / 4, rng), limits, is_decided)
+
+
+def _measure_round(
+    pair: Sequence[Path], session: SessionRequest, values: Mapping[str, Array], round_ms: float, rng: random.Random
+) -> Round:
+    opened: list[Session] = []
+    bindings: dict[int, Binding] = {}
+    threads: dict[int, int] = {}
+    try:
+        for side in rng.sample(range(2), 2):
+            before = count_threads()
+            opened.append(session.open(pair[side]))
+            bindings[side] = opened[-1].bind(values, on_device=True)
+            bindings[side].run()  # libraries start threads with the first pass
+            threads[side] = count_threads() - before + 1
+        warm = [[run_turn(bindings[side].run, 1) for side in range(2)] for _ in range(_WARMUP_TURNS)]
+        cycles, passes = plan_cycles(warm, round_ms, _SESSION_CYCLES_MS)
+        turns: tuple[list[Turn], list[Turn]] = ([], [])
+        for order in turn_orders(cycles, rng):
+            for side in order:
+                turns[side].append(run_turn(bindings[side].run, passes))
+        base, candidate = (describe_side(turns[side], passes, threads[side]) for side in range(2))
+        return Round(base=base, candidate=candidate)
+    finally:
+        for each in opened:
+            each.close()

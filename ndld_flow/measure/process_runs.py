@@ -43,10 +43,6 @@ def failure_of(job: Job, ended: ProcessEnd) -> Exception:
     if answer is not None and answer.error:
         error: Exception = getattr(errors, answer.error)(answer.message)
         return error
-    return _died(job, ended)
-
-
-def _died(job: Job, ended: ProcessEnd) -> Exception:
     if not ended.signal_name:
         return ended.died("measuring")
     killed = ended.signal_name == "SIGKILL"
@@ -90,7 +86,9 @@ class ProcessRuns:
         number = len(self.answers) + 1
         share = self.plan.share(self.tally.least)
         part = Part(self.feeds, share, steps=tuple(self.steps), feedback=self.feedback)
-        recording = self._recording(number)
+        recording = None
+        if self.layers is not None and number <= self.tally.least:
+            recording = replace(self.layers, keep_optimized=number == 1)
         alone = recording is not None and bool(recording.environment)
         job = Job(self.model, self.session, (part,), None if alone else recording)
         report = self._reporter(number, share.passes)
@@ -110,11 +108,6 @@ class ProcessRuns:
         before, foreseen = self._passes(0)  # it is unknown if it needs a further turn
         after = f" after run {len(self.answers)}" if self.answers else ""
         self.progress(before, foreseen, f"waits for its turn{after}")
-
-    def _recording(self, number: int) -> RecordingPlan | None:
-        if self.layers is None or number > self.tally.least:
-            return None
-        return replace(self.layers, keep_optimized=number == 1)
 
     def _reporter(self, number: int, passes: int) -> Progress:
         """Return a callback of the progress over all runs, as far as known, with the time that they take at the pace of

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
-from ndld_flow.runtimes.protocol import DeviceTimes, Timing
+from ndld_flow.runtimes.protocol import Binding, DeviceTimes, Timing
 
 _REPORT_EVERY_NS = 100_000_000
 
@@ -35,17 +35,6 @@ class TimingPlan:
     """Pause before each measured pass."""
 
 
-@dataclass(frozen=True)
-class Copies:
-    """The copies of a pass's data, for providers with their own memory.
-
-    Each returns its duration in ms by the device's clock, or None if only the host's clock measures it.
-    """
-
-    to_device: Callable[[], float | None]
-    from_device: Callable[[], float | None]
-
-
 class SequencePasses(Protocol):
     """Passes that are the steps of a sequence, which starts again after its last step."""
 
@@ -60,22 +49,17 @@ class SequencePasses(Protocol):
 
 
 def time_passes(
-    run: Callable[[], None],
-    plan: TimingPlan,
-    progress: Callable[[int, int], None],
-    copies: Copies | None = None,
-    device_times: Callable[[], DeviceTimes] | None = None,
-    steps: SequencePasses | None = None,
+    binding: Binding, plan: TimingPlan, progress: Callable[[int, int], None], steps: SequencePasses | None = None
 ) -> Timing:
-    """Warm up, then measure passes, each a call of `run`.
+    """Warm up, then measure passes of a binding, each with its copies and the times by the device's clock.
 
     `progress(done, total)` is called between passes, at most ten times a second, with the number of passes that the
-    limits allow at the pace so far; `device_times` is called after each pass. With
-    `steps`, measuring begins at the first step, and ends after the last one unless the limit is reached before.
+    limits allow at the pace so far. With `steps`, measuring begins at the first step, and ends after the last one
+    unless the limit is reached before.
     """
     clock = time.perf_counter_ns
     timing = Timing()
-    _warm_up(run, plan, timing, copies, steps)
+    _warm_up(binding, plan, timing, steps)
     warmed_ms = timing.warmup_ms - timing.first_pass_ms
     if steps:
         steps.restart()
@@ -85,13 +69,13 @@ def time_passes(
         while True:
             if plan.sleep_ms:
                 time.sleep(plan.sleep_ms / 1e3)
-            _feed(timing, copies, steps)
+            _feed(binding, timing, steps)
             before = clock()
-            run()
+            binding.run()
             after = clock()
             timing.latency_ms.append((after - before) / 1e6)
             timing.starts_ms.append((before - started) / 1e6)
-            _add_details(timing, copies, device_times)
+            _add_details(binding, timing)
             is_enough = _is_enough(timing, plan, (after - started) / 1e6, steps)
             if not is_enough and plan.limit_ms and warmed_ms + (after - started) / 1e6 >= plan.limit_ms:
                 timing.limit_reached = True
@@ -119,43 +103,36 @@ def _is_enough(timing: Timing, plan: TimingPlan, elapsed_ms: float, steps: Seque
     return passes >= plan.passes and elapsed_ms >= plan.duration_ms and is_whole
 
 
-def _feed(timing: Timing, copies: Copies | None, steps: SequencePasses | None) -> None:
+def _feed(binding: Binding, timing: Timing, steps: SequencePasses | None) -> None:
     """Prepare the next pass."""
     if steps:
         steps.prepare()
-    if copies:
-        timing.add(DeviceTimes(h2d_ms=_duration_ms(copies.to_device)))
+    if binding.can_copy:
+        timing.add(DeviceTimes(h2d_ms=_duration_ms(binding.copy_in)))
 
 
-def _warm_up(
-    run: Callable[[], None],
-    plan: TimingPlan,
-    timing: Timing,
-    copies: Copies | None,
-    steps: SequencePasses | None,
-) -> None:
+def _add_details(binding: Binding, timing: Timing) -> None:
+    """Add the times of the last pass by the device's clock, and the copy of its outputs."""
+    timing.add(binding.device_times())
+    if binding.can_copy:
+        timing.add(DeviceTimes(d2h_ms=_duration_ms(binding.copy_out)))
+
+
+def _warm_up(binding: Binding, plan: TimingPlan, timing: Timing, steps: SequencePasses | None) -> None:
     started = time.perf_counter_ns()
     limit_ms = plan.limit_ms / 2 or float("inf")
     while timing.warmup_passes < plan.warmup_passes or timing.warmup_ms < plan.warmup_ms:
         if steps:
             steps.prepare()
-        run()
+        binding.run()
         timing.warmup_passes += 1
         timing.warmup_ms = (time.perf_counter_ns() - started) / 1e6
         timing.first_pass_ms = timing.first_pass_ms or timing.warmup_ms
         if timing.warmup_ms - timing.first_pass_ms >= limit_ms:
             break
-    if copies and timing.warmup_passes:
-        copies.to_device()
-        copies.from_device()
-
-
-def _add_details(timing: Timing, copies: Copies | None, device_times: Callable[[], DeviceTimes] | None) -> None:
-    """Add the times of the last pass by the device's clock, and the copy of its outputs."""
-    if device_times:
-        timing.add(device_times())
-    if copies:
-        timing.add(DeviceTimes(d2h_ms=_duration_ms(copies.from_device)))
+    if binding.can_copy and timing.warmup_passes:
+        binding.copy_in()
+        binding.copy_out()
 
 
 def _duration_ms(work: Callable[[], float | None]) -> float:

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,14 +20,6 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.measure.worker import JOB, count_threads
 from ndld_flow.measure.worker_job import Answer, Job, read_feeds
 from ndld_flow.processes import worker as process
-
-
-@dataclass(frozen=True)
-class Opening:
-    """The model is open and has run once."""
-
-    threads: int
-    """The thread that runs the model and those that the library started; 1 if the system does not report them."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +38,26 @@ def main() -> None:
     folder = Path(sys.argv[1])
     output = process.claim_output()
     try:
-        _serve(Job.read(folder / JOB), lambda answer: os.write(output, f"{json.dumps(asdict(answer))}\n".encode()))
+        _serve(Job.read(folder / JOB), lambda answer: os.write(output, f"{json.dumps(answer)}\n".encode()))
     except RequestError as error:
         Answer(error=type(error).__name__, message=str(error)).write(folder)
     process.exit_worker()
 
 
-def _serve(job: Job, answer: Callable[[Opening | Turn], object]) -> None:
+def _serve(job: Job, answer: Callable[[Mapping[str, float | None]], object]) -> None:
     feeds = read_feeds(job.parts[0].feeds)
     threads_before = count_threads()
     binding = job.session.open(job.model).bind(feeds, on_device=True)
     binding.run()  # libraries start threads with the first pass
-    answer(Opening(threads=count_threads() - threads_before + 1))
+    # The thread that runs the model and those that the library started; 1 if the system does not report them.
+    answer({"threads": count_threads() - threads_before + 1})
     gc.collect()
     gc.disable()
     for line in sys.stdin:
         passes, cpu = map(int, line.split())
         if cpu >= 0 and os.sched_getaffinity(0) != {cpu}:
             os.sched_setaffinity(0, {cpu})
-        answer(run_turn(binding.run, passes))
+        answer(asdict(run_turn(binding.run, passes)))
 
 
 def run_turn(run: Callable[[], object], passes: int) -> Turn:

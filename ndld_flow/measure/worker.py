@@ -18,12 +18,12 @@ from pathlib import Path
 from types import TracebackType
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.measure.timing_pass import Copies, TimingPlan, time_passes
+from ndld_flow.measure.timing_pass import TimingPlan, time_passes
 from ndld_flow.measure.worker_job import Answer, Job, Part, read_feeds
 from ndld_flow.models.tensors import Array
 from ndld_flow.processes import worker as process
 from ndld_flow.processes.worker import ReportProgress
-from ndld_flow.runtimes.protocol import Binding, DeviceTimes, RecordingPlan, Session, Timing
+from ndld_flow.runtimes.protocol import Binding, DeviceTimes, HostBinding, RecordingPlan, Session, Timing
 
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
@@ -136,17 +136,18 @@ def _record(job: Job, plan: RecordingPlan, answer: Answer, folder: Path, progres
 def _time(binding: Binding, part: Part, entered: float, progress: ReportProgress) -> Timing:
     progress(0, part.plan.passes, f"{part.what}warming up")
     return time_passes(
-        binding.run,
+        binding,
         within(part.plan, (time.perf_counter() - entered) * 1e3),
         lambda done, total: progress(done, total, f"{part.what}pass {done} of {total}"),
-        Copies(binding.copy_in, binding.copy_out) if binding.can_copy else None,
-        binding.device_times,
         binding if isinstance(binding, _SequenceBinding) else None,
     )
 
 
-class _SequenceBinding:
-    """The steps of a sequence, bound one after the other: each pass is the next step."""
+class _SequenceBinding(HostBinding):
+    """The steps of a sequence, bound one after the other: each pass is the next step.
+
+    It copies nothing of its own: states are copied anyway, between the passes.
+    """
 
     def __init__(self, session: Session, part: Part) -> None:
         self._session, self._part = session, part
@@ -172,16 +173,6 @@ class _SequenceBinding:
 
     def run(self) -> None:
         self._bound.run()
-
-    @property
-    def can_copy(self) -> bool:
-        return False  # states are copied anyway, between the passes
-
-    def copy_in(self) -> float | None:
-        return None
-
-    def copy_out(self) -> float | None:
-        return None
 
     def device_times(self) -> DeviceTimes:
         return self._bound.device_times()

@@ -22,21 +22,19 @@ if TYPE_CHECKING:
     from ndld_flow.records.sweep import SweepRecord
 
 
-def _read_record(kind: type[AnyDocument], path: Path, noun: str, give: str) -> AnyDocument:
-    """Read the record of a run or a sweep from its folder.
+def read_record(kind: type[AnyDocument], path: Path, absent: str, give: str, unreadable: str) -> AnyDocument:
+    """Read a record from its folder.
 
-    `give` is the remedy for another folder. Raises a `RequestError` if it is missing, cannot be read, or is of another
-    version.
+    `absent` describes a folder without it, `give` the remedy, and `unreadable` a damaged file. Raises a `RequestError`
+    if it is missing, cannot be read, or is of another version.
     """
     try:
         return read_document(kind, path)
     except OSError as error:
-        raise RequestError(
-            f"{path.parent} is not the folder of a {noun}: {path.name} cannot be read ({error.strerror}). {give}"
-        ) from error
+        raise RequestError(f"{path.parent} {absent}: {path.name} cannot be read ({error.strerror}). {give}") from error
     except ValidationError as error:
         raise RequestError(
-            f"{path} is not a {noun}'s record this version can read: {first_problem(error)}. "
+            f"{path} {unreadable} this version can read: {first_problem(error)}. "
             "It was changed by another program, or is damaged."
         ) from error
 
@@ -157,7 +155,13 @@ def read_run_record(folder: Path) -> RunRecord:
     """
     from ndld_flow.records.run_record import RunRecord
 
-    return _read_record(RunRecord, folder / RUN_RECORD, "run", "Give a folder that `ndld-flow runs` lists.")
+    return read_record(
+        RunRecord,
+        folder / RUN_RECORD,
+        absent="is not the folder of a run",
+        give="Give a folder that `ndld-flow runs` lists.",
+        unreadable="is not a run's record",
+    )
 
 
 def read_stored(kind: type[AnyDocument], path: Path) -> AnyDocument:
@@ -190,4 +194,10 @@ def read_sweep_record(folder: Path) -> SweepRecord:
     """
     from ndld_flow.records.sweep import SweepRecord
 
-    return _read_record(SweepRecord, folder / SWEEP_RECORD, "sweep", "Give a folder in outputs/sweeps.")
+    return read_record(
+        SweepRecord,
+        folder / SWEEP_RECORD,
+        absent="is not the folder of a sweep",
+        give="Give a folder in outputs/sweeps.",
+        unreadable="is not a sweep's record",
+    )

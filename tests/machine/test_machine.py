@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.machine import description, hardware
+from ndld_flow.machine import hardware, host
 from ndld_flow.machine.description import describe_machine, read_conditions
 
 SMI = """#!/bin/sh
@@ -79,16 +79,16 @@ def test_a_broken_nvidia_smi_counts_as_no_gpu(
 def test_what_the_system_does_not_report_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cpus = tmp_path / "cpu"
     for number, governor in enumerate(("powersave", "performance", "powersave")):
-        folder = cpus / f"cpu{number}" / "cpufreq"
+        folder = cpus / "cpufreq" / f"policy{number}"
         folder.mkdir(parents=True)
         (folder / "scaling_governor").write_text(f"{governor}\n")
     (cpus / "intel_pstate").mkdir()
     (cpus / "intel_pstate" / "no_turbo").write_text("1\n")
-    monkeypatch.setattr(description, "_CPUS", cpus)
+    monkeypatch.setattr(host, "_SYSTEM", tmp_path)
     json_values = read_conditions()
-    assert json_values["governors"] == ["powersave", "performance"]
+    assert json_values["governors"] == ["performance", "powersave"]
     assert json_values["turbo"] is False
-    monkeypatch.setattr(description, "_CPUS", tmp_path / "none")
+    monkeypatch.setattr(host, "_SYSTEM", tmp_path / "none")
     assert not {"governors", "turbo"} & set(read_conditions())
 
 

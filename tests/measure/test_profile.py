@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.measure.process_runs import ProcessRuns
 from ndld_flow.measure.stopping import MeasuringPlan, Tally
-from ndld_flow.measure.timing_pass import Copies, TimingPlan, time_passes
+from ndld_flow.measure.timing_pass import TimingPlan, time_passes
 from ndld_flow.models.files import model_inputs
 from ndld_flow.profiles.read.onnxruntime_profile import read_passes
 from ndld_flow.records.profile import Profile
@@ -33,6 +33,7 @@ from ndld_flow.store.kinds import ProfileDocument
 from tests.support.layer_passes import measure_layers
 from tests.support.models import make_ctrl, make_func, make_tfm
 from tests.support.models_run import Given, Ran, run_step, write_model
+from tests.support.timed_passes import Passes
 
 QUICK = {"runs": 1, "stable": 0, "passes": 5, "duration": 0, "warmup": 0, "warmup_passes": 1, "layer_passes": 3}
 CHAIN = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) b = Exp(a) y = Softmax(b) }"
@@ -365,7 +366,7 @@ def test_measuring_stops_at_passes_duration_or_limit(
     plan: TimingPlan, measured: int, warm: int, limited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock(monkeypatch, 5.0)
-    timing = time_passes(clock.once, plan, lambda done, total: None)
+    timing = time_passes(Passes(clock.once), plan, lambda done, total: None)
     assert timing.limit_reached == limited
     assert timing.latency_ms == [5.0] * measured  # rests are not counted
     assert timing.starts_ms == pytest.approx([(5.0 + plan.sleep_ms) * number for number in range(measured)])
@@ -382,7 +383,7 @@ def test_a_slow_first_pass_leaves_time_for_passes(monkeypatch: pytest.MonkeyPatc
         clock.sleep(0 if clock.passes else 7)
         clock.once()
 
-    timing = time_passes(once, TimingPlan(passes=100, warmup_passes=5, limit_ms=2000), lambda done, total: None)
+    timing = time_passes(Passes(once), TimingPlan(passes=100, warmup_passes=5, limit_ms=2000), lambda done, total: None)
     assert (timing.first_pass_ms, timing.warmup_passes) == (7005.0, 5)
     assert timing.latency_ms == [5.0] * 100
     assert not timing.limit_reached
@@ -390,8 +391,8 @@ def test_a_slow_first_pass_leaves_time_for_passes(monkeypatch: pytest.MonkeyPatc
 
 def test_copies_are_timed_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock(monkeypatch, 5.0)
-    copies = Copies(lambda: clock.sleep(0.002), lambda: clock.sleep(0.001))
-    timing = time_passes(clock.once, TimingPlan(passes=3, warmup_passes=1), lambda done, total: None, copies)
+    passes = Passes(clock.once, copies=(lambda: clock.sleep(0.002), lambda: clock.sleep(0.001)))
+    timing = time_passes(passes, TimingPlan(passes=3, warmup_passes=1), lambda done, total: None)
     assert (timing.h2d_ms, timing.latency_ms, timing.d2h_ms) == ([2.0] * 3, [5.0] * 3, [1.0] * 3)
     assert timing.starts_ms == [0.0, 8.0, 16.0]
 
@@ -399,7 +400,7 @@ def test_copies_are_timed_separately(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_progress_is_reported_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     reports: list[tuple[int, int]] = []
     clock = FakeClock(monkeypatch, 5.0)
-    time_passes(clock.once, TimingPlan(passes=200), lambda done, total: reports.append((done, total)))
+    time_passes(Passes(clock.once), TimingPlan(passes=200), lambda done, total: reports.append((done, total)))
     assert 8 <= len(reports) <= 10
     assert reports[0][1] == 200
 
@@ -416,7 +417,7 @@ def test_the_foreseen_passes_are_those_that_the_limits_allow(
 ) -> None:
     reports: list[tuple[int, int]] = []
     clock = FakeClock(monkeypatch, 5.0)
-    timing = time_passes(clock.once, plan, lambda done, total: reports.append((done, total)))
+    timing = time_passes(Passes(clock.once), plan, lambda done, total: reports.append((done, total)))
     assert {total for _, total in reports} == {foreseen}
     assert len(timing.latency_ms) == pytest.approx(foreseen, abs=1)
 

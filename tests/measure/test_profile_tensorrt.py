@@ -47,6 +47,7 @@ from tests.support.models_engine import constrain
 from tests.support.models_run import Given, Ran, run_step, specs, write_model
 from tests.support.representatives import thorough_except
 from tests.support.tensorrt_standin import write_plugin
+from tests.support.timed_passes import Passes
 
 CHAIN = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) b = Exp(a) y = Softmax(b) }"
 NONZERO = "g (float[n, 8] x) => (int64[2, m] y) { y = NonZero(x) }"
@@ -820,10 +821,9 @@ def test_a_job_on_an_engine_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_device_times_are_kept_with_the_latency() -> None:
     times = iter(range(100))
     timing = time_passes(
-        lambda: None,
+        Passes(lambda: None, lambda: DeviceTimes(enqueue_ms=float(next(times)), compute_ms=0.5)),
         TimingPlan(passes=3, warmup_passes=1),
         lambda *_: None,
-        device_times=lambda: DeviceTimes(enqueue_ms=float(next(times)), compute_ms=0.5),
     )
     assert timing.enqueue_ms == [0.0, 1.0, 2.0]
     assert timing.compute_ms == [0.5] * 3

@@ -242,15 +242,12 @@ def _machines(profiles: Sequence[Profile]) -> Iterator[_Fact]:
         gpu,
         minor=minor,
     )
-    yield _fact(profiles, "hardware", "memory", _memory, minor=True)
+    memory = [profile.machine.memory_bytes for profile in profiles]
+    yield _Fact("hardware", "memory", tuple(size(each) if each else "" for each in memory), minor=True)
     yield _fact(profiles, "hardware", "CPU limit", lambda profile: _before(profile, "cgroup_cpu_limit"), "forbids")
     yield _fact(profiles, "hardware", "system", lambda profile: profile.machine.system, minor=True)
     yield _fact(profiles, "cpus", "CPU set", _cpu_set, "forbids")
     yield _fact(profiles, "driver", "driver", _driver, gpu, minor=minor)
-
-
-def _memory(profile: Profile) -> str:
-    return size(profile.machine.memory_bytes) if profile.machine.memory_bytes else ""
 
 
 def _driver(profile: Profile) -> str:
@@ -295,7 +292,7 @@ def _clocks(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     yield _fact(profiles, "clocks", "GPU clocks locked", _on_gpu(_option("lock_clocks")), "forbids")
     yield _fact(profiles, "power", "power limit", _on_gpu(lambda profile: _of_gpus(profile, "power.limit")), "forbids")
     for name in _TRTEXEC_CLOCKS:
-        values = tuple(_text_at(profile.conditions, "device_information", name) for profile in profiles)
+        values = tuple(_recorded(profile.conditions, "device_information", name) for profile in profiles)
         if any(values):  # only trtexec reports them, and not every release does
             reports = (profile.conditions.get("device_information") for profile in profiles)
             values = tuple(
@@ -308,7 +305,7 @@ def _highest_gpu_clock(profile: Profile) -> str:
     """Return MHz from nvidia-smi, or from trtexec, which writes GHz."""
     if not profile.may_use_gpu:
         return NOT_APPLICABLE
-    ghz = re.match(r"[\d.]+", _text_at(profile.conditions, "device_information", "Compute Clock Rate"))
+    ghz = re.match(r"[\d.]+", _recorded(profile.conditions, "device_information", "Compute Clock Rate"))
     try:
         return f"{float(ghz[0]) * 1000:.0f}" if ghz else _of_gpus(profile, "clocks.max.sm")
     except ValueError:
@@ -336,8 +333,8 @@ def _of_gpus(profile: Profile, name: str) -> str:
     return ", ".join(_text(value) for value in values if value is not None)
 
 
-def _text_at(conditions: Mapping[str, JsonValue], section: str, name: str) -> str:
-    inside = conditions.get(section)
+def _recorded(facts: Mapping[str, JsonValue], section: str, name: str) -> str:
+    inside = facts.get(section)
     return _text(inside[name]) if isinstance(inside, dict) and name in inside else ""
 
 
@@ -362,7 +359,7 @@ def _precision(profile: Profile) -> str:
 
 
 def _trtexec(profile: Profile, name: str) -> str:
-    return _text_at(profile.options, "inference_options", name)
+    return _recorded(profile.options, "inference_options", name)
 
 
 def _inputs(profiles: Sequence[Profile]) -> Iterator[_Fact]:

@@ -11,7 +11,7 @@ from itertools import accumulate, combinations, pairwise
 
 from ndld_flow.profiles.compare.measured import Rules, run_values
 from ndld_flow.records.noise import Noise, NoiseSample
-from ndld_flow.records.profile import Profile
+from ndld_flow.records.profile import Profile, median
 
 CONFIDENCE = 0.95
 _NEGLIGIBLE = 1e-7
@@ -79,7 +79,7 @@ def paired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: 
     """
     logs = [math.log(ours / theirs) for theirs, ours in zip(base, candidate, strict=True)]
     low, high = median_interval(logs, confidence)
-    return RatioInterval(math.exp(_median(logs)), math.exp(low), math.exp(high))
+    return RatioInterval(math.exp(median(logs)), math.exp(low), math.exp(high))
 
 
 def unpaired_ratio(base: Sequence[float], candidate: Sequence[float], confidence: float = CONFIDENCE) -> RatioInterval:
@@ -95,7 +95,7 @@ def unpaired_ratio(base: Sequence[float], candidate: Sequence[float], confidence
     differences = sorted((b - a, p * q) for a, p in theirs for b, q in ours)
     tail = (1 - confidence) / 2
     low, high = _first_beyond(differences, tail), _first_beyond(reversed(differences), tail)
-    ratio = math.exp(_median([math.log(value) for value in candidate]) - _median([math.log(value) for value in base]))
+    ratio = math.exp(median([math.log(value) for value in candidate]) - median([math.log(value) for value in base]))
     return RatioInterval(ratio, math.exp(low), math.exp(high))
 
 
@@ -132,11 +132,6 @@ def _first_beyond(distribution: Iterable[tuple[float, float]], tail: float) -> f
     values, chances = zip(*distribution, strict=True)
     # The tolerance keeps the two ends symmetric despite rounding.
     return float(next(value for value, sum_ in zip(values, accumulate(chances), strict=True) if sum_ > tail - 1e-9))
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered, middle = sorted(values), len(values) // 2
-    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def two_sided_p(t: float, freedom: int) -> float:

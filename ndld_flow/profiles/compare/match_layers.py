@@ -8,7 +8,7 @@ processed in a canonical order, so that the rows do not depend on the choice of 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import get_args
@@ -109,18 +109,11 @@ class _Groups:
         layers.
         """
         for ours, theirs, link in sorted(links, key=lambda entry: -entry[2].confidence):
-            groups = {id(group): group for group in self._linked(ours, theirs, link)}
-            if len(groups) > 1 and self._may_join(list(groups.values()), len(link.ours) + len(link.theirs) > 2):
-                self._join(list(groups.values()), (ours, theirs, link.method, link.confidence))
-
-    def _linked(self, ours: int, theirs: int, link: Link) -> Iterator[_Group]:
-        yield from (self._of[ours][at] for at in link.ours)
-        yield from (self._of[theirs][at] for at in link.theirs)
-
-    def _may_join(self, groups: Sequence[_Group], is_of_several: bool) -> bool:
-        """Return whether joining would not combine unrelated layers of one profile in a group."""
-        held = [number for group in groups for number in group.layers]
-        return is_of_several or len(held) == len(set(held))
+            linked = [self._of[ours][at] for at in link.ours] + [self._of[theirs][at] for at in link.theirs]
+            groups = list({id(group): group for group in linked}.values())
+            held = [number for group in groups for number in group.layers]
+            if len(groups) > 1 and (len(linked) > 2 or len(held) == len(set(held))):
+                self._join(groups, (ours, theirs, link.method, link.confidence))
 
     def _join(self, groups: Sequence[_Group], link: tuple[int, int, MatchMethod, float]) -> None:
         home = max(groups, key=lambda group: len(group.layers))
