@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
@@ -15,7 +15,8 @@ from ndld_flow.base.quantities import counted, milliseconds, seconds
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.measure.preflight import disturbed, doubts
-from ndld_flow.measure.profiling_request import ProfilingRequest
+from ndld_flow.measure.process_runs import ProcessRuns
+from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import spread, spread_text
 from ndld_flow.measure.worker_job import Answer
 from ndld_flow.records.measurement import STATISTICS, Metric
@@ -42,24 +43,36 @@ class MeasurementSession:
     """Load of other processes during the session."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Measured:
-    """All measurements of one model."""
+    """One model, and all its measurements; what follows its process runs is added at the end."""
 
-    request: ProfilingRequest
+    side: Side
     feeds: Mapping[str, Feed]
-    answers: Sequence[Answer]
-    """One for each process run."""
-    stopped_because: str
+    batch_feeds: Mapping[int, Mapping[str, Feed]]
+    runs: ProcessRuns
     before: dict[str, JsonValue]
-    after: dict[str, JsonValue]
-    batches: tuple[BatchPoint, ...]
-    layers: LayerPass
-    roofs: Roofs | None
-    gpu_conditions: Mapping[str, JsonValue]
-    gpu_notes: Sequence[str]
-    steps: int = 0
-    """Number of steps of the sequence that passes repeat; 0 without one."""
+    after: dict[str, JsonValue] = field(default_factory=dict)
+    stopped_because: str = ""
+    batches: tuple[BatchPoint, ...] = ()
+    layers: LayerPass = field(default_factory=LayerPass)
+    roofs: Roofs | None = None
+    gpu_conditions: Mapping[str, JsonValue] = field(default_factory=dict)
+    gpu_notes: Sequence[str] = ()
+
+    @property
+    def request(self) -> ProfilingRequest:
+        return self.side.request
+
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """One for each process run."""
+        return self.runs.answers
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the sequence that passes repeat; 0 without one."""
+        return len(self.runs.steps) + 1 if self.runs.steps else 0
 
 
 def make_profile(measured: Measured, session: MeasurementSession) -> Profile:

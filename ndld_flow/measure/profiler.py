@@ -9,11 +9,8 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-
-from pydantic import JsonValue
 
 from ndld_flow.accuracy.sequence_runs import refuse_mistakes
 from ndld_flow.base.errors import RequestError, naming_step
@@ -23,7 +20,7 @@ from ndld_flow.measure.preflight import disturbance, look_around, read_cpu_time
 from ndld_flow.measure.process_runs import ProcessRuns, time_batches
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import Tally, go_on, stopped_because
-from ndld_flow.measure.worker_job import Answer, write_feeds, write_steps
+from ndld_flow.measure.worker_job import write_feeds, write_steps
 from ndld_flow.models.files import model_outputs
 from ndld_flow.models.tensors import Array, TensorSpec
 from ndld_flow.records.profile import BatchPoint, Profile
@@ -35,26 +32,6 @@ from ndld_flow.samples.sequences import Sequences, make_sequences
 
 _LARGEST_GRAPH = 64 << 20
 """Bytes of a graph that is kept: a release that cannot write weights to another file writes them into the graph."""
-
-
-@dataclass
-class _Measuring:
-    """One model during its measurement."""
-
-    side: Side
-    feeds: Mapping[str, Feed]
-    batches: Mapping[int, Mapping[str, Feed]]
-    runs: ProcessRuns
-    before: dict[str, JsonValue]
-    after: dict[str, JsonValue]
-
-    @property
-    def request(self) -> ProfilingRequest:
-        return self.side.request
-
-    @property
-    def first(self) -> Answer:
-        return self.runs.answers[0]
 
 
 def measure_sides(sides: Sequence[Side]) -> list[tuple[Profile, str]]:
@@ -74,7 +51,7 @@ def measure_sides(sides: Sequence[Side]) -> list[tuple[Profile, str]]:
             return [_conclude(model, session, stopped_because(model.runs.tally, tallies), watch) for model in measuring]
 
 
-def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measuring:
+def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> Measured:
     request = side.request
     folder = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="measuring-", dir=side.scratch)))
     with naming_step(side.step):
@@ -102,7 +79,7 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measurin
         layers=recording,
         environment=request.session.environment(folder),
     )
-    return _Measuring(side, feeds, batches, runs, look_around(on_gpu), {})
+    return Measured(side, feeds, batches, runs, look_around(on_gpu))
 
 
 def _sequences(request: ProfilingRequest, specs: Sequence[TensorSpec]) -> Sequences | None:
@@ -119,17 +96,17 @@ def _sequences(request: ProfilingRequest, specs: Sequence[TensorSpec]) -> Sequen
     return sequences
 
 
-def _take_turns(measuring: Sequence[_Measuring]) -> MeasurementSession:
+def _take_turns(measuring: Sequence[Measured]) -> MeasurementSession:
     measured_at, started, cpu_before = datetime.now(UTC), time.perf_counter(), read_cpu_time()
     _go_round(measuring)
     during = disturbance(cpu_before, read_cpu_time(), time.perf_counter() - started)
     for model in measuring:
         model.after = look_around("gpus" in model.before)
-    began_s = min(model.first.timings[0].began_s for model in measuring)
+    began_s = min(model.answers[0].timings[0].began_s for model in measuring)
     return MeasurementSession(uuid.uuid4().hex[:12], measured_at, began_s, during)
 
 
-def _go_round(measuring: Sequence[_Measuring]) -> None:
+def _go_round(measuring: Sequence[Measured]) -> None:
     """Run A, B, ...; A, B, ...: disturbances of the machine affect all models equally."""
     turns = len(measuring) > 1
     while True:
@@ -143,48 +120,34 @@ def _go_round(measuring: Sequence[_Measuring]) -> None:
             return
 
 
-def _conclude(model: _Measuring, session: MeasurementSession, reason: str, watch: GpuWatch) -> tuple[Profile, str]:
+def _conclude(model: Measured, session: MeasurementSession, reason: str, watch: GpuWatch) -> tuple[Profile, str]:
+    model.stopped_because = reason
     with naming_step(model.side.step):
-        batches, layers = _batches(model), _layers(model)
-    conditions, notes = watch.describe(model.request, [answer.timings[0] for answer in model.runs.answers])
-    roofs = None
-    if layers.layers:
+        model.batches, model.layers = _batches(model), _layers(model)
+    timings = [answer.timings[0] for answer in model.answers]
+    model.gpu_conditions, model.gpu_notes = watch.describe(model.request, timings)
+    if model.layers.layers:
         model.side.progress(0, 0, "measuring the peak performance of the device")
-        roofs = model.request.session.measure_roofs(layers.layers)
-    measured = Measured(
-        request=model.request,
-        feeds=model.feeds,
-        steps=len(model.runs.steps) + 1 if model.runs.steps else 0,
-        answers=model.runs.answers,
-        stopped_because=reason,
-        before=model.before,
-        after=model.after,
-        batches=batches,
-        layers=layers,
-        roofs=roofs,
-        gpu_conditions=conditions,
-        gpu_notes=notes,
-    )
-    return make_profile(measured, session), model.first.log
+        model.roofs = model.request.session.measure_roofs(model.layers.layers)
+    return make_profile(model, session), model.answers[0].log
 
 
-def _batches(model: _Measuring) -> tuple[BatchPoint, ...]:
-    if not model.batches:
+def _batches(model: Measured) -> tuple[BatchPoint, ...]:
+    if not model.batch_feeds:
         return ()
-    answer = time_batches(model.runs, {batch: _arrays(feeds) for batch, feeds in model.batches.items()})
+    answer = time_batches(model.runs, {batch: _arrays(feeds) for batch, feeds in model.batch_feeds.items()})
     return tuple(
         BatchPoint(batch=batch, inputs=describe_feeds(feeds), latency_ms=tuple(timing.latency_ms))
-        for (batch, feeds), timing in zip(model.batches.items(), answer.timings, strict=True)
+        for (batch, feeds), timing in zip(model.batch_feeds.items(), answer.timings, strict=True)
     )
 
 
-def _layers(model: _Measuring) -> LayerPass:
-    answers = model.runs.answers
-    recordings = [Path(answer.recording) for answer in answers if answer.recording]
+def _layers(model: Measured) -> LayerPass:
+    recordings = [Path(answer.recording) for answer in model.answers if answer.recording]
     if model.runs.layers is None or not recordings:
         return LayerPass()
     model.side.progress(0, 0, "reading the layers")
-    timings = [answer.timings[0] for answer in answers]
+    timings = [answer.timings[0] for answer in model.answers]
     session, target = model.request.session, model.side.graph
     ran = session.executed_graph(recordings) if target is not None else None
     if ran is not None and target is not None and ran.stat().st_size <= _LARGEST_GRAPH:

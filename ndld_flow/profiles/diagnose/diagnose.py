@@ -25,49 +25,13 @@ from ndld_flow.profiles.diagnose import (
 )
 from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.rules_overheads import outside_layers
-from ndld_flow.profiles.diagnose.subject import Bound, BoundWord, EngineSubject, Insight, Subject, layers_word
+from ndld_flow.profiles.diagnose.subject import Bound, BoundWord, EngineSubject, Insight, Subject, layers_word, rules_in
 from ndld_flow.records.document import Record
 from ndld_flow.records.profile import Layer, Profile
 
 Rule = Callable[[Subject], Iterator[Insight]]
-
-RULES: tuple[Rule, ...] = (
-    rules_overheads.reformats,
-    rules_overheads.casts,
-    rules_overheads.copies,
-    rules_overheads.control_flow_on_gpu,
-    rules_layers.one_layer,
-    rules_layers.one_type,
-    rules_overheads.many_tiny_layers,
-    rules_overheads.time_outside_layers,
-    rules_overheads.layers_explain_little,
-    rules_overheads.bound_by_enqueue,
-    rules_overheads.transfers,
-    rules_settings.cpu_fallback,
-    rules_settings.single_precision_remains,
-    rules_settings.half_precision_on_cpu,
-    rules_settings.single_precision_on_gpu,
-    rules_layers.far_from_roof,
-    rules_layers.padded_channels,
-    rules_layers.elementwise_chains,
-    rules_fusion.shapes_at_run_time,
-    rules_fusion.normalization_not_folded,
-    rules_fusion.factor_not_folded,
-    rules_fusion.activation_not_fused,
-    rules_settings.more_threads_than_cpus,
-    rules_settings.larger_batches_pay,
-    rules_measurement.layers_exceed_passes,
-    rules_measurement.times_of_the_host,
-    rules_measurement.waits_for_the_device,
-    rules_measurement.profiler_overhead,
-    rules_settings.memory_beyond_weights,
-    rules_measurement.variation,
-    rules_measurement.runs_disagree,
-    rules_measurement.drift,
-    rules_measurement.outliers,
-    rules_measurement.cold_start,
-    *LINTS,
-)
+_OF_PROFILES = (rules_overheads, rules_layers, rules_settings, rules_fusion, rules_measurement)
+RULES: tuple[Rule, ...] = (*rules_in(*_OF_PROFILES), *LINTS)
 """Rules that may save time first; equal scores keep this order."""
 
 
@@ -88,25 +52,8 @@ def insights_of(subject: Subject) -> tuple[Insight, ...]:
 
 EngineRule = Callable[[EngineSubject], Iterator[Insight]]
 
-ENGINE_RULES: tuple[EngineRule, ...] = (
-    rules_engines.placeholder_ranges_used,
-    rules_engines.weights_are_missing,
-    rules_engines.constraints_ignored,
-    rules_engines.requested_precision_missed,
-    rules_engines.weights_beyond_half,
-    rules_engines.layers_unknown,
-    rules_engines.single_precision_only,
-    rules_engines.single_precision_among_half,
-    rules_engines.reformats_at_the_ends,
-    rules_engines.reformats_inside,
-    rules_engines.shape_computations_on_host,
-    rules_engines.opt_at_one_end,
-    rules_engines.memory_for_the_largest,
-    rules_engines.costs_of_compatibility,
-    rules_engines.timing_cache,
-    *LINTS,
-)
-"""Rules in order of severity: those that make an engine unusable or wrong first."""
+ENGINE_RULES: tuple[EngineRule, ...] = (*rules_in(rules_engines), *LINTS)
+"""Rules in order of severity, as they are defined: those that make an engine unusable or wrong first."""
 
 
 def insights_of_engine(subject: EngineSubject) -> tuple[Insight, ...]:

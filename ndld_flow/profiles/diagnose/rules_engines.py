@@ -20,96 +20,35 @@ from ndld_flow.records.profile import Layer
 _HALVES = ("float16", "bfloat16")
 _REDUCED = (*_HALVES, "int8", "uint8", "int4", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
 _SHAPE_COPIES = ("shapehosttodevice", "devicetoshapehost")
+_WIDE = 4
+"""Ratio of elements above which shapes need different tactics and memory."""
+_LONG_BUILD_S = 30.0
+"""Minimum duration of a long build."""
+_COMPATIBLE = {
+    "ampere_plus": "every GPU since Ampere",
+    "same_compute_capability": "every GPU of its compute capability",
+}
 
 
-def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
-    """Report reformats of the engine's inputs and outputs, which the caller could pass in the engine's own format
-    (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/advanced.html, "I/O formats").
-    """
-    ends = {tensor.name: f"input {one_line(tensor.name)}" for tensor in subject.profile.inputs if tensor.name}
-    ends |= {tensor.name: f"output {one_line(tensor.name)}" for tensor in subject.profile.outputs if tensor.name}
-    reformats = {
-        place: ends[tensor.name]
-        for place, layer in enumerate(subject.layers)
-        if layer.purpose == "reformat"
-        for tensor in (*layer.inputs, *layer.outputs)
-        if tensor.name in ends
-    }
-    if not reformats:
+def placeholder_ranges_used(subject: EngineSubject) -> Iterator[Insight]:
+    """Report placeholder INT8 ranges."""
+    if subject.option("placeholder_ranges") is not True:
         return
-    ways = [f"{end} {_way(subject.layers[place])}" for place, end in reformats.items()]
     yield Insight(
-        title=f"{layers_word(len(reformats))} reformatting at the engine's inputs and outputs",
-        evidence=f"{first_of(ways, 3)}, in every pass.",
-        next_step=(
-            "If the caller can pass tensors in the engine's own format, set `advanced.io_formats`, and "
-            "set `advanced.direct_io` to refuse reformats."
-        ),
-        layers=tuple(reformats),
+        title="The outputs are meaningless on purpose",
+        evidence="Tensors have placeholder INT8 ranges (`placeholder_ranges`): the engine is only for measuring.",
+        next_step="Calibrate (`calibration_cache`) before using its outputs.",
     )
 
 
-def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
-    """Report reformats between layers that use different formats or types."""
-    reformats = subject.where(lambda layer: layer.purpose == "reformat" and bool(layer.inputs and layer.outputs))
-    inside = tuple(place for place in reformats if not subject.is_at_end(place))
-    if not inside:
-        return
-    changing = [place for place in inside if changes_type(subject.layers[place])]
-    types = f"; {len(changing)} of them change the type too" if changing else ""
-    fewer = " Fewer precision changes between neighbours reduce their number." if changing else ""
-    yield Insight(
-        title=f"{layers_word(len(inside))} reformatting between other layers",
-        evidence=f"{share(len(inside) / len(subject.layers))} of {layers_word(len(subject.layers))} only change a "
-        f"tensor's memory layout{types}.",
-        next_step=f"Measure their cost with `profile`.{fewer}",
-        layers=inside,
-    )
-
-
-def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
-    """Report float32 layers in an engine that mostly computes in half precision."""
-    halves = [place for place in subject.computing if subject.layers[place].precision in _HALVES]
-    single = tuple(place for place in subject.computing if subject.layers[place].precision == "float32")
-    if not halves or not single:
-        return
-    typed = subject.is_strongly_typed
-    unknown = subject.where(lambda layer: layer.role == "compute" and not layer.precision)
-    more = f"; for {count(len(unknown))} more it is unknown" if unknown else ""
-    yield Insight(
-        title=f"{layers_word(len(single))} of {count(len(subject.layers))} in float32 in a half-precision engine",
-        evidence=f"{subject.call_types(single)} compute in float32; {layers_word(len(halves))} in half precision"
-        f"{more}.",
-        next_step=(
-            "The model decides the types: see `block` and `keep_io` of `convert_fp16`, and `constrain_precision`."
-            if typed
-            else "TensorRT found them faster, has no half-precision kernel for them, or was constrained: see the "
-            "constraints. The model's outputs keep their type unless `advanced.io_formats` sets another."
-        ),
-        layers=single,
-    )
-
-
-def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
-    """Report a strongly typed engine of a float32 model, where no flag enables half precision.
-
-    Any tensor or weights of another type show that some layers compute differently.
-    """
-    if not subject.is_strongly_typed or not subject.computing:
-        return
-    types = {tensor.dtype for layer in subject.layers for tensor in (*layer.inputs, *layer.outputs)}
-    types |= {name for layer in subject.layers for name in (layer.precision, layer.weights_dtype)}
-    if types & set(_REDUCED):
+def weights_are_missing(subject: EngineSubject) -> Iterator[Insight]:
+    """Report a stripped engine, which runs only after refitting."""
+    if subject.option("weights") != "strip":
         return
     yield Insight(
-        title="All layers compute in single precision",
-        evidence=f"All {layers_word(len(subject.computing))} that compute in floating point compute in float32, as the "
-        "model specifies; the network is strongly typed, so that no builder flag changes it.",
-        next_step=(
-            "Put `convert_fp16` before this step, and `check_accuracy` after it: the engine takes its types from the "
-            "model."
-        ),
-        layers=(),
+        title="The engine has no weights",
+        evidence="It was built with `weights: strip` and must be refitted before it runs.",
+        next_step="Ship the ONNX model with it, or build with `weights: fixed`.",
     )
 
 
@@ -172,25 +111,109 @@ def weights_beyond_half(subject: EngineSubject) -> Iterator[Insight]:
     )
 
 
-def placeholder_ranges_used(subject: EngineSubject) -> Iterator[Insight]:
-    """Report placeholder INT8 ranges."""
-    if subject.option("placeholder_ranges") is not True:
+def layers_unknown(subject: EngineSubject) -> Iterator[Insight]:
+    """Report an engine built with too little verbosity to see its layers."""
+    build = subject.build
+    named_only = bool(subject.layers) and all(layer.type in ("", "unknown", "Reformat") for layer in subject.layers)
+    if subject.layers and not named_only and (build is None or build.layers_basis != "network as parsed"):
         return
+    verbosity = subject.option("verbosity")
+    why = f" It was built with `verbosity: {verbosity}`." if isinstance(verbosity, str) else ""
     yield Insight(
-        title="The outputs are meaningless on purpose",
-        evidence="Tensors have placeholder INT8 ranges (`placeholder_ranges`): the engine is only for measuring.",
-        next_step="Calibrate (`calibration_cache`) before using its outputs.",
+        title="The compiled layers are not known",
+        evidence=("Layers are known by name only." if named_only else "The compiled layers were not recorded.") + why,
+        next_step="Build with `verbosity: detailed` to record types, tensors, tactics and ONNX nodes of layers.",
     )
 
 
-def weights_are_missing(subject: EngineSubject) -> Iterator[Insight]:
-    """Report a stripped engine, which runs only after refitting."""
-    if subject.option("weights") != "strip":
+def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
+    """Report a strongly typed engine of a float32 model, where no flag enables half precision.
+
+    Any tensor or weights of another type show that some layers compute differently.
+    """
+    if not subject.is_strongly_typed or not subject.computing:
+        return
+    types = {tensor.dtype for layer in subject.layers for tensor in (*layer.inputs, *layer.outputs)}
+    types |= {name for layer in subject.layers for name in (layer.precision, layer.weights_dtype)}
+    if types & set(_REDUCED):
         return
     yield Insight(
-        title="The engine has no weights",
-        evidence="It was built with `weights: strip` and must be refitted before it runs.",
-        next_step="Ship the ONNX model with it, or build with `weights: fixed`.",
+        title="All layers compute in single precision",
+        evidence=f"All {layers_word(len(subject.computing))} that compute in floating point compute in float32, as the "
+        "model specifies; the network is strongly typed, so that no builder flag changes it.",
+        next_step=(
+            "Put `convert_fp16` before this step, and `check_accuracy` after it: the engine takes its types from the "
+            "model."
+        ),
+        layers=(),
+    )
+
+
+def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
+    """Report float32 layers in an engine that mostly computes in half precision."""
+    halves = [place for place in subject.computing if subject.layers[place].precision in _HALVES]
+    single = tuple(place for place in subject.computing if subject.layers[place].precision == "float32")
+    if not halves or not single:
+        return
+    typed = subject.is_strongly_typed
+    unknown = subject.where(lambda layer: layer.role == "compute" and not layer.precision)
+    more = f"; for {count(len(unknown))} more it is unknown" if unknown else ""
+    yield Insight(
+        title=f"{layers_word(len(single))} of {count(len(subject.layers))} in float32 in a half-precision engine",
+        evidence=f"{subject.call_types(single)} compute in float32; {layers_word(len(halves))} in half precision"
+        f"{more}.",
+        next_step=(
+            "The model decides the types: see `block` and `keep_io` of `convert_fp16`, and `constrain_precision`."
+            if typed
+            else "TensorRT found them faster, has no half-precision kernel for them, or was constrained: see the "
+            "constraints. The model's outputs keep their type unless `advanced.io_formats` sets another."
+        ),
+        layers=single,
+    )
+
+
+def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
+    """Report reformats of the engine's inputs and outputs, which the caller could pass in the engine's own format
+    (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/advanced.html, "I/O formats").
+    """
+    ends = {tensor.name: f"input {one_line(tensor.name)}" for tensor in subject.profile.inputs if tensor.name}
+    ends |= {tensor.name: f"output {one_line(tensor.name)}" for tensor in subject.profile.outputs if tensor.name}
+    reformats = {
+        place: ends[tensor.name]
+        for place, layer in enumerate(subject.layers)
+        if layer.purpose == "reformat"
+        for tensor in (*layer.inputs, *layer.outputs)
+        if tensor.name in ends
+    }
+    if not reformats:
+        return
+    ways = [f"{end} {_way(subject.layers[place])}" for place, end in reformats.items()]
+    yield Insight(
+        title=f"{layers_word(len(reformats))} reformatting at the engine's inputs and outputs",
+        evidence=f"{first_of(ways, 3)}, in every pass.",
+        next_step=(
+            "If the caller can pass tensors in the engine's own format, set `advanced.io_formats`, and "
+            "set `advanced.direct_io` to refuse reformats."
+        ),
+        layers=tuple(reformats),
+    )
+
+
+def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
+    """Report reformats between layers that use different formats or types."""
+    reformats = subject.where(lambda layer: layer.purpose == "reformat" and bool(layer.inputs and layer.outputs))
+    inside = tuple(place for place in reformats if not subject.is_at_end(place))
+    if not inside:
+        return
+    changing = [place for place in inside if changes_type(subject.layers[place])]
+    types = f"; {len(changing)} of them change the type too" if changing else ""
+    fewer = " Fewer precision changes between neighbours reduce their number." if changing else ""
+    yield Insight(
+        title=f"{layers_word(len(inside))} reformatting between other layers",
+        evidence=f"{share(len(inside) / len(subject.layers))} of {layers_word(len(subject.layers))} only change a "
+        f"tensor's memory layout{types}.",
+        next_step=f"Measure their cost with `profile`.{fewer}",
+        layers=inside,
     )
 
 
@@ -206,36 +229,6 @@ def shape_computations_on_host(subject: EngineSubject) -> Iterator[Insight]:
             "If the inputs always have one shape, run `fix_shapes` and `sanitize` first: shapes become constants."
         ),
         layers=copies,
-    )
-
-
-def _way(layer: Layer) -> str:
-    ends = [one_line(f"{side[0].dtype} {side[0].format}") for side in (layer.inputs, layer.outputs) if side]
-    return f"({' to '.join(end for end in ends if end)})" if any(ends) else ""
-
-
-_WIDE = 4
-"""Ratio of elements above which shapes need different tactics and memory."""
-_LONG_BUILD_S = 30.0
-"""Minimum duration of a long build."""
-_COMPATIBLE = {
-    "ampere_plus": "every GPU since Ampere",
-    "same_compute_capability": "every GPU of its compute capability",
-}
-
-
-def layers_unknown(subject: EngineSubject) -> Iterator[Insight]:
-    """Report an engine built with too little verbosity to see its layers."""
-    build = subject.build
-    named_only = bool(subject.layers) and all(layer.type in ("", "unknown", "Reformat") for layer in subject.layers)
-    if subject.layers and not named_only and (build is None or build.layers_basis != "network as parsed"):
-        return
-    verbosity = subject.option("verbosity")
-    why = f" It was built with `verbosity: {verbosity}`." if isinstance(verbosity, str) else ""
-    yield Insight(
-        title="The compiled layers are not known",
-        evidence=("Layers are known by name only." if named_only else "The compiled layers were not recorded.") + why,
-        next_step="Build with `verbosity: detailed` to record types, tensors, tactics and ONNX nodes of layers.",
     )
 
 
@@ -319,6 +312,11 @@ def timing_cache(subject: EngineSubject) -> Iterator[Insight]:
             next_step="Later builds on this machine with this release are faster; for other machines, ship the cache "
             "(`timing_cache_file`).",
         )
+
+
+def _way(layer: Layer) -> str:
+    ends = [one_line(f"{side[0].dtype} {side[0].format}") for side in (layer.inputs, layer.outputs) if side]
+    return f"({' to '.join(end for end in ends if end)})" if any(ends) else ""
 
 
 def _dims(shape: Sequence[int]) -> str:

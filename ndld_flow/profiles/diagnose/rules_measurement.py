@@ -10,25 +10,14 @@ from ndld_flow.profiles.diagnose.subject import Insight, Subject
 from ndld_flow.records.measurement import LatencySummary
 
 _SLOWER = 1.2
-
-
-def profiler_overhead(subject: Subject) -> Iterator[Insight]:
-    """Report a layer pass that is at least 20 % slower than the timing pass: short layers appear too long."""
-    if not subject.profile.latency_ms or not subject.profile.layer_pass_ms or not subject.latency_ms:
-        return
-    overhead = subject.profile.profiler_overhead
-    if overhead < _SLOWER:
-        return
-    excess_ms = (overhead - 1) * subject.latency_ms
-    yield Insight(
-        title=f"With the profiler the model takes {overhead:.2g} times as long",
-        evidence=f"{milliseconds(subject.latency_ms)} without it, {milliseconds(subject.latency_ms * overhead)} with "
-        f"it: {milliseconds(excess_ms / max(1, len(subject.layers)))} for each layer.",
-        next_step=(
-            "The latency and the order of long layers are reliable; shares of short layers are not. Larger inputs or "
-            "batches reduce the profiler's effect."
-        ),
-    )
+_VARIES = 0.1
+_RUNS_VARY = 0.05
+_OUTLIER = 1.5
+"""Multiple of the median above which a pass is an outlier."""
+_MANY_OUTLIERS = 0.02
+_DRIFT = 0.05
+_FEWEST = 20
+_WARM = 1.2
 
 
 def layers_exceed_passes(subject: Subject) -> Iterator[Insight]:
@@ -79,14 +68,23 @@ def waits_for_the_device(subject: Subject) -> Iterator[Insight]:
     )
 
 
-_VARIES = 0.1
-_RUNS_VARY = 0.05
-_OUTLIER = 1.5
-"""Multiple of the median above which a pass is an outlier."""
-_MANY_OUTLIERS = 0.02
-_DRIFT = 0.05
-_FEWEST = 20
-_WARM = 1.2
+def profiler_overhead(subject: Subject) -> Iterator[Insight]:
+    """Report a layer pass that is at least 20 % slower than the timing pass: short layers appear too long."""
+    if not subject.profile.latency_ms or not subject.profile.layer_pass_ms or not subject.latency_ms:
+        return
+    overhead = subject.profile.profiler_overhead
+    if overhead < _SLOWER:
+        return
+    excess_ms = (overhead - 1) * subject.latency_ms
+    yield Insight(
+        title=f"With the profiler the model takes {overhead:.2g} times as long",
+        evidence=f"{milliseconds(subject.latency_ms)} without it, {milliseconds(subject.latency_ms * overhead)} with "
+        f"it: {milliseconds(excess_ms / max(1, len(subject.layers)))} for each layer.",
+        next_step=(
+            "The latency and the order of long layers are reliable; shares of short layers are not. Larger inputs or "
+            "batches reduce the profiler's effect."
+        ),
+    )
 
 
 def variation(subject: Subject) -> Iterator[Insight]:

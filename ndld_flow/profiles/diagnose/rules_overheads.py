@@ -12,6 +12,19 @@ from ndld_flow.records.profile import LayerRole
 _NOTABLE_SHARE = 0.03
 """Minimum share of the latency that justifies a change of the model."""
 _REORDERS = ("ReorderInput", "ReorderOutput")
+_NOTABLE_SHARE_OF_TRANSFERS = 0.1
+START_CPU_MS = 0.0002
+"""Time that ONNX Runtime 1.31 needs to start one node on a CPU: 0.16 to 0.24 us (tests/benchmarks/bench_diagnosis.py).
+"""
+START_GPU_MS = 0.003
+"""Time to launch one kernel on the host (https://developer.nvidia.com/blog/cuda-graphs/: 2.2 us to 3.8 us)."""
+_TINY_CPU, _TINY_GPU = 10, 2
+"""A layer is tiny if it takes less than this many launches. On a GPU, launches overlap with computing."""
+_FEWEST_LAUNCHES = 20
+_NOTABLE_SHARE_OUTSIDE = 0.1
+_ENQUEUE_BOUND = 0.8
+"""Threshold of trtexec's warning ("Throughput may be bound by Enqueue Time",
+https://github.com/NVIDIA/TensorRT/blob/main/samples/common/sampleReporting.cpp)."""
 
 
 def reformats(subject: Subject) -> Iterator[Insight]:
@@ -115,102 +128,6 @@ def control_flow_on_gpu(subject: Subject) -> Iterator[Insight]:
     )
 
 
-def _in_role(subject: Subject, role: LayerRole) -> tuple[int, ...]:
-    """Return the layers of a role that take time."""
-    positions = (position for position, layer in enumerate(subject.layers) if layer.role == role)
-    return subject.longest_first(position for position in positions if subject.medians_ms[position] > 0)
-
-
-_NOTABLE_SHARE_OF_TRANSFERS = 0.1
-
-
-def transfers(subject: Subject) -> Iterator[Insight]:
-    """Report copies of inputs and outputs that take at least a tenth of the latency.
-
-    Copies from pinned memory are faster and can overlap with computing
-    (https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/, "Data Transfer Between Host and Device"). The estimated
-    saving of keeping data on the device is nine tenths of the time that does not overlap.
-    """
-    to_device = subject.lane_ms(lambda run: run.h2d_ms)
-    to_host = subject.lane_ms(lambda run: run.d2h_ms)
-    if to_device is None or to_host is None or not subject.latency_ms:
-        return
-    part = (to_device + to_host) / subject.latency_with_copies_ms
-    if part < _NOTABLE_SHARE_OF_TRANSFERS:
-        return
-    whole = "the latency" if subject.latency_has_copies else "a pass with its copies"
-    yield Insight(
-        score=min(1.0, part) * 0.9,
-        title=f"Copies between host and device take {share(part)} of {whole}",
-        evidence=f"To the device {milliseconds(to_device)}, back {milliseconds(to_host)}, latency "
-        f"{milliseconds(subject.latency_ms)} (medians).",
-        next_step=(
-            "Keep inputs and outputs on the device (IO binding) if adjacent stages run there. Otherwise use pinned "
-            "memory, overlap copies with the previous pass on a second stream, and send bytes instead of floats."
-        ),
-    )
-
-
-START_CPU_MS = 0.0002
-"""Time that ONNX Runtime 1.31 needs to start one node on a CPU: 0.16 to 0.24 us (tests/benchmarks/bench_diagnosis.py).
-"""
-START_GPU_MS = 0.003
-"""Time to launch one kernel on the host (https://developer.nvidia.com/blog/cuda-graphs/: 2.2 us to 3.8 us)."""
-_TINY_CPU, _TINY_GPU = 10, 2
-"""A layer is tiny if it takes less than this many launches. On a GPU, launches overlap with computing."""
-_FEWEST_LAUNCHES = 20
-_NOTABLE_SHARE_OUTSIDE = 0.1
-_ENQUEUE_BOUND = 0.8
-"""Threshold of trtexec's warning ("Throughput may be bound by Enqueue Time",
-https://github.com/NVIDIA/TensorRT/blob/main/samples/common/sampleReporting.cpp)."""
-
-
-def start_ms(subject: Subject) -> float:
-    """Return the approximate time to launch one layer."""
-    return START_GPU_MS if subject.on_gpu else START_CPU_MS
-
-
-def executed_layers(subject: Subject) -> int:
-    """Return the number of layers executed in one pass, by the timeline: repeated bodies count each time; layers
-    without time do not.
-    """
-    took_time = sum(median_ms > 0 for median_ms in subject.medians_ms)
-    return max(took_time, sum(span.kind == "layer" and span.duration_ms > 0 for span in subject.profile.timeline))
-
-
-def are_tiny(subject: Subject) -> bool:
-    """Return whether launching layers is a relevant part of the latency. If enqueue times are recorded,
-    `bound_by_enqueue` decides.
-    """
-    executed = executed_layers(subject)
-    if (
-        executed < _FEWEST_LAUNCHES
-        or subject.latency_ms <= 0
-        or subject.lane_ms(lambda run: run.enqueue_ms) is not None
-    ):
-        return False
-    return subject.latency_ms / executed < tiny_ms(subject)
-
-
-def tiny_ms(subject: Subject) -> float:
-    """Return the time below which a layer is tiny."""
-    return start_ms(subject) * (_TINY_GPU if subject.on_gpu else _TINY_CPU)
-
-
-def outside_layers(subject: Subject) -> float:
-    """Return the part of the latency that is neither in layers nor in separately recorded copies, 0 to 1.
-
-    0 if every pass ran with the profiler on, which takes time between layers, and if the time on the device is unknown.
-    """
-    if subject.times_are_of_the_host:
-        return 0.0
-    apart = bool(subject.profile.layer_pass_ms) or subject.profile.runs_engine
-    if not subject.layers or not subject.profile.latency_ms or subject.latency_ms <= 0 or not apart:
-        return 0.0
-    copies = subject.copies_ms if subject.latency_has_copies else 0.0
-    return max(0.0, 1 - subject.layers_part - copies / subject.latency_ms)
-
-
 def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
     """Report at least 20 layers so short that launching them is a relevant part of the latency.
 
@@ -302,3 +219,82 @@ def bound_by_enqueue(subject: Subject) -> Iterator[Insight]:
         ),
         change=RecipeChange(settings={"cuda_graph": True}) if "cuda_graph" in subject.profile.options else None,
     )
+
+
+def transfers(subject: Subject) -> Iterator[Insight]:
+    """Report copies of inputs and outputs that take at least a tenth of the latency.
+
+    Copies from pinned memory are faster and can overlap with computing
+    (https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/, "Data Transfer Between Host and Device"). The estimated
+    saving of keeping data on the device is nine tenths of the time that does not overlap.
+    """
+    to_device = subject.lane_ms(lambda run: run.h2d_ms)
+    to_host = subject.lane_ms(lambda run: run.d2h_ms)
+    if to_device is None or to_host is None or not subject.latency_ms:
+        return
+    part = (to_device + to_host) / subject.latency_with_copies_ms
+    if part < _NOTABLE_SHARE_OF_TRANSFERS:
+        return
+    whole = "the latency" if subject.latency_has_copies else "a pass with its copies"
+    yield Insight(
+        score=min(1.0, part) * 0.9,
+        title=f"Copies between host and device take {share(part)} of {whole}",
+        evidence=f"To the device {milliseconds(to_device)}, back {milliseconds(to_host)}, latency "
+        f"{milliseconds(subject.latency_ms)} (medians).",
+        next_step=(
+            "Keep inputs and outputs on the device (IO binding) if adjacent stages run there. Otherwise use pinned "
+            "memory, overlap copies with the previous pass on a second stream, and send bytes instead of floats."
+        ),
+    )
+
+
+def _in_role(subject: Subject, role: LayerRole) -> tuple[int, ...]:
+    """Return the layers of a role that take time."""
+    positions = (position for position, layer in enumerate(subject.layers) if layer.role == role)
+    return subject.longest_first(position for position in positions if subject.medians_ms[position] > 0)
+
+
+def start_ms(subject: Subject) -> float:
+    """Return the approximate time to launch one layer."""
+    return START_GPU_MS if subject.on_gpu else START_CPU_MS
+
+
+def executed_layers(subject: Subject) -> int:
+    """Return the number of layers executed in one pass, by the timeline: repeated bodies count each time; layers
+    without time do not.
+    """
+    took_time = sum(median_ms > 0 for median_ms in subject.medians_ms)
+    return max(took_time, sum(span.kind == "layer" and span.duration_ms > 0 for span in subject.profile.timeline))
+
+
+def are_tiny(subject: Subject) -> bool:
+    """Return whether launching layers is a relevant part of the latency. If enqueue times are recorded,
+    `bound_by_enqueue` decides.
+    """
+    executed = executed_layers(subject)
+    if (
+        executed < _FEWEST_LAUNCHES
+        or subject.latency_ms <= 0
+        or subject.lane_ms(lambda run: run.enqueue_ms) is not None
+    ):
+        return False
+    return subject.latency_ms / executed < tiny_ms(subject)
+
+
+def tiny_ms(subject: Subject) -> float:
+    """Return the time below which a layer is tiny."""
+    return start_ms(subject) * (_TINY_GPU if subject.on_gpu else _TINY_CPU)
+
+
+def outside_layers(subject: Subject) -> float:
+    """Return the part of the latency that is neither in layers nor in separately recorded copies, 0 to 1.
+
+    0 if every pass ran with the profiler on, which takes time between layers, and if the time on the device is unknown.
+    """
+    if subject.times_are_of_the_host:
+        return 0.0
+    apart = bool(subject.profile.layer_pass_ms) or subject.profile.runs_engine
+    if not subject.layers or not subject.profile.latency_ms or subject.latency_ms <= 0 or not apart:
+        return 0.0
+    copies = subject.copies_ms if subject.latency_has_copies else 0.0
+    return max(0.0, 1 - subject.layers_part - copies / subject.latency_ms)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import counted, number, share
 from ndld_flow.base.text import one_line
-from ndld_flow.profiles.diagnose.subject import Insight
+from ndld_flow.profiles.diagnose.subject import Insight, rules_in
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.precision_search import PrecisionSearch
 
@@ -43,17 +44,6 @@ def bound_not_met(subject: SearchSubject) -> Iterator[Insight]:
     )
 
 
-def found_on_one_sample(subject: SearchSubject) -> Iterator[Insight]:
-    """Report a search on a single sample; other inputs may overflow elsewhere."""
-    if subject.search.sample_count != 1 or not subject.search.passed:
-        return
-    yield Insight(
-        f"The result of {one_line(subject.step)} rests on one sample",
-        "Overflows on other inputs could not be detected.",
-        "Set `data` and `samples` to realistic inputs.",
-    )
-
-
 def little_left(subject: SearchSubject) -> Iterator[Insight]:
     """Report a result that keeps nearly the whole model at higher precision."""
     search = subject.search
@@ -64,29 +54,6 @@ def little_left(subject: SearchSubject) -> Iterator[Insight]:
         f"{len(search.kept)} of {search.candidate_count} nodes are kept: little of the model is in {search.precision}.",
         "Search on realistic `data`, as noise may be harder; relax the bound if it is stricter than "
         "needed, or raise `trials` and `time`.",
-    )
-
-
-def not_used(subject: SearchSubject) -> Iterator[Insight]:
-    """Report a search that no step reads."""
-    if subject.users or not subject.search.kept:
-        return
-    yield Insight(
-        f"No step of this run uses the result of {one_line(subject.step)}",
-        f"{len(subject.search.kept)} nodes have to stay in {one_line(subject.search.kept_precision)}.",
-        f"Write `found_by: {one_line(subject.step)}` in {_USED_BY[subject.search.precision]}.",
-    )
-
-
-def not_checked(subject: SearchSubject) -> Iterator[Insight]:
-    """Report a model that uses the result if neither it nor a model made from it was compared with its reference."""
-    if not subject.users or subject.checks:
-        return
-    user = one_line(subject.users[0])
-    yield Insight(
-        f"{user} was not compared with its reference",
-        "The search ran on its own samples; the resulting model was not checked.",
-        f"Add `check_accuracy` with `candidate: {user}`, on other samples than those of the search.",
     )
 
 
@@ -119,20 +86,43 @@ def kept_nodes_are_slow(subject: SearchSubject) -> Iterator[Insight]:
     )
 
 
-Rule = Callable[[SearchSubject], Iterator[Insight]]
+def not_used(subject: SearchSubject) -> Iterator[Insight]:
+    """Report a search that no step reads."""
+    if subject.users or not subject.search.kept:
+        return
+    yield Insight(
+        f"No step of this run uses the result of {one_line(subject.step)}",
+        f"{len(subject.search.kept)} nodes have to stay in {one_line(subject.search.kept_precision)}.",
+        f"Write `found_by: {one_line(subject.step)}` in {_USED_BY[subject.search.precision]}.",
+    )
 
-SEARCH_RULES: tuple[Rule, ...] = (
-    bound_not_met,
-    little_left,
-    checked_natively_on_cpu,
-    kept_nodes_are_slow,
-    not_used,
-    not_checked,
-    found_on_one_sample,
-)
-"""Rules in order of severity."""
+
+def not_checked(subject: SearchSubject) -> Iterator[Insight]:
+    """Report a model that uses the result if neither it nor a model made from it was compared with its reference."""
+    if not subject.users or subject.checks:
+        return
+    user = one_line(subject.users[0])
+    yield Insight(
+        f"{user} was not compared with its reference",
+        "The search ran on its own samples; the resulting model was not checked.",
+        f"Add `check_accuracy` with `candidate: {user}`, on other samples than those of the search.",
+    )
+
+
+def found_on_one_sample(subject: SearchSubject) -> Iterator[Insight]:
+    """Report a search on a single sample; other inputs may overflow elsewhere."""
+    if subject.search.sample_count != 1 or not subject.search.passed:
+        return
+    yield Insight(
+        f"The result of {one_line(subject.step)} rests on one sample",
+        "Overflows on other inputs could not be detected.",
+        "Set `data` and `samples` to realistic inputs.",
+    )
+
+
+SEARCH_RULES = rules_in(sys.modules[__name__])
 
 
 def insights_of_search(subject: SearchSubject) -> tuple[Insight, ...]:
-    """Return the findings on a search, in the order of the rules."""
+    """Return the findings on a search, in the order of the rules: those that are severe first."""
     return tuple(insight for rule in SEARCH_RULES for insight in rule(subject))

@@ -125,10 +125,6 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
     )
 
 
-def _macs(subject: Subject, precisions: tuple[str, ...]) -> int:
-    return sum(layer.macs or 0 for layer in subject.layers if layer.precision in precisions)
-
-
 def more_threads_than_cpus(subject: Subject) -> Iterator[Insight]:
     """Report more ONNX Runtime threads than CPUs: they spin while waiting for each other
     (https://onnxruntime.ai/docs/performance/tune-performance/threading.html).
@@ -183,3 +179,7 @@ def memory_beyond_weights(subject: Subject) -> Iterator[Insight]:
         ),
         layers=(largest,),
     )
+
+
+def _macs(subject: Subject, precisions: tuple[str, ...]) -> int:
+    return sum(layer.macs or 0 for layer in subject.layers if layer.precision in precisions)

@@ -7,9 +7,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import isgeneratorfunction
+from types import ModuleType
 from typing import Literal, TypeAlias
 
 from pydantic import JsonValue
@@ -398,3 +400,13 @@ LintSubject: TypeAlias = Subject | EngineSubject
 def is_product(layer: Layer) -> bool:
     """Return True for a convolution or a matrix product of an engine."""
     return not layer.provider and layer.role == "compute" and multiplies_matrices(layer.type, layer.name)
+
+
+def rules_in(*modules: ModuleType) -> tuple[Callable[..., Iterator[Insight]], ...]:
+    """Return the rules of modules, which are their public functions that yield findings, in the order of definition."""
+    return tuple(
+        member
+        for module in modules
+        for name, member in vars(module).items()
+        if isgeneratorfunction(member) and member.__module__ == module.__name__ and not name.startswith("_")
+    )

@@ -10,22 +10,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
-from inspect import isgeneratorfunction
 
-from ndld_flow.profiles.diagnose.subject import Insight, LintSubject
+from ndld_flow.profiles.diagnose.subject import Insight, LintSubject, rules_in
 
 Lint = Callable[[LintSubject], Iterator[Insight]]
 
 
 def _find_lints() -> tuple[Lint, ...]:
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    rules = [
-        (name, member)
-        for module in modules
-        for name, member in vars(module).items()
-        if isgeneratorfunction(member) and member.__module__ == module.__name__ and not name.startswith("_")
-    ]
-    return tuple(rule for _, rule in sorted(rules))
+    return tuple(sorted(rules_in(*modules), key=lambda rule: rule.__name__))
 
 
 LINTS: tuple[Lint, ...] = _find_lints()
