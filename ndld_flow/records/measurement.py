@@ -46,12 +46,12 @@ class Metric(Record):
 class Machine(Record):
     """Description of a machine, which must match before two measurements may be compared. Unknown strings are empty."""
 
-    system: str
-    architecture: str
-    cpu: str
-    cpu_count: int | None
+    system: str = ""
+    architecture: str = ""
+    cpu: str = ""
+    cpu_count: int | None = None
     """None if it is unknown, as is memory."""
-    memory_bytes: int | None
+    memory_bytes: int | None = None
     gpus: tuple[str, ...] = ()
     driver: str = ""
     python: str = ""

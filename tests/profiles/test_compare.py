@@ -375,7 +375,7 @@ def test_unknown_conditions_are_not_equal(unknown: dict[str, Any], both: bool) -
 
 def export_of(*run_ms: float, **fields: Any) -> Profile:
     """An export of trtexec: it records the GPU, its clocks and the shapes, and nothing of the rest of the machine."""
-    machine = Machine(system="", architecture="", cpu="", cpu_count=None, memory_bytes=None, gpus=("A100",))
+    machine = Machine(gpus=("A100",))
     clocks = {"device_information": {"Compute Clock Rate": "1.41"}}
     return steady(
         *run_ms,

@@ -114,14 +114,6 @@ def scaled_convolution(constant: tuple[int, ...], *, readers: int = 1) -> list[L
     return [layer(outputs=(result,), inputs=(tensor("x", 1, 8, 10, 10),)), product, *others, *several(4)]
 
 
-def swish(value: str = "x") -> list[Layer]:
-    return [
-        layer("Sigmoid", name="gate", inputs=(tensor("x", 4),), outputs=(tensor("s", 4),)),
-        layer("Mul", name="swish", inputs=(tensor("s", 4), tensor(value, 4)), outputs=(tensor("y", 4),)),
-        *several(4),
-    ]
-
-
 def shapes(count: int) -> list[Layer]:
     result = [layer("Shape", name=f"s{n}", outputs=(tensor(f"s{n}", 4, dtype="int64"),)) for n in range(count)]
     return [*result, layer("Concat", outputs=(tensor("c", 4, dtype="int64"),)), *several(8, ms=10)]
@@ -239,7 +231,6 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
     "factor_not_folded": (
         profile(scaled_convolution((1, 8, 1, 1))), profile(scaled_convolution((10, 10))), "1 layer scaling or shifting",
     ),
-    "activation_not_fused": (profile(swish()), profile(swish("z")), "Sigmoid and Mul in two layers, 1 times"),
     "more_threads_than_cpus": (
         profile(several(), options={"threads": 8}), profile(several(), options={"threads": 4}), "8 threads on 4 CPUs",
     ),

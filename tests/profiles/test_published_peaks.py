@@ -17,7 +17,7 @@ from tests.support.compare_samples import profile_of
 
 
 def on(*gpus: str, on_gpu: bool | None = True, layer: Layer | None = None, **fields: Any) -> Profile:
-    machine = Machine(system="", architecture="", cpu="", cpu_count=None, memory_bytes=None, gpus=gpus)
+    machine = Machine(gpus=gpus)
     runtime = RuntimeTraits(on_gpu=on_gpu, times_layers_on_host=fields.pop("on_host", False))
     return profile_of([[1.0]], [layer] if layer else [], machine=machine, runtime=runtime, **fields)
 

@@ -285,7 +285,7 @@ def test_values_missing_in_an_import_are_not_zero() -> None:
         )
         for layer in made.layers
     ]
-    machine = Machine(system="", architecture="", cpu="", cpu_count=None, memory_bytes=None)
+    machine = Machine()
     fields = {"machine": machine, "profiler": "on", "layers": tuple(nameless)}
     imported = made.model_copy(update=fields)
     views = collect_profiles({"own": made, "imported": imported, "older": made.model_copy(update={"profiler": ""})})

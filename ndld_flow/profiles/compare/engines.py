@@ -94,11 +94,6 @@ def side_of_lock(label: str, lock: EngineLock) -> EngineSide:
         model_digest=lock.request.model_digest,
         backend=lock.request.backend,
         machine=Machine(
-            system="",
-            architecture="",
-            cpu="",
-            cpu_count=None,
-            memory_bytes=None,
             gpus=(lock.request.gpu,) if lock.request.gpu else (),
             driver=lock.request.driver,
         ),

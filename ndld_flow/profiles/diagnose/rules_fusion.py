@@ -74,32 +74,6 @@ def factor_not_folded(subject: Subject) -> Iterator[Insight]:
     )
 
 
-def activation_not_fused(subject: Subject) -> Iterator[Insight]:
-    """Report Sigmoid and a Mul of its input: Swish in two layers instead of one (https://arxiv.org/abs/1710.05941).
-
-    The estimated saving is the time of the shorter of the two.
-    """
-    pairs = [pair for position, layer in enumerate(subject.layers) if (pair := _swish(subject, position, layer))]
-    saved = sum(min(subject.share([at]) for at in pair) for pair in pairs)
-    if saved < _NOTABLE_SHARE:
-        return
-    positions = subject.longest_first(position for pair in pairs for position in pair)
-    yield Insight(
-        score=saved,
-        title=f"Sigmoid and Mul in two layers, {len(pairs)} times",
-        evidence=f"x * sigmoid(x) in {layers_word(len(positions))}: {subject.took(positions)}. The "
-        f"longest is {subject.call(positions[0])}.",
-        next_step=(
-            "Export the activation as one operator (Swish since opset 24), or use a runtime that fuses both: ONNX "
-            "Runtime with `optimization: extended` or higher, or TensorRT."
-        ),
-        layers=positions,
-        change=RecipeChange(settings={"optimization": "extended"})
-        if subject.profile.options.get("optimization") in ("disabled", "basic")
-        else None,
-    )
-
-
 def _computes_shapes(layer: Layer) -> bool:
     if layer.type in _SHAPES:
         return True
@@ -158,15 +132,3 @@ def _reads_convolution(subject: Subject, layer: Layer) -> bool:
         if layer.role != "reformat" and not _is_affine(layer):
             return False
     return False
-
-
-def _swish(subject: Subject, position: int, layer: Layer) -> tuple[int, int] | None:
-    if layer.type != "Mul" or len(layer.inputs) != 2:
-        return None
-    for gate, value in (layer.inputs, layer.inputs[::-1]):
-        maker = subject.makers.get(gate.name)
-        if maker is None or subject.layers[maker].type != "Sigmoid":
-            continue
-        if subject.layers[maker].inputs and subject.layers[maker].inputs[0].name == value.name:
-            return (maker, position)
-    return None

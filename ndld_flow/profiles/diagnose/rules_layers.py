@@ -8,7 +8,7 @@ from math import prod
 
 from ndld_flow.base.quantities import milliseconds, share, three_digits
 from ndld_flow.base.text import one_line
-from ndld_flow.profiles.diagnose.recipe_change import FUSE
+from ndld_flow.profiles.diagnose.recipe_change import FUSE, RecipeChange
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 from ndld_flow.records.profile import Layer
 
@@ -172,10 +172,12 @@ def elementwise_chains(subject: Subject) -> Iterator[Insight]:
         next_step=(
             "Run `sanitize` to fold constant factors into the preceding convolution, and export activations as one "
             "operator (HardSwish since opset 14, Mish 18, Gelu 20, Swish 24). A runtime that fuses pointwise layers "
-            "(TensorRT) removes the rest."
+            "(TensorRT, or ONNX Runtime with `optimization: extended`) removes the rest."
         ),
         layers=positions,
-        change=FUSE,
+        change=RecipeChange(settings={"optimization": "extended"})
+        if subject.profile.options.get("optimization") in ("disabled", "basic")
+        else FUSE,
     )
 
 

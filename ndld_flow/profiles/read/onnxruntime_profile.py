@@ -345,7 +345,7 @@ def profile_of_onnxruntime(path: Path, label: str) -> Profile:
         backend="onnxruntime",
         runtime=onnxruntime_traits(providers),
         providers=providers,
-        machine=Machine(system="", architecture="", cpu="", cpu_count=None, memory_bytes=None),
+        machine=Machine(),
         versions={},
         options={},
         inputs=(),

@@ -250,9 +250,7 @@ def profile_of_tensorrt(source: Source) -> Profile:
         model_digest="",
         backend="tensorrt_rtx" if exports.log.is_rtx else "tensorrt",
         runtime=RuntimeTraits(library=library, runs_engine=True, on_gpu=True),
-        machine=Machine(
-            system="", architecture="", cpu="", cpu_count=None, memory_bytes=None, gpus=(gpu,) if gpu else ()
-        ),
+        machine=Machine(gpus=(gpu,) if gpu else ()),
         versions={name: version for name, version in versions.items() if version},
         options={name: dict(exports.log.section(name)) for name in _OPTIONS if exports.log.section(name)},
         conditions=_conditions(exports.log, exports.device),

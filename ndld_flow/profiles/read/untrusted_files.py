@@ -157,9 +157,9 @@ def parse_json(text: str) -> object:
     """
     try:
         try:
-            value = json.loads(text, strict=False, parse_constant=lambda _: None)
+            value = _load(text)
         except json.JSONDecodeError:
-            value = json.loads(_NO_NUMBER.sub("null", text), strict=False)
+            value = _load(_NO_NUMBER.sub("null", text))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:
@@ -167,3 +167,7 @@ def parse_json(text: str) -> object:
     if not isinstance(value, dict | list):
         raise ValueError("it is not JSON: neither an object nor a list")
     return value
+
+
+def _load(text: str) -> object:
+    return json.loads(text, strict=False, parse_constant=lambda _: None)
