@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.machine.description import describe_machine, read_conditions
 from ndld_flow.measure import worker
 
@@ -97,14 +98,14 @@ def disturbed(during: Mapping[str, JsonValue]) -> tuple[str, ...]:
     others, host = (_number(during.get(name)) for name in ("cpus_used_by_others", "cpus_taken_by_host"))
     if others + host < _BUSY_SHARE * cpus:
         return ()
-    return (f"while measuring, other processes used {others + host:.1f} of {_cpus(cpus)}: expect noise",)
+    return (f"while measuring, other processes used {others + host:.1f} of {counted(cpus, 'CPU')}: expect noise",)
 
 
 def _doubts(conditions: Mapping[str, JsonValue]) -> Iterator[str]:
     cpus = describe_machine().cpu_count or 1
     load = conditions.get("load_average")
     if isinstance(load, list) and _number(load[0]) >= _BUSY_LOAD * cpus:
-        yield f"the machine is busy: load {_number(load[0]):.1f} on {_cpus(cpus)}; expect noise"
+        yield f"the machine is busy: load {_number(load[0]):.1f} on {counted(cpus, 'CPU')}; expect noise"
     governors = [name for name in _list(conditions, "governors") if name != "performance"]
     if governors:
         names = ", ".join(map(str, governors))
@@ -114,7 +115,7 @@ def _doubts(conditions: Mapping[str, JsonValue]) -> Iterator[str]:
         )
     limit = conditions.get("cgroup_cpu_limit")
     if limit is not None and _number(limit) < cpus:
-        share = f"the time of {_number(limit):g} CPUs on {_cpus(cpus)}"
+        share = f"the time of {_number(limit):g} CPUs on {counted(cpus, 'CPU')}"
         yield f"this container is limited to {share}: it is throttled when it uses more"
     others = _list(conditions, "measuring_processes")
     if others:
@@ -122,10 +123,6 @@ def _doubts(conditions: Mapping[str, JsonValue]) -> Iterator[str]:
     for gpu in _list(conditions, "gpus"):
         if isinstance(gpu, dict) and _number(gpu.get("utilization.gpu")) >= _BUSY_GPU_PERCENT:
             yield f"GPU {gpu['name']} is busy: {gpu['utilization.gpu']} % used; expect noise"
-
-
-def _cpus(count: int) -> str:
-    return "1 CPU" if count == 1 else f"{count} CPUs"
 
 
 def _number(value: JsonValue) -> float:

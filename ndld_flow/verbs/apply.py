@@ -2,7 +2,7 @@
 
 \b
   ndld-flow apply latest                                 # list the findings that can be applied
-  ndld-flow apply latest normalization_not_folded        # write the changed recipe, run it, and compare
+  ndld-flow apply latest scaling_not_folded        # write the changed recipe, run it, and compare
   ndld-flow apply detector:speed more_threads_than_cpus --to tuned.yaml
   ndld-flow apply latest many_tiny_layers --show         # only show the difference
 

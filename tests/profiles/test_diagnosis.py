@@ -223,12 +223,7 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
         "Chains of elementwise layers take 42.9 %",
     ),
     "shapes_at_run_time": (profile(shapes(3)), profile(shapes(2)), "4 layers computing shapes"),
-    "normalization_not_folded": (
-        profile([*chain("Conv", "BatchNormalization"), *several(4)]),
-        profile([*chain("Pool", "BatchNormalization"), *several(4)]),
-        "1 layer normalizing a convolution's output",
-    ),
-    "factor_not_folded": (
+    "scaling_not_folded": (
         profile(scaled_convolution((1, 8, 1, 1))), profile(scaled_convolution((10, 10))), "1 layer scaling or shifting",
     ),
     "more_threads_than_cpus": (
@@ -338,7 +333,7 @@ def test_shares_are_of_the_latency() -> None:
     [(scaled_convolution((1, 8, 1, 1), readers=2), "read by another too"), (scaled_convolution((8, 10)), "two axes")],
 )
 def test_a_factor_that_cannot_be_folded_is_not_reported(made: list[Layer], reads: str) -> None:
-    assert fired("factor_not_folded", profile(made)) == [], reads
+    assert fired("scaling_not_folded", profile(made)) == [], reads
 
 
 def test_factors_are_found_through_reorders_and_each_other() -> None:
@@ -351,7 +346,7 @@ def test_factors_are_found_through_reorders_and_each_other() -> None:
         layer("Add", inputs=(product, tensor("b", 1)), outputs=(total,), weight_bytes=4),
         *several(4),
     ]
-    assert fired("factor_not_folded", profile(layers))[0].layers == (2, 3)
+    assert fired("scaling_not_folded", profile(layers))[0].layers == (2, 3)
 
 
 def test_a_grouped_convolution_is_named_as_the_reason() -> None:

@@ -109,14 +109,14 @@ def test_a_finding_is_applied_and_its_effect_measured(tmp_path: Path) -> None:
     (tmp_path / "bn.yaml").write_text(RECIPE)
     assert ndld_flow("run", "bn.yaml", cwd=tmp_path).returncode == 0
     listed = ndld_flow("apply", "latest", cwd=tmp_path)
-    assert "normalization_not_folded" in listed.stdout
-    done = ndld_flow("apply", "bn", "normalization_not_folded", cwd=tmp_path)
+    assert "scaling_not_folded" in listed.stdout
+    done = ndld_flow("apply", "bn", "scaling_not_folded", cwd=tmp_path)
     assert done.returncode in (0, 1, 4), done.stderr  # the machine decides
-    changed = (tmp_path / "bn.normalization_not_folded.yaml").read_text()
+    changed = (tmp_path / "bn.scaling_not_folded.yaml").read_text()
     assert changed.startswith("# My recipe.\n")
     assert "  sanitize: {from: source, fuse: true}\n  # as it comes\n  base: {step: profile" in changed
     assert any(
         f"{word}: latency.median" in done.stdout for word in ("improved", "regressed", "unchanged", "inconclusive")
     )
     again = ndld_flow("apply", "bn", cwd=tmp_path)  # the newest run of the recipe is that of the changed one
-    assert "normalization_not_folded" not in again.stdout
+    assert "scaling_not_folded" not in again.stdout

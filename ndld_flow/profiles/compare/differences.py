@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from ndld_flow.base.quantities import size
-from ndld_flow.base.text import first_of
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.records.comparison import NOT_APPLICABLE, Difference
 from ndld_flow.records.measurement import Allowance, Circumstance
 from ndld_flow.records.profile import Profile, TensorInfo
@@ -33,8 +33,6 @@ _PLAN = (
 latency.
 """
 _MOST_LISTED = 6
-_LONGEST = 200
-"""Maximum length of a displayed value."""
 
 _Kind = Literal["different", "unknown", "unrecorded"]
 """The reason why values are not equal: `unrecorded` if all profiles are exports that lack the value."""
@@ -102,8 +100,8 @@ def find_differences(profiles: Sequence[Profile], allow: frozenset[Allowance]) -
     differences = [
         Difference(
             circumstance=fact.circumstance,
-            detail=_short(fact.detail),
-            values=tuple(_short(value) for value in fact.values),
+            detail=short_name(fact.detail),
+            values=tuple(short_name(value) for value in fact.values),
             forbids=forbids,
             allowed=forbids and all(_allowed(fact, kind, allow) for kind in kinds),
         )
@@ -131,7 +129,7 @@ def circumstances_of(base: Profile, candidate: Profile, allow: frozenset[Allowan
         forbidden=_describe_forbidden(forbidding) if forbidding else "",
         caveat="; ".join(_describe(stopping)) if stopping else "",
         same_artifact=("engine" if base.runs_engine else "model") if same_artifact else "",
-        causes=tuple(dict.fromkeys(map(_short, causes))),
+        causes=tuple(dict.fromkeys(map(short_name, causes))),
         unrecorded=tuple(_lacking(fact) for fact, kind in weighty if kind == "unrecorded"),
     )
 
@@ -170,7 +168,9 @@ def _describe(unequal: Sequence[tuple[_Fact, _Kind]]) -> Iterator[str]:
     different = [fact for fact, kind in unequal if kind == "different"]
     if different:
         names = " and ".join(dict.fromkeys(fact.circumstance for fact in different))
-        values = "; ".join(f"{_short(fact.detail)}: {' and '.join(map(_short, fact.values))}" for fact in different[:3])
+        values = "; ".join(
+            f"{short_name(fact.detail)}: {' and '.join(map(short_name, fact.values))}" for fact in different[:3]
+        )
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
         yield f"measured under different {names} ({values}{more})"
     lacking: dict[str, list[str]] = {}
@@ -183,7 +183,7 @@ def _describe(unequal: Sequence[tuple[_Fact, _Kind]]) -> Iterator[str]:
 
 
 def _lacking(fact: _Fact) -> str:
-    return f"{'version of ' if fact.circumstance == 'versions' else ''}{_short(fact.detail)}"
+    return f"{'version of ' if fact.circumstance == 'versions' else ''}{short_name(fact.detail)}"
 
 
 def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
@@ -426,7 +426,3 @@ def _digest(text: str) -> str:
 
 def _text(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -50,16 +50,17 @@ def find_churn(rebuilds: Sequence[Rebuild]) -> TacticChurn:
     rows = match_layers(subjects)
     times = [profile.layer_times for profile in subjects] if is_measured else []
     changed = [row for row in rows if _change(_layers_of(row, subjects)) is not None]
+    builds = tuple(_rebuilt(each, subject) for each, subject in zip(rebuilds, subjects, strict=True))
     shown = [_changed_layer(row, subjects, times) for row in changed]
     return TacticChurn(
-        builds=tuple(_rebuilt(each, subject) for each, subject in zip(rebuilds, subjects, strict=True)),
+        builds=builds,
         basis="engines as measured" if is_measured else "engines as built",
         tells_tactics=any(layer.tactic for subject in subjects for layer in subject.layers),
         row_count=len(rows),
         changed=tuple(sorted(shown, key=lambda each: -(each.time_share or 0.0))),
         layer_share=_count(changed) / (_count(rows) or 1),
         time_share=_time_share(changed, subjects, times),
-        spreads=_spreads(rebuilds, subjects),
+        spreads=_spreads(builds),
     )
 
 
@@ -143,8 +144,7 @@ def _rebuilt(rebuild: Rebuild, subject: Profile) -> RebuiltEngine:
     )
 
 
-def _spreads(rebuilds: Sequence[Rebuild], subjects: Sequence[Profile]) -> tuple[Spread, ...]:
-    built = [_rebuilt(each, subject) for each, subject in zip(rebuilds, subjects, strict=True)]
+def _spreads(built: Sequence[RebuiltEngine]) -> tuple[Spread, ...]:
     latencies = [each.latency_ms for each in built if each.latency_ms is not None]
     spreads = [
         Spread(metric="engine_bytes", unit="bytes", values=tuple(each.engine_bytes for each in built)),

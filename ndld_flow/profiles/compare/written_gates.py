@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import MINUS, parse_bytes, parse_duration_ms
-from ndld_flow.base.text import suggest
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.records.measurement import STATISTICS
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def parse_comparison_gate(text: str) -> ParsedGate:
     """
     match = _GATE.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        raise RequestError(f"gate `{_short(text)}` is not valid: {_EXAMPLE}")
+        raise RequestError(f"gate `{short_name(text)}` is not valid: {_EXAMPLE}")
     metric, sign, plus_minus, amount = match.groups()
     factor = -1 if plus_minus in ("-", MINUS) else 1
     if "%" in amount:
@@ -145,9 +145,6 @@ def _amount(text: str, amount: str) -> tuple[float, str]:
         return read(amount), unit
     except ValueError:
         raise RequestError(
-            f"gate `{text}`: `{_short(amount)}` is not a limit; write it as `+5 %`, `20 ms`, `64 MiB` or a plain number"
+            f"gate `{text}`: `{short_name(amount)}` is not a limit; write it as `+5 %`, `20 ms`, `64 MiB` or a plain "
+            "number"
         ) from None
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

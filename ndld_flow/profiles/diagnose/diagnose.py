@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from ndld_flow.base.quantities import count, milliseconds, share, three_digits
+from ndld_flow.base.quantities import count, counted, milliseconds, share, three_digits
 from ndld_flow.profiles.diagnose import (
     rules_engines,
     rules_fusion,
@@ -25,7 +25,7 @@ from ndld_flow.profiles.diagnose import (
 )
 from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.rules_overheads import outside_layers
-from ndld_flow.profiles.diagnose.subject import Bound, BoundWord, EngineSubject, Insight, Subject, layers_word, rules_in
+from ndld_flow.profiles.diagnose.subject import Bound, BoundWord, EngineSubject, Insight, Subject, rules_in
 from ndld_flow.records.document import Record
 from ndld_flow.records.profile import Layer, Profile
 
@@ -147,7 +147,7 @@ def _why_unknown(subject: Subject) -> str:
             f"{milliseconds(subject.pass_layers_ms)} of {milliseconds(subject.latency_ms)}, and not their time on "
             "the device"
         )
-    cause = f"no other cause stands out in the {layers_word(len(subject.layers))}"
+    cause = f"no other cause stands out in the {counted(len(subject.layers), 'layer')}"
     return "; ".join(filter(None, (_at_roofs(subject) if subject.peaks.how else "", subject.peaks.doubt, cause)))
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from ndld_flow.base.quantities import TIMES, count, seconds, share, size
+from ndld_flow.base.quantities import TIMES, count, counted, seconds, share, size
 from ndld_flow.base.text import first_of, one_line, short_name
 from ndld_flow.profiles.diagnose.subject import (
     EngineSubject,
     Insight,
     changes_type,
     ignored_nodes,
-    layers_word,
     missed_precisions,
 )
 from ndld_flow.records.profile import Layer
@@ -83,7 +82,7 @@ def requested_precision_missed(subject: EngineSubject) -> Iterator[Insight]:
         for layer in (subject.layers[place] for place in missed)
     ]
     yield Insight(
-        title=f"{layers_word(len(missed))} without the requested precision",
+        title=f"{counted(len(missed), 'layer')} without the requested precision",
         evidence=f"{first_of(ways, 3)}.",
         next_step=(
             "`typing: obey` refuses to build where a constraint cannot be met; with `apply_precision` and "
@@ -139,8 +138,8 @@ def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
         return
     yield Insight(
         title="All layers compute in single precision",
-        evidence=f"All {layers_word(len(subject.computing))} that compute in floating point compute in float32, as the "
-        "model specifies; the network is strongly typed, so that no builder flag changes it.",
+        evidence=f"All {counted(len(subject.computing), 'layer')} that compute in floating point compute in float32, "
+        "as the model specifies; the network is strongly typed, so that no builder flag changes it.",
         next_step=(
             "Put `convert_fp16` before this step, and `check_accuracy` after it: the engine takes its types from the "
             "model."
@@ -159,8 +158,8 @@ def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
     unknown = subject.where(lambda layer: layer.role == "compute" and not layer.precision)
     more = f"; for {count(len(unknown))} more it is unknown" if unknown else ""
     yield Insight(
-        title=f"{layers_word(len(single))} of {count(len(subject.layers))} in float32 in a half-precision engine",
-        evidence=f"{subject.call_types(single)} compute in float32; {layers_word(len(halves))} in half precision"
+        title=f"{counted(len(single), 'layer')} of {count(len(subject.layers))} in float32 in a half-precision engine",
+        evidence=f"{subject.call_types(single)} compute in float32; {counted(len(halves), 'layer')} in half precision"
         f"{more}.",
         next_step=(
             "The model decides the types: see `block` and `keep_io` of `convert_fp16`, and `constrain_precision`."
@@ -189,7 +188,7 @@ def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
         return
     ways = [f"{end} {_way(subject.layers[place])}" for place, end in reformats.items()]
     yield Insight(
-        title=f"{layers_word(len(reformats))} reformatting at the engine's inputs and outputs",
+        title=f"{counted(len(reformats), 'layer')} reformatting at the engine's inputs and outputs",
         evidence=f"{first_of(ways, 3)}, in every pass.",
         next_step=(
             "If the caller can pass tensors in the engine's own format, set `advanced.io_formats`, and "
@@ -209,8 +208,8 @@ def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
     types = f"; {len(changing)} of them change the type too" if changing else ""
     fewer = " Fewer precision changes between neighbours reduce their number." if changing else ""
     yield Insight(
-        title=f"{layers_word(len(inside))} reformatting between other layers",
-        evidence=f"{share(len(inside) / len(subject.layers))} of {layers_word(len(subject.layers))} only change a "
+        title=f"{counted(len(inside), 'layer')} reformatting between other layers",
+        evidence=f"{share(len(inside) / len(subject.layers))} of {counted(len(subject.layers), 'layer')} only change a "
         f"tensor's memory layout{types}.",
         next_step=f"Measure their cost with `profile`.{fewer}",
         layers=inside,
@@ -223,7 +222,7 @@ def shape_computations_on_host(subject: EngineSubject) -> Iterator[Insight]:
     if not copies:
         return
     yield Insight(
-        title=f"{layers_word(len(copies))} copying shapes between host and device",
+        title=f"{counted(len(copies), 'layer')} copying shapes between host and device",
         evidence=f"{subject.call_types(copies)}: shapes are computed from values on the device.",
         next_step=(
             "If the inputs always have one shape, run `fix_shapes` and `sanitize` first: shapes become constants."

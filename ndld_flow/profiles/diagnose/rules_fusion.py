@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import prod
 
 from pydantic import JsonValue
 
+from ndld_flow.base.quantities import counted
 from ndld_flow.profiles.diagnose.recipe_change import FUSE, AddedStep, RecipeChange
-from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
+from ndld_flow.profiles.diagnose.subject import Insight, Subject
 from ndld_flow.records.profile import Layer
 
 _SHAPES = ("Shape", "Size")
@@ -21,8 +22,6 @@ _CONVOLUTIONS = ("Conv", "FusedConv", "ConvTranspose")
 _AFFINE = ("Mul", "Add", "Sub", "Div")
 _LONGEST_WAY = 8
 """Maximum number of layers between a convolution and a layer that can be folded into it."""
-
-_Matches = Callable[[Layer], bool]
 
 
 def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
@@ -38,7 +37,7 @@ def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
     part = subject.share(positions)
     yield Insight(
         score=part,
-        title=f"{layers_word(len(positions))} computing shapes in each pass",
+        title=f"{counted(len(positions), 'layer')} computing shapes in each pass",
         evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}.",
         next_step=(
             "If the inputs always have this shape, run `fix_shapes` and then `sanitize`, which folds them; or set "
@@ -49,28 +48,28 @@ def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
     )
 
 
-def normalization_not_folded(subject: Subject) -> Iterator[Insight]:
-    """Report a BatchNormalization that is the only reader of a convolution: at inference it is a factor and an offset
-    per channel, which can be folded into the convolution's weights (Jacob et al., 2017,
-    https://arxiv.org/abs/1712.05877, section 3.2).
+def scaling_not_folded(subject: Subject) -> Iterator[Insight]:
+    """Report a layer that scales or shifts and is the only reader of a convolution: it can be folded into the weights
+    and the bias of the convolution.
+
+    It is a BatchNormalization, which at inference is a factor and an offset per channel (Jacob et al., 2017,
+    https://arxiv.org/abs/1712.05877, section 3.2), or a Mul, Add, Sub or Div with a constant (one value, or one per
+    channel).
     """
-    yield from _after_convolution(
-        subject,
-        lambda layer: layer.type == "BatchNormalization",
-        "normalizing a convolution's output",
-        "Run `sanitize` with `fuse: true`: it folds BatchNormalization into the weights.",
+    positions = subject.where(
+        lambda layer: (layer.type == "BatchNormalization" or _is_affine(layer)) and _reads_convolution(subject, layer)
     )
-
-
-def factor_not_folded(subject: Subject) -> Iterator[Insight]:
-    """Report a Mul, Add, Sub or Div with a constant (one value, or one per channel) that is the only reader of a
-    convolution: it can be folded into the convolution's weights and bias.
-    """
-    yield from _after_convolution(
-        subject,
-        _is_affine,
-        "scaling or shifting a convolution's output",
-        "Run `sanitize` with `fuse: true`: it folds constant factors and offsets into the convolution's weights.",
+    part = subject.share(positions)
+    if not positions or part < _NOTABLE_SHARE:
+        return
+    yield Insight(
+        score=part,
+        title=f"{counted(len(positions), 'layer')} scaling or shifting a convolution's output",
+        evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}. The "
+        f"longest is {subject.call(positions[0])}.",
+        next_step="Run `sanitize` with `fuse: true`: it folds them into the weights of the convolution.",
+        layers=positions,
+        change=FUSE,
     )
 
 
@@ -90,22 +89,6 @@ def _is_affine(layer: Layer) -> bool:
     if layer.type == "Div" and smaller != layer.inputs[1].shape:
         return False
     return sum(size > 1 for size in smaller) <= 1 and prod(smaller) < prod(layer.outputs[0].shape)
-
-
-def _after_convolution(subject: Subject, matches: _Matches, what: str, next_step: str) -> Iterator[Insight]:
-    positions = subject.where(lambda layer: matches(layer) and _reads_convolution(subject, layer))
-    part = subject.share(positions)
-    if not positions or part < _NOTABLE_SHARE:
-        return
-    yield Insight(
-        score=part,
-        title=f"{layers_word(len(positions))} {what}",
-        evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}. The "
-        f"longest is {subject.call(positions[0])}.",
-        next_step=next_step,
-        layers=positions,
-        change=FUSE,
-    )
 
 
 def _with_fixed_shapes(subject: Subject) -> RecipeChange | None:

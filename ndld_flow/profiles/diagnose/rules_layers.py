@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from math import prod
 
-from ndld_flow.base.quantities import milliseconds, share, three_digits
+from ndld_flow.base.quantities import counted, milliseconds, share, three_digits
 from ndld_flow.base.text import one_line
 from ndld_flow.profiles.diagnose.recipe_change import FUSE, RecipeChange
-from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
+from ndld_flow.profiles.diagnose.subject import Insight, Subject
 from ndld_flow.records.profile import Layer
 
 _LITTLE = 0.25
@@ -78,7 +78,7 @@ def one_type(subject: Subject) -> Iterator[Insight]:
     called = one_line(kind)
     yield Insight(
         title=f"{called} takes {share(part)} of {subject.whole}",
-        evidence=f"{layers_word(len(positions))} of this type take {milliseconds(sum_ms)} of "
+        evidence=f"{counted(len(positions), 'layer')} of this type take {milliseconds(sum_ms)} of "
         f"{milliseconds(subject.layers_ms)} in all layers; the longest is {subject.call(positions[0])}.",
         next_step=(
             f"Only a faster {called} pays: lower precision if the provider supports it well, a smaller "
@@ -107,7 +107,7 @@ def far_from_roof(subject: Subject) -> Iterator[Insight]:
     reasons, speed = _reasons(layer), three_digits(2 * (layer.macs or 0) / longest_ms / 1e9)
     yield Insight(
         score=part * max(0.0, 1 - best_ms / subject.sum_ms(positions)) / 2,
-        title=f"{layers_word(len(positions))} reaching less than {share(_LITTLE)} of the device's peak",
+        title=f"{counted(len(positions), 'layer')} reaching less than {share(_LITTLE)} of the device's peak",
         evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}. The "
         f"longest, {subject.call(positions[0])}, reaches {speed} TFLOP/s, "
         f"{share(reached[positions[0]])} of the nearer roof{reasons and f': {reasons}'}.",
@@ -137,7 +137,7 @@ def padded_channels(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=saved,
         title=f"Channels are padded to blocks: {share(saved)} of {subject.whole} is wasted",
-        evidence=f"In {layers_word(len(positions))} on average {share(sum(wasted.values()) / len(wasted))} of the "
+        evidence=f"In {counted(len(positions), 'layer')} on average {share(sum(wasted.values()) / len(wasted))} of the "
         f"multiplications are on padding; {subject.call(positions[0])} computes {outputs[0].shape[1]} channels with "
         f"filters {'x'.join(map(str, filters))} and wastes {share(wasted[positions[0]])}.",
         next_step=(
@@ -166,7 +166,7 @@ def elementwise_chains(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=saved,
         title=f"Chains of elementwise layers take {share(subject.share(positions))} of {subject.whole}",
-        evidence=f"{len(chains)} chains of {layers_word(len(positions))} ({subject.call_types(positions)}): "
+        evidence=f"{len(chains)} chains of {counted(len(positions), 'layer')} ({subject.call_types(positions)}): "
         f"{subject.took(positions)}. The longest ends in {subject.call(longest[-1])}: {types}. Each of its layers "
         f"moves {moved_mib} MiB.",
         next_step=(

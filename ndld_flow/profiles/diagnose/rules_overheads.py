@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.base.quantities import count, milliseconds, share
+from ndld_flow.base.quantities import count, counted, milliseconds, share
 from ndld_flow.profiles.diagnose.recipe_change import FUSE, RecipeChange
-from ndld_flow.profiles.diagnose.subject import Insight, Subject, changes_type, layers_word
+from ndld_flow.profiles.diagnose.subject import Insight, Subject, changes_type
 from ndld_flow.records.profile import LayerRole
 
 _NOTABLE_SHARE = 0.03
@@ -74,7 +74,7 @@ def casts(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part * 0.8,
         title=f"Casts take {share(part)} of {subject.whole}",
-        evidence=f"{layers_word(len(positions))}, {put_in} of them not in the model: "
+        evidence=f"{counted(len(positions), 'layer')}, {put_in} of them not in the model: "
         f"{subject.took(positions)}. The longest is {subject.call(positions[0])}.",
         next_step=(
             "Give neighbours the same precision: add layers between two blocked layers to `block` of "
@@ -97,7 +97,7 @@ def copies(subject: Subject) -> Iterator[Insight]:
     part = subject.share(positions)
     yield Insight(
         score=part,
-        title=f"{layers_word(len(positions))} copying tensors between host and device",
+        title=f"{counted(len(positions), 'layer')} copying tensors between host and device",
         evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}.",
         next_step=(
             "Find the adjacent layers on the CPU: replace their operators with supported ones, or run "
@@ -164,7 +164,7 @@ def time_outside_layers(subject: Subject) -> Iterator[Insight]:
         score=outside / 2,
         title=f"{share(outside)} of the latency is outside layers",
         evidence=f"The layers of one pass take {milliseconds(subject.pass_layers_ms)}, the timing pass "
-        f"{milliseconds(subject.latency_ms)}, with {layers_word(executed_layers(subject))} to launch.",
+        f"{milliseconds(subject.latency_ms)}, with {counted(executed_layers(subject), 'layer')} to launch.",
         next_step=(
             "Look at the gaps in the timeline. Copies of inputs and outputs, many small layers, and more "
             "threads than idle CPUs are the usual causes."

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ndld_flow.base.quantities import milliseconds, share, size
+from ndld_flow.base.quantities import counted, milliseconds, share, size
 from ndld_flow.profiles.diagnose.recipe_change import AddedStep, RecipeChange
-from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
+from ndld_flow.profiles.diagnose.subject import Insight, Subject
 
 _CPU = "CPUExecutionProvider"
 _NOTABLE_SHARE = 0.03
@@ -34,7 +34,7 @@ def cpu_fallback(subject: Subject) -> Iterator[Insight]:
     part = subject.share(positions)
     yield Insight(
         score=part,
-        title=f"{layers_word(len(positions))} on the CPU instead of the device",
+        title=f"{counted(len(positions), 'layer')} on the CPU instead of the device",
         evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}, "
         f"although the session requests {subject.profile.providers[0]}.",
         next_step=(
@@ -57,7 +57,7 @@ def single_precision_remains(subject: Subject) -> Iterator[Insight]:
         return
     yield Insight(
         score=part / 2,
-        title=f"{layers_word(len(positions))} multiplying in float32 in a half-precision model",
+        title=f"{counted(len(positions), 'layer')} multiplying in float32 in a half-precision model",
         evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)} for "
         f"{share(singles / (singles + halves))} of the multiplications. The longest is {subject.call(positions[0])}.",
         next_step=(
@@ -85,7 +85,7 @@ def half_precision_on_cpu(subject: Subject) -> Iterator[Insight]:
     yield Insight(
         score=part,
         title="Half precision is cast to float32 and back on the CPU",
-        evidence=f"ONNX Runtime inserted {layers_word(len(positions))} for casts: {subject.took_part(positions)}.",
+        evidence=f"ONNX Runtime inserted {counted(len(positions), 'layer')} for casts: {subject.took_part(positions)}.",
         next_step="Run the float32 model on the CPU; half precision pays on devices that support it.",
         layers=positions,
     )
@@ -110,7 +110,7 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
     # Tensor cores multiply the first 10 bits of float32's fraction, and a kernel's name may not reveal it.
     units = {"tensor core TF32": "TF32", "FP32 FMA": "float32", "FMA": "float32"}
     used = Counter(units.get(subject.layers[position].unit, "float32 or TF32") for position in positions)
-    listed = ", ".join(f"{layers_word(number)} in {name}" for name, number in used.most_common())
+    listed = ", ".join(f"{counted(number, 'layer')} in {name}" for name, number in used.most_common())
     yield Insight(
         score=part / 2,
         title=f"The GPU multiplies in single precision: {listed}",

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import count, milliseconds, share
+from ndld_flow.base.quantities import count, counted, milliseconds, share
 from ndld_flow.base.text import first_of, one_line
 from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
 from ndld_flow.profiles.diagnose.recipe_change import RecipeChange
@@ -261,11 +261,6 @@ def changes_type(layer: Layer) -> bool:
     return bool(read and written) and read != written
 
 
-def layers_word(number: int) -> str:
-    """Return `1 layer` or `12 layers`."""
-    return "1 layer" if number == 1 else f"{count(number)} layers"
-
-
 BoundWord = Literal[
     "compute",
     "memory bandwidth",
@@ -335,7 +330,7 @@ class EngineSubject(LayersSubject):
 
     def took(self, positions: Sequence[int]) -> str:
         """Return `3 of 21 layers`."""
-        return f"{count(len(positions))} of {layers_word(len(self.layers))}"
+        return f"{count(len(positions))} of {counted(len(self.layers), 'layer')}"
 
     @cached_property
     def computing(self) -> tuple[int, ...]:

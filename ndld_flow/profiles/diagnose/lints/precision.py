@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from ndld_flow.base.quantities import share
+from ndld_flow.base.quantities import counted, share
 from ndld_flow.base.text import first_of
 from ndld_flow.profiles.diagnose.subject import (
     Insight,
     LintSubject,
     changes_type,
     is_product,
-    layers_word,
 )
 from ndld_flow.records.profile import Layer, TensorInfo
 
@@ -39,7 +38,7 @@ def type_conversions(subject: LintSubject) -> Iterator[Insight]:
     inner = [place for place in positions if place not in outer]
     yield Insight(
         score=part,
-        title=f"{layers_word(len(positions))} that only convert types: {share(part)} of {subject.whole}",
+        title=f"{counted(len(positions), 'layer')} that only convert types: {share(part)} of {subject.whole}",
         evidence=f"{first_of([_way(subject, place) for place in positions], 3)}: {subject.took(positions)}.",
         next_step=_advise_on_types(outer, inner),
         layers=positions,
@@ -86,7 +85,7 @@ def unfused_quantization(subject: LintSubject) -> Iterator[Insight]:
     inside = [place for place in left if place not in at_ends]
     yield Insight(
         score=part / 2,
-        title=f"{layers_word(len(left))} that only quantize or dequantize"
+        title=f"{counted(len(left), 'layer')} that only quantize or dequantize"
         + (f" take {share(part)} of {subject.whole}" if subject.is_timed else ""),
         evidence=f"{subject.call_nodes(left)}: {subject.took(left)}. " + _where(subject, at_ends, inside),
         next_step=_advise_to_fuse(subject, at_ends, inside),
@@ -183,7 +182,7 @@ def quantized_float_output(subject: LintSubject) -> Iterator[Insight]:
     plain = [place for place in readers if not is_product(subject.layers[place])]
     yield Insight(
         score=subject.share(plain) / 2,
-        title=f"{layers_word(len(positions))} computing in 8 bits and writing {types}",
+        title=f"{counted(len(positions), 'layer')} computing in 8 bits and writing {types}",
         evidence=f"{subject.call_nodes(positions)}: {subject.took(positions)}"
         + (f" ({share(subject.share(positions))} of {subject.whole})" if subject.is_timed else "")
         + f". {subject.call_types(readers)} ({subject.call_nodes(readers)}) read that: {subject.took(readers)}.",
@@ -232,11 +231,11 @@ def unquantized_residual(subject: LintSubject) -> Iterator[Insight]:
         if layer.role == "quantize" and any(tensor.name in between for tensor in layer.inputs)
     )
     types = " and ".join(dict.fromkeys(_short_dtype(sums[place].dtype) for place in added))
-    again = f" After them, {layers_word(len(after))} only to quantize: {subject.took(after)}." if after else ""
+    again = f" After them, {counted(len(after), 'layer')} only to quantize: {subject.took(after)}." if after else ""
     part = subject.share(after)
     yield Insight(
         score=part,
-        title=f"{layers_word(len(added))} adding an unquantized residual in {types} to a quantized convolution"
+        title=f"{counted(len(added), 'layer')} adding an unquantized residual in {types} to a quantized convolution"
         + (f": quantizing again takes {share(part)} of {subject.whole}" if part else ""),
         evidence=f"{subject.call_nodes(added)}: {subject.took(added)}.{again}",
         next_step=(

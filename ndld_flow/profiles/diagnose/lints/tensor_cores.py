@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.quantities import share
-from ndld_flow.profiles.diagnose.subject import Insight, LintSubject, is_product, layers_word
+from ndld_flow.base.quantities import counted, share
+from ndld_flow.profiles.diagnose.subject import Insight, LintSubject, is_product
 from ndld_flow.records.layer_arithmetic import TENSOR_CORE
 from ndld_flow.records.profile import Layer, TensorInfo
 
@@ -39,7 +39,7 @@ def channel_alignment(subject: LintSubject) -> Iterator[Insight]:
     worst = padded[positions[0]]
     yield Insight(
         score=saved,
-        title=f"{layers_word(len(positions))} with channels that tensor cores pad"
+        title=f"{counted(len(positions), 'layer')} with channels that tensor cores pad"
         + (f": {share(saved)} of {subject.whole} multiplies zeros" if subject.is_timed else ""),
         evidence=f"{subject.call_nodes(positions)}: {subject.took(positions)}. In {subject.call_nodes(positions[:1])} "
         f"{share(worst.wasted)} of the multiplications are on padding: it has {' and '.join(worst.odd)}.",
@@ -107,7 +107,7 @@ def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
     units = " and ".join(dict.fromkeys(layers[place].unit for place in positions))
     yield Insight(
         score=part / 2,
-        title=f"{layers_word(len(positions))} multiplying on CUDA cores instead of tensor cores ({units})"
+        title=f"{counted(len(positions), 'layer')} multiplying on CUDA cores instead of tensor cores ({units})"
         + (f": {share(part)} of {subject.whole}" if subject.is_timed else ""),
         evidence=f"{subject.call_nodes(positions)}: {subject.took(positions)}. The longest computes "
         f"{longest.precision or 'in an unknown type'}{tactic}{odd}.",
