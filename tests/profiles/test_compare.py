@@ -611,7 +611,7 @@ def test_a_limit_missed_narrowly_is_not_displayed_as_met(gate: str) -> None:
         ("latency.min == 5 ms", "is not valid"),
         ("", "is not valid"),
         ("latency.min <= +5 % ms", "write `+5 %`"),
-        ("x" * 10_000, "..."),
+        ("x" * 10_000, "…"),
         ("latency.min <= 1e999", "is not a limit"),
     ],
 )
