@@ -30,7 +30,6 @@ from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.quantities import counted, number
 from ndld_flow.base.text import first_of, short_name, suggest
-from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import (
     SAME_DB,
     Accuracy,
@@ -45,7 +44,7 @@ from ndld_flow.records.execution import BuiltFile
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.power import FaultOutcome
 from ndld_flow.runtimes.onnxruntime.named_tensors import sequence_of
-from ndld_flow.samples.sample_feeds import Samples
+from ndld_flow.samples.sample_feeds import SampleArrays
 
 MOST_LAYERS = 1000
 """Maximum number of layers in a record: more would make it too large to view."""
@@ -83,7 +82,7 @@ def compare_layers(
     layers = diverge(
         Observed(pair.reference.to_run, pair.reference.settings),
         marked or Observed(pair.candidate.to_run, pair.candidate.request or pair.candidate.settings),
-        _Feeds(pair.complete_samples),
+        SampleArrays(pair.complete_samples),
         tensors,
         reduced_precision(pair.candidate.path),
         progress,
@@ -120,22 +119,6 @@ def choose_tensors(pair: ModelPair, patterns: Sequence[str]) -> list[str]:
             raise RequestError(f'layers: "{pattern}" matches no tensor or node of {pair.reference.label}{nearest}')
         chosen.update(names)
     return [place.name for place in places if place.name in chosen]
-
-
-class _Feeds(Collection[Mapping[str, Array]]):
-    """The reference's input values, sample by sample, read again in each iteration."""
-
-    def __init__(self, samples: Samples) -> None:
-        self._samples = samples
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __iter__(self) -> Iterator[dict[str, Array]]:
-        return ({name: feed.values for name, feed in sample.feeds.items()} for sample in self._samples)
-
-    def __contains__(self, feeds: object) -> bool:
-        return any(feeds is sample for sample in self)
 
 
 _SHARES: Mapping[str, FaultOutcome] = {"noticed": "noticed", "within_bounds": "within bounds", "unseen": "unseen"}

@@ -603,12 +603,11 @@ class _SampleReader:
         """Yield the reference's values; a sample that the candidate is known to refuse ends the comparison early."""
         reference, candidate = self._pair.reference, self._pair.candidate
         for sample in self.through(run, 0):
-            values = {name: feed.values for name, feed in sample.feeds.items()}
             if reference.request is not None:
-                reference.refuse_sample(sample.label, values)
+                reference.refuse_sample(sample.label, sample.arrays)
             if candidate.request is not None:
                 candidate.refuse_sample(sample.label, self._pair.inputs.for_candidate(sample.feeds))
-            yield values
+            yield sample.arrays
 
     def for_candidate(self, run: ModelRun, tokens: Sequence[Mapping[str, Array]]) -> Iterator[dict[str, Feed]]:
         """Yield the candidate's values, with the reference's tokens of the same step if they are forced."""

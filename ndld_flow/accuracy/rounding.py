@@ -131,7 +131,7 @@ def _errors(session: OnnxruntimeSession, pair: ModelPair, comparisons: Sequence[
         for compared in comparisons
     ]
     for i, sample in enumerate(pair.complete_samples):
-        bound = session.bind({name: feed.values for name, feed in sample.feeds.items()})
+        bound = session.bind(sample.arrays)
         bound.run()
         computed = bound.outputs()
         for compared, by_output in zip(comparisons, agreements, strict=True):

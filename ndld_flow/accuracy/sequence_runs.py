@@ -112,7 +112,7 @@ class UnrolledSamples(Samples):
         session = open_model(self._model, self._settings)
         states = States(self._sequences.feedback, session.describe().inputs, self._model)
         for step in self._sequences:
-            fed, _ = states.run(session, {name: feed.values for name, feed in step.feeds.items()})
+            fed, _ = states.run(session, step.arrays)
             feeds = {
                 name: step.feeds.get(name) or Feed(value, f"state, {value.dtype.name} {shape_text(value.shape)}")
                 for name, value in fed.items()

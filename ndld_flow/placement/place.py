@@ -133,7 +133,7 @@ class Placer:
         self._started = time.monotonic()
         self._prepared, self._ranges = prepared, ranges
         self._excluded = {*exclude, *ranges.with_nonfinite(prepared)}
-        self._feeds = {name: feed.values for name, feed in next(iter(self._request.samples)).feeds.items()}
+        self._feeds = next(iter(self._request.samples)).arrays
         self._meter = LatencyMeter(
             self._request.target,
             self._workspace.scratch,
@@ -220,7 +220,7 @@ class Placer:
         whole = scratch / "all_int8.onnx"
         self._write(frozenset(range(len(self._regions))), whole)
         nodes = self._prepared.chosen(self._excluded)
-        samples = [{name: feed.values for name, feed in sample.feeds.items()} for sample in request.samples]
+        samples = [sample.arrays for sample in request.samples]
         self._evidence.errors = isolated_errors(self._prepared, nodes, whole, samples, request.reference)
         worths = [Worth(self._saved_ms(index), self._error(index)) for index in range(len(self._regions))]
         self._judge = Judge(

@@ -199,7 +199,6 @@ class _Rounder:
     """Inserts the rounding Casts, in place, once. Expects the stored values to have been retyped."""
 
     def __init__(self, model: ir.Model, stored: Mapping[ir.Value, ir.DataType], native: Collection[ir.Node]) -> None:
-        self.roundings = 0
         self._model = model
         self._stored = stored
         self._native = native
@@ -240,7 +239,6 @@ class _Rounder:
         value.name = self._names.value(f"{name}_unrounded")
         value.type = ir.TensorType(self._stored[value] if stays else ir.DataType.FLOAT)
         self._insert_casts(value, dtypes, value.name).name = name
-        self.roundings += 1
 
     def _insert_casts(self, value: ir.Value, dtypes: Sequence[ir.DataType], name_hint: str) -> ir.Value:
         """Insert Casts after a value, redirect all its readers to the last one's output, and return that."""
@@ -282,8 +280,6 @@ class EmulatedModel:
 
     outputs: Mapping[str, str]
     """Output that has become fp32 -> its stored dtype: `float16`, `bfloat16`. All names and inputs stay."""
-    roundings: int
-    """Number of tensors that are rounded to their stored type after the node that computes them."""
     notes: tuple[str, ...]
     """Notes on differences from hardware."""
 
@@ -337,10 +333,9 @@ def _emulate(model: ir.Model, source: Path, target: Path) -> EmulatedModel | Non
     fp32 = [v for v in model.graph.outputs if v in stored and (not v.is_graph_input() or v.is_initializer())]
     outputs = {str(v.name): str(stored[v].numpy().name) for v in fp32}
     _Retyper(model, stored, native).retype()
-    rounder = _Rounder(model, stored, native)
-    rounder.round_all()
+    _Rounder(model, stored, native).round_all()
     save_model(model, target)
-    return EmulatedModel(outputs, rounder.roundings, tuple(_notes(model, stored, native)))
+    return EmulatedModel(outputs, tuple(_notes(model, stored, native)))
 
 
 def _check_opset(model: ir.Model, stored: Mapping[ir.Value, ir.DataType], source: Path) -> None:

@@ -132,17 +132,26 @@ def needed_pieces(pieces: Sequence[Piece], reaches: Reaches) -> list[Piece]:
     needed: list[Piece] = []
     rest = list(pieces)
     while rest and not reaches(together(needed), _named(needed)):
-        low, high = 0, len(rest)
-        while high - low > 1:
-            middle = (low + high) // 2
-            tried = [*rest[:middle], *needed]
-            if reaches(together(tried), _named(tried)):
-                high = middle
-            else:
-                low = middle
-        needed.insert(0, rest[high - 1])
-        rest = rest[: high - 1]
+
+        def is_enough(count: int, after: tuple[Piece, ...] = tuple(needed)) -> bool:
+            tried = [*rest[:count], *after]
+            return reaches(together(tried), _named(tried))
+
+        count = smallest_count(is_enough, 0, len(rest))
+        needed.insert(0, rest[count - 1])
+        del rest[count - 1 :]
     return needed
+
+
+def smallest_count(is_enough: Callable[[int], bool], low: int, high: int) -> int:
+    """Return by halving a count that is enough while one less is not, given that `high` is enough and `low` is not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if is_enough(middle):
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def together(pieces: Sequence[Piece]) -> Kept:

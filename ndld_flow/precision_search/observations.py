@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from ndld_flow.precision_search.reducers import Reducer
 from ndld_flow.precision_search.trials import runnable
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.runtimes.protocol import SessionRequest
-from ndld_flow.samples.sample_feeds import Samples
+from ndld_flow.samples.sample_feeds import SampleArrays, Samples
 
 _DEEPEST = 8
 """Ifs nested deeper than this stay as they are."""
@@ -95,23 +94,6 @@ _OBSERVED = 4
 """Number of samples whose inner tensors are observed; trials are judged on all samples."""
 
 
-class FewSamples(Sequence[Mapping[str, Array]]):
-    """The first samples as arrays; each iteration reads them again."""
-
-    def __init__(self, samples: Samples) -> None:
-        self._samples = samples
-
-    def __len__(self) -> int:
-        return min(len(self._samples), _OBSERVED)
-
-    def __iter__(self) -> Iterator[Mapping[str, Array]]:
-        for sample in islice(self._samples, _OBSERVED):
-            yield {name: feed.values for name, feed in sample.feeds.items()}
-
-    def __getitem__(self, index: int) -> Mapping[str, Array]:  # type: ignore[override]
-        return next(islice(self, index, None))
-
-
 @dataclass(frozen=True)
 class Observer:
     """Observes inner tensors of the searched model."""
@@ -125,12 +107,16 @@ class Observer:
     notes: list[str] = field(default_factory=list)
     """Observations that failed, as sentences."""
 
+    @property
+    def _few(self) -> SampleArrays:
+        return SampleArrays(self.samples, _OBSERVED)
+
     @cached_property
     def _reference(self) -> Path:
         return self._inside(self.reference, "reference_inside.onnx")
 
     def _inside(self, path: Path, name: str) -> Path:
-        return write_with_taken_branches(path, self.scratch / name, FewSamples(self.samples), self.settings)
+        return write_with_taken_branches(path, self.scratch / name, self._few, self.settings)
 
     def suspects(self, nodes: Iterable[ir.Node]) -> list[Suspect]:
         """Return a suspect for each node. For int8, with its own error or its divergence when everything is int8."""
@@ -144,8 +130,7 @@ class Observer:
     def _lost(self, tensor: TensorRange) -> float:
         """Return the share of a tensor's nonzero values that are less than half of a step of its scale."""
         half, small, count = step_of(tensor) / 2, 0, 0
-        samples = FewSamples(self.samples)
-        for arrays in capture(self._reference, [tensor.tensor], samples, self.settings, self.scratch):
+        for arrays in capture(self._reference, [tensor.tensor], self._few, self.settings, self.scratch):
             sizes = np.abs(arrays[tensor.tensor])
             small += int(np.count_nonzero((sizes > 0) & (sizes < half)))
             count += int(np.count_nonzero(sizes))
@@ -155,15 +140,14 @@ class Observer:
         if not isinstance(self.reducer, MeasuresInt8):
             return {}
         try:
-            return self.reducer.int8_errors(FewSamples(self.samples), self.settings, self.scratch)
+            return self.reducer.int8_errors(self._few, self.settings, self.scratch)
         except ModelError as error:
             self.notes.append(f"the error of each node on its own could not be measured: {error}")
             return {}
 
     def _errors(self) -> dict[str, LocalError]:
-        samples = FewSamples(self.samples)
         try:
-            return local_errors(self._reference, self.precision, samples, self.settings, self.scratch)
+            return local_errors(self._reference, self.precision, self._few, self.settings, self.scratch)
         except ModelError as error:
             self.notes.append(f"the error of each node on its own could not be measured: {error}")
             return {}
@@ -191,7 +175,7 @@ class Observer:
         """Return each layer's divergence in the order of execution, with ranges relative to the format `ranged`."""
         inside = self._inside(candidate, "observed_inside.onnx")
         pair = Observed(self._reference, self.settings), Observed(inside, self.settings)
-        return diverge(*pair, FewSamples(self.samples), precision=ranged)
+        return diverge(*pair, self._few, precision=ranged)
 
 
 _NEXT_TO_SUSPECT = 0.9

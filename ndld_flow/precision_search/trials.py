@@ -162,7 +162,7 @@ class Judge:
         """Store the reference's outputs; return the yardstick of each."""
         model = self._settings.open(self._reference)
         for sample in self._samples:
-            bound = model.bind({name: feed.values for name, feed in sample.feeds.items()})
+            bound = model.bind(sample.arrays)
             bound.run()
             self._kept.add(bound.outputs())
         return _find_yardsticks(self._kept) | {

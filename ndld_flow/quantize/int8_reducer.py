@@ -274,7 +274,7 @@ class Int8Reducer:
         self._scratch = scratch
         self._settings = settings
         self._prepared = prepare_model(source, scratch / "prepared.onnx", settings)
-        fed = ({name: feed.values for name, feed in sample.feeds.items()} for sample in samples)
+        fed = (sample.arrays for sample in samples)
         run = CalibrationRun(OnnxruntimeRequest(custom_ops=custom_ops), scratch)
         self._ranges = calibrate(self._prepared, fed, settings, run)
         model = load_model(source)

@@ -276,7 +276,7 @@ def _check_finite(source: Path, target: Path, samples: Samples, runtime: Session
     """Raise `ModelError` if a value of an output is not finite on a sample on which the source's is."""
     with closing(runtime.open(target)) as session:
         for number, sample in enumerate(samples, start=1):
-            feeds = {name: feed.values for name, feed in sample.feeds.items()}
+            feeds = sample.arrays
             computed = _float_outputs(session, feeds)
             if all(np.isfinite(values).all() for values in computed.values()):
                 continue
@@ -387,7 +387,7 @@ def _calibrated(
     generated: set[str] = set()
     for sample in samples:
         generated.update(name for name, feed in sample.feeds.items() if not feed.is_from_file)
-        digests.append(_digest({name: feed.values for name, feed in sample.feeds.items()}))
+        digests.append(_digest(sample.arrays))
     parts = [source, *(source.parent / name for name in external_files(source))]
     how = (settings.least_opset, settings.method, settings.percentile, settings.symmetric_activations)
     key = repr((*map(digest_file, parts), digests, how, data.run_by))
@@ -395,7 +395,7 @@ def _calibrated(
     def report(done: int, total: int, what: str) -> None:
         workspace.progress(done, len(digests), what)
 
-    fed = ({name: feed.values for name, feed in sample.feeds.items()} for sample in samples)
+    fed = (sample.arrays for sample in samples)
     run = CalibrationRun(data.run_by, workspace.scratch, report)
     ranges = calibrate(prepared, fed, settings, run, recall_measured(key))
     if ranges.sample_count:

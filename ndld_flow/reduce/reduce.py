@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,14 +13,13 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.base.quantities import counted
-from ndld_flow.precision_search.minimal_set import BudgetSpentError, Kept, needed_pieces
+from ndld_flow.precision_search.minimal_set import BudgetSpentError, Kept, needed_pieces, smallest_count
 from ndld_flow.processes.fork_server import ForkServer
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.reduce.draw_reduced import draw_reduced
 from ndld_flow.reduce.failure import FailedRun, Failure, failures_of_record, run_once, words_in
 from ndld_flow.reduce.inspect_model import Inspector
 from ndld_flow.reduce.options import ReduceOptions
-from ndld_flow.reduce.pack import Reduced, write_zip
+from ndld_flow.reduce.pack import Reduced, draw_reduced, write_zip
 from ndld_flow.reduce.part import MODEL, NodeFacts, Whole
 from ndld_flow.reduce.search import (
     NodeSearch,
@@ -32,8 +32,7 @@ from ndld_flow.reduce.search import (
     shorten_recipe,
     start_at,
 )
-from ndld_flow.reduce.trial import TrialOutcome
-from ndld_flow.reduce.trials import Stage, Trials
+from ndld_flow.reduce.trials import Original, Stage, TrialOutcome, Trials
 from ndld_flow.runner.events import Notice
 from ndld_flow.runner.listener import Listener, ignore
 from ndld_flow.runner.open_run import open_single, working_on
@@ -53,8 +52,6 @@ _MOST_REPEATS = 20
 _STRUCTURAL = ("error", "bug", "killed")
 """Failures that mostly do not depend on values."""
 _NO_LAYERS = {"reference_runtime", "layers_engine", "reference_environment"}
-Values = frozenset[str] | None
-"""Weights and inputs that keep their values; None: all."""
 
 
 def reduce_recipe(request: Request, target: Path, options: ReduceOptions, listener: Listener) -> Reduced:
@@ -112,7 +109,7 @@ class _Reduction:
         self._message = ""
         """Message of the reduced model's failure."""
         self._suspects: dict[str, float] = {}
-        self._original: Values = None
+        self._original: Original = None
         self._needs_values: bool | None = True if options.keep_values else None
         """True if the failure needs original values; None as long as that is not known."""
 
@@ -140,7 +137,7 @@ class _Reduction:
             stage = self._fewer_samples(stage, kept)
             self._original = self._needed_values(stage, kept)
         except _StoppedError as stopped:
-            stage, kept = stopped.stage, stopped.kept
+            return stopped.stage, stopped.kept
         return stage, kept
 
     def _take(self, failure: Failure) -> None:
@@ -302,14 +299,12 @@ class _Reduction:
         each = replace(stage, feedback=False)
         if self._fails(each, kept):
             return each
-        low, high = 1, self._count_samples(stage, kept)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._fails(replace(stage, chosen=tuple(range(middle))), kept):
-                high = middle
-            else:
-                low = middle
-        return replace(stage, chosen=tuple(range(high)))
+        count = smallest_count(
+            lambda count: self._fails(replace(stage, chosen=tuple(range(count))), kept),
+            1,
+            self._count_samples(stage, kept),
+        )
+        return replace(stage, chosen=tuple(range(count)))
 
     def _fails(self, stage: Stage, kept: Kept) -> bool:
         return self._trials.fails(stage, kept, self._original)
@@ -392,7 +387,7 @@ class _Reduction:
         self._original = before
         return None
 
-    def _choices_of_values(self) -> tuple[Values, ...]:
+    def _choices_of_values(self) -> tuple[Original, ...]:
         if self._needs_values is None:
             return (frozenset(),) if self._failure.kind in _STRUCTURAL else (frozenset(), None)
         return (frozenset(), None) if self._needs_values and not self._options.keep_values else (self._original,)
@@ -412,7 +407,7 @@ class _Reduction:
         strong = dict.fromkeys((node.index for node in [*named, *near]), 1.0)
         return {index: value for index, value in (found | strong).items() if value}
 
-    def _needed_values(self, stage: Stage, kept: Kept) -> Values:
+    def _needed_values(self, stage: Stage, kept: Kept) -> Original:
         """Return the weights and inputs whose values the failure needs; None for all, if the trials are spent."""
         if self._options.keep_values or self._original is not None:
             return self._original
@@ -431,11 +426,10 @@ class _Reduction:
 
     def _verify(self, stage: Stage, kept: Kept) -> tuple[int, int]:
         """Run the result again, and return how often, and how often it failed."""
-        named = tuple(sorted(self._original)) if self._original is not None else None
-        runs = failed = int(self._trials.has_failed(stage, kept, named))
+        runs = failed = int(self._trials.has_failed(stage, kept, self._original))
         while runs < (_LAST_RUNS if failed == runs and self._trials.repeats == 1 else _LAST_RUNS_OF_FLAKY):
             runs += 1
-            outcome = self._trials.run(stage, kept, named)
+            outcome = self._trials.run(stage, kept, self._original)
             same = next((each for each in outcome.failures if self._trials.is_same_failure(each)), None)
             failed += same is not None
             self._message = same.message if same is not None else self._message
@@ -490,14 +484,10 @@ class _StoppedError(Exception):
         self.stage, self.kept = stage, kept
 
 
-class _stopping_at:
-    """Turns the end of the budget into a stop at a stage."""
-
-    def __init__(self, stage: Stage, kept: Kept) -> None:
-        self._stage, self._kept = stage, kept
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, BudgetSpentError):
-            raise _StoppedError(self._stage, self._kept) from None
+@contextlib.contextmanager
+def _stopping_at(stage: Stage, kept: Kept) -> Iterator[None]:
+    """Turn the end of the budget into a stop at a stage."""
+    try:
+        yield
+    except BudgetSpentError:
+        raise _StoppedError(stage, kept) from None

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.precision_search.minimal_set import BudgetSpentError, Kept
+from ndld_flow.precision_search.minimal_set import BudgetSpentError, Kept, smallest_count
 from ndld_flow.recipe.gates import parse_gate
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
 from ndld_flow.records.run_record import RunRecord
@@ -74,7 +74,7 @@ class NodeSearch:
             return
         self.minimal = True
 
-    def _try(self, kept: Collection[int]) -> bool:
+    def _try(self, kept: Iterable[int]) -> bool:
         tried = frozenset(kept)
         if tried not in self._known:
             self._known[tried] = bool(tried) and self._fails(tried)
@@ -106,7 +106,7 @@ class NodeSearch:
         stars = list(examples.values())
         if len(stars) > len(self._order) // 2:
             return
-        high = self._first_failing(lambda count: [node for star in stars[:count] for node in star], 0, len(stars))
+        high = smallest_count(lambda count: self._try(node for star in stars[:count] for node in star), 0, len(stars))
         star = stars[high - 1]
         if self._try(star):
             self._narrow(star[:1], star[1:])
@@ -118,18 +118,8 @@ class NodeSearch:
         order = [index for index in self._order if index in self.smallest]
         if len(order) <= _FEW:
             return
-        high = self._first_failing(lambda count: order[:count], 0, len(order))
+        high = smallest_count(lambda count: self._try(order[:count]), 0, len(order))
         self._narrow([order[high - 1]], order[: high - 1])
-
-    def _first_failing(self, chosen: Callable[[int], list[int]], low: int, high: int) -> int:
-        """Return the smallest count found whose nodes fail, given that those of `high` do and those of `low` do not."""
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._try(chosen(middle)):
-                high = middle
-            else:
-                low = middle
-        return high
 
     def _narrow(self, needed: list[int], rest: Sequence[int]) -> None:
         """Find the nodes of `rest` that are needed too, the nearest first; together with `needed` all of them fail."""
@@ -138,13 +128,13 @@ class NodeSearch:
                 return  # much of what is left is needed: leaving out single nodes takes fewer trials
             ordered = self._by_distance(needed, rest) if needed else sorted(rest, key=self._rank)
 
-            def chosen(count: int, found: tuple[int, ...] = tuple(needed), near: Sequence[int] = ordered) -> list[int]:
-                return [*found, *near[:count]]
+            def fails(count: int, found: tuple[int, ...] = tuple(needed), near: Sequence[int] = ordered) -> bool:
+                return self._try([*found, *near[:count]])
 
             low, high = 0, 1
-            while high < len(ordered) and not self._try(chosen(high)):
+            while high < len(ordered) and not fails(high):
                 low, high = high, 2 * high
-            high = self._first_failing(chosen, low, min(high, len(ordered)))
+            high = smallest_count(fails, low, min(high, len(ordered)))
             needed.append(ordered[high - 1])
             rest = ordered[: high - 1]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
 from ndld_flow.inputs import InputSpec
-from ndld_flow.models.tensors import TensorSpec
+from ndld_flow.models.tensors import Array, TensorSpec
 from ndld_flow.records.measurement import DISTORTED
 from ndld_flow.samples.feeds import complete_feeds, note_assumed
 from ndld_flow.samples.file_samples import InputFiles, open_files
@@ -26,6 +26,28 @@ class Sample:
     label: str
     """`receipt.png`, `clip.mp4 frame 12`, `random, seed 3`."""
     feeds: dict[str, Feed]
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Return the values alone, by input."""
+        return {name: feed.values for name, feed in self.feeds.items()}
+
+
+class SampleArrays(Collection[dict[str, Array]]):
+    """The values of samples, or of the first ones, read again in each iteration."""
+
+    def __init__(self, samples: Samples, most: int | None = None) -> None:
+        self._samples = samples
+        self._count = len(samples) if most is None else min(len(samples), most)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        return (sample.arrays for sample in islice(self._samples, self._count))
+
+    def __contains__(self, arrays: object) -> bool:
+        return any(arrays is sample for sample in self)
 
 
 MOST_LABELS = 1000

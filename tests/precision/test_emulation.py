@@ -86,7 +86,7 @@ def test_emulation_reveals_an_overflow_that_onnx_runtime_hides(tmp_path: Path, l
     np.testing.assert_array_equal(run(path, "all", x=x)["y"], x)  # as ONNX Runtime has it
     emulated, done = emulate(path)
     np.testing.assert_array_equal(run(emulated, level, x=x)["y"], [1.0, np.inf])
-    assert done == EmulatedModel(outputs={}, roundings=4, notes=())
+    assert done == EmulatedModel(outputs={}, notes=())
 
 
 EXACT = ("Add", "Mul", "Max", "Neg", "Relu", "Abs", "Identity", "Concat", "Split", "Where", "Cast", "Greater", "If")
@@ -166,7 +166,7 @@ def test_every_kind_of_model_is_emulated(tmp_path: Path, make: Callable[[], onnx
     path, _ = convert(make(), tmp_path, f'{{"keep_io": {keep_io}}}')
     emulated, done = emulate(path)
     written = check(emulated, strict=make is not models.sparse_model)  # inference knows no sparse initializers
-    assert done.roundings and count(written, "Cast") >= done.roundings
+    assert count(written, "Cast")
     declared = {value.name: value.type.tensor_type.elem_type for value in onnx.load(path).graph.input}
     feeds: dict[str, Any] = {
         name: array.astype(np.float16) if declared[name] == TensorProto.FLOAT16 else array
@@ -186,8 +186,7 @@ def test_omitted_outputs_stay_omitted(tmp_path: Path) -> None:
     graph = """g (float16[1, 2, 2, 8] q) => (float16[1, 2, 2, 8] y, float16[1, 2, 2, 2] scores)
     { y, "", "", scores = Attention<qk_matmul_output_mode = 3>(q, q, q) }"""
     path = write_model(tmp_path / "model.onnx", graph, opset=24)
-    emulated, done = emulate(path)
-    assert done.roundings == 2
+    emulated, _ = emulate(path)
     assert list(check(emulated).graph.node[-1].output) != [""]
     q = np.linspace(-1, 1, 32, dtype=np.float16).reshape(1, 2, 2, 8)
     for name, value in run(path, q=q).items():

@@ -230,8 +230,7 @@ class Feeding:
             descriptions = {name: feed.description for name, feed in noisy.feeds.items()}
             self.shown.append(SampleShown(label=sample.label, inputs=descriptions, picture=picture))
             of_reference = noisy if self._noise is not None and self._noise.on_reference else sample
-            plain = {name: feed.values for name, feed in of_reference.feeds.items()}
-            yield Fed(plain, self._inputs.for_candidate(noisy.feeds), noisy.feeds, sample.feeds)
+            yield Fed(of_reference.arrays, self._inputs.for_candidate(noisy.feeds), noisy.feeds, sample.feeds)
 
     def _with_noise(self, sample: Sample, number: int) -> Sample:
         if self._noise is None:

@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
 from ndld_flow.accuracy.inside.layer_meters import LayerAgreement, RangeMeter
-from ndld_flow.base.errors import RequestError
 from ndld_flow.models.derived_tensors import FORMATS, Loss, RoundedTensor
 from ndld_flow.models.element_types import Signature, infer_types, is_op, signature_of, subgraphs_of, tensor_of
 from ndld_flow.models.files import load_model, proto_with_external_data, save_model
@@ -49,8 +48,6 @@ class Twin:
     """A node and its twin."""
 
     node: ir.Node
-    position: int
-    """Position of the node in the order of execution."""
     outputs: Mapping[str, str]
     """The node's fp32 outputs -> the twin's."""
     inputs: tuple[str, ...]
@@ -65,14 +62,10 @@ class Twin:
                     pass
         return tuple(weight.loss for weight in self.weights)
 
-
-def rounded_bytes(twin: Twin) -> int:
-    """Return the bytes of its weights that are rounded when the model runs.
-
-    ONNX Runtime holds all of them, in fp32, at once.
-    """
-    large = (weight for weight in twin.weights if weight.source.nbytes > _STORED_BYTES)
-    return sum(weight.source.nbytes for weight in large)
+    @property
+    def rounded_bytes(self) -> int:
+        """Return the bytes of its weights that are rounded when the model runs: all are held in fp32 at once."""
+        return sum(weight.source.nbytes for weight in self.weights if weight.source.nbytes > _STORED_BYTES)
 
 
 class _TwinMaker:
@@ -85,7 +78,7 @@ class _TwinMaker:
         self._rounded: dict[ir.Value, ir.Value] = {}
         self._weights: dict[ir.Value, RoundedTensor] = {}
 
-    def twin(self, node: ir.Node, position: int) -> Twin | None:
+    def twin(self, node: ir.Node) -> Twin | None:
         """Append a node's twin to the graph, or return None if it cannot have one."""
         signature = signature_of(node, self._opsets)
         if signature is None or is_op(node, *_WITHOUT_TWIN) or any(subgraphs_of(node)):
@@ -104,7 +97,6 @@ class _TwinMaker:
         rounded = dict.fromkeys(value for value, reduced in zip(node.inputs, read, strict=True) if value and reduced)
         return Twin(
             node,
-            position,
             {value.name or "": self._round_trip(twin).name or "" for value, twin in pairs},
             tuple(value.name or "" for value in rounded if fixed_tensor(value) is None),
             tuple(self._weights[value] for value in rounded if value in self._weights),
@@ -166,17 +158,11 @@ class _TwinMaker:
         return add_initializer(self._graph, ir.Tensor(array, name=self._names.value(f"{like.name}_stored")))
 
 
-_FIRST_OPSET_OF_BF16 = 13
-
-
 @dataclass(frozen=True)
 class LocalError:
     """One node at reduced precision, over all samples."""
 
-    node: str
     op_type: str
-    position: int
-    """Position in the order of execution, after local functions are inlined."""
     outputs: tuple[str, ...]
     relative_rms: float
     """rms(c - r) / rms(r) of its worst output and sample, over elements that are finite in both (0 without any); c
@@ -199,20 +185,13 @@ def local_errors(
     Each node has a reduced copy in one model, which runs once per sample, or more often if not all values fit in
     memory; weights on disk stay there. Inputs and weights are rounded as `convert_fp16` stores them. Nodes that only
     move data, that compute no floats, control flow and nodes in bodies are skipped. The order is that of execution.
-    Raises `RequestError` for bf16 before opset 13, `ModelError` if the model cannot be read or run.
+    bf16 needs opset 13. Raises `ModelError` if the model cannot be read or run.
     """
     model, path = _prepared(source, scratch)
     dtype = FLOATING[precision]
-    opset = model.opset_imports.get("", _FIRST_OPSET_OF_BF16)
-    if dtype == ir.DataType.BFLOAT16 and opset < _FIRST_OPSET_OF_BF16:
-        raise RequestError(
-            f"{source}: bf16 requires opset {_FIRST_OPSET_OF_BF16} or later, but the model has {opset}. Convert it "
-            "first (step edit, operation set_opset)."
-        )
     maker = _TwinMaker(model, dtype)
-    nodes = list(enumerate(model.graph.all_nodes()))
-    reduced_outputs = (maker.twin(node, position) for position, node in nodes if node.graph is model.graph)
-    twins = [twin for twin in reduced_outputs if twin is not None]
+    nodes = list(model.graph)  # twins are appended to the graph
+    twins = [twin for node in nodes if (twin := maker.twin(node)) is not None]
     measured = _Measured(twins, dtype)
     first = next(iter(samples), None)
     if first is None or not twins:
@@ -252,7 +231,7 @@ class _Measured:
         """Return groups of tensors to capture at once: those of the model, followed by the copies'."""
         places = [place for place in tensors_of(path) if place.name in self._ranges and place.can_be_captured]
         sizes = tensor_bytes(path, places, feeds, settings)
-        rounded = {name: rounded_bytes(twin) for twin in self._twins for name in twin.outputs}
+        rounded = {name: twin.rounded_bytes for twin in self._twins for name in twin.outputs}
         held = {name: size * 2 + rounded[name] if name in self._alone else size for name, size in sizes.items()}
         parts = in_parts(held, BUDGET_BYTES)
         return [[*part, *(self._alone[name] for name in part if name in self._alone)] for part in parts]
@@ -278,9 +257,7 @@ class _Measured:
         for twin in self._twins:
             agreements = [self._agreements[name] for name in twin.outputs]
             yield LocalError(
-                node=twin.node.name or "",
                 op_type=twin.node.op_type,
-                position=twin.position,
                 outputs=tuple(value.name for value in twin.node.outputs if value.name),
                 relative_rms=max(agreement.metrics().get("relative_rms", 0.0) for agreement in agreements),
                 nonfinite=sum(agreement.nonfinite for agreement in agreements),

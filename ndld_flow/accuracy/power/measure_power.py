@@ -134,7 +134,7 @@ class _Trial:
         inputs = {spec.name for spec in self.specs}
         names = (*self.planted.outputs, *(name for name in self.planted.watched if name not in inputs))
         for sample in self.check.samples:
-            feeds = {name: feed.values for name, feed in sample.feeds.items()}
+            feeds = sample.arrays
             self.feeds.add(feeds)
             start = time.monotonic()
             outputs = self.planted.session.run_within(names, self._cast(feeds), threading.TIMEOUT_MAX)

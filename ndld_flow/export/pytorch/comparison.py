@@ -63,7 +63,7 @@ def compare_module(
     session = open_model(check.model, SessionSettings())
     dtypes: list[str] = []
     for number, sample in enumerate(samples):
-        arrays = {name: feed.values for name, feed in sample.feeds.items()}
+        arrays = sample.arrays
         binding = session.bind(arrays)
         binding.run()
         outputs = binding.outputs()

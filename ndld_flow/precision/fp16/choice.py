@@ -132,11 +132,14 @@ def choose_fp32(groups: Groups) -> set[Group]:
     """
     fixed = {group for group in groups.all if group.kept}
     undecided = {group for group in groups.all if group.follows and not (group.kept or group.halved)}
-    fp32 = _UnionView(fixed, undecided)
+
+    def is_fp32(group: Group) -> bool:
+        return group in fixed or group in undecided
+
     waiting = list(undecided)
     while waiting:
         group = waiting.pop()
-        if group in undecided and not _stays(group, groups, fp32):
+        if group in undecided and not _stays(group, groups, is_fp32):
             undecided.discard(group)
             waiting += _neighbours(group, groups)
     for group in undecided:
@@ -144,22 +147,12 @@ def choose_fp32(groups: Groups) -> set[Group]:
     return fixed | undecided
 
 
-class _UnionView:
-    """A view of the union of two sets that change."""
-
-    def __init__(self, *sets: set[Group]) -> None:
-        self.sets = sets
-
-    def __contains__(self, group: Group) -> bool:
-        return any(group in members for members in self.sets)
-
-
-def _stays(group: Group, groups: Groups, fp32: _UnionView) -> bool:
+def _stays(group: Group, groups: Groups, is_fp32: Callable[[Group], bool]) -> bool:
     sources = (groups.maker.get(use.value) for use in group.uses if use.value is not None)
-    if any(source is not None and source not in fp32 for source in sources):
+    if any(source is not None and not is_fp32(source) for source in sources):
         return False
     readers = _readers(group, groups)
-    return any(reader in fp32 for reader in readers) or not readers
+    return any(map(is_fp32, readers)) or not readers
 
 
 def _readers(group: Group, groups: Groups) -> list[Group]:

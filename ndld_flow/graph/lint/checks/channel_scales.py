@@ -44,7 +44,7 @@ class ChannelScales(Check):
 
     def find(self, subject: Subject) -> Iterator[Finding]:
         samples = make_samples(model_inputs(subject.path), subject.inputs, SampleSettings(), subject.path.name)
-        feeds = {name: feed.values for name, feed in next(iter(samples)).feeds.items()}
+        feeds = next(iter(samples)).arrays
         if any(values.dtype.isbuiltin != 1 or values.dtype.hasobject for values in feeds.values()):
             return
         with tempfile.TemporaryDirectory(prefix="ndld_flow-") as folder:
