@@ -6,7 +6,7 @@ order, another epsilon, another mode of Resize, padding at the other side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,7 +111,22 @@ class WeightFault:
         """Return the wrong weight."""
         assert self.site.weight.const_value is not None
         wrong = np.array(self.site.weight.const_value.numpy())
-        _DAMAGE[self.kind](wrong, self)
+        first, second = self.at(self.first), self.at(self.second)
+        match self.kind:
+            case "scaled by 1.1":
+                wrong *= wrong.dtype.type(1.1)
+            case "zeroed":
+                wrong[...] = 0
+            case "reversed":
+                wrong[...] = np.flip(wrong, self.site.axis).copy()
+            case "one channel zeroed" | "one row zeroed":
+                wrong[first] = 0
+            case "one channel negated":
+                wrong[first] = -wrong[first]
+            case "one channel scaled by 1.5":
+                wrong[first] *= wrong.dtype.type(1.5)
+            case _:
+                wrong[first], wrong[second] = wrong[second].copy(), wrong[first].copy()
         return wrong
 
     def at(self, index: int) -> tuple[slice | int, ...]:
@@ -119,50 +134,17 @@ class WeightFault:
         return (*[slice(None)] * self.site.axis, index)
 
 
-def _scale(wrong: Array, _: WeightFault) -> None:
-    wrong *= wrong.dtype.type(1.1)
-
-
-def _zero(wrong: Array, _: WeightFault) -> None:
-    wrong[...] = 0
-
-
-def _reverse(wrong: Array, fault: WeightFault) -> None:
-    wrong[...] = np.flip(wrong, fault.site.axis).copy()
-
-
-def _zero_part(wrong: Array, fault: WeightFault) -> None:
-    wrong[fault.at(fault.first)] = 0
-
-
-def _negate_part(wrong: Array, fault: WeightFault) -> None:
-    wrong[fault.at(fault.first)] = -wrong[fault.at(fault.first)]
-
-
-def _scale_part(wrong: Array, fault: WeightFault) -> None:
-    wrong[fault.at(fault.first)] *= wrong.dtype.type(1.5)
-
-
-def _swap_parts(wrong: Array, fault: WeightFault) -> None:
-    first, second = fault.at(fault.first), fault.at(fault.second)
-    wrong[first], wrong[second] = wrong[second].copy(), wrong[first].copy()
-
-
-_DAMAGE: Mapping[str, Callable[[Array, WeightFault], None]] = {
-    "scaled by 1.1": _scale,
-    "zeroed": _zero,
-    "reversed": _reverse,
-    "one channel zeroed": _zero_part,
-    "one channel negated": _negate_part,
-    "one channel scaled by 1.5": _scale_part,
-    "two channels swapped": _swap_parts,
-    "one row zeroed": _zero_part,
-    "two rows swapped": _swap_parts,
-}
-"""Kind of a fault -> the function that makes a weight wrong in place."""
 _OF_SCALARS = ("scaled by 1.1", "zeroed")
 _OF_TABLES = ("zeroed", "one row zeroed", "two rows swapped")
-_OF_WEIGHTS = tuple(kind for kind in _DAMAGE if "row" not in kind)
+_OF_WEIGHTS = (
+    *_OF_SCALARS,
+    "reversed",
+    "one channel zeroed",
+    "one channel negated",
+    "one channel scaled by 1.5",
+    "two channels swapped",
+)
+"""Kinds of faults of scalars, of tables and of other weights."""
 
 
 def weight_sites(model: ir.Model) -> list[WeightSite]:

@@ -15,6 +15,7 @@ from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick
 from ndld_flow.accuracy.model_comparison import StoredOutputs, storable
 from ndld_flow.accuracy.power.faults import Fault, WeightFault
 from ndld_flow.accuracy.power.planted_model import PlantedModel, plant
+from ndld_flow.accuracy.power.reached import Branching, ClassOutput, Forest, Table
 from ndld_flow.accuracy.sequence_runs import Outputs
 from ndld_flow.accuracy.tolerance import outside
 from ndld_flow.base.errors import ModelError, NdldFlowError
@@ -92,10 +93,11 @@ def measure_power(check: Check, scratch: Path, *, count: int = MOST_FAULTS, seco
         faults=faults,
         wanted=count,
         rows=trial.rows(),
-        classes=tuple(output.record() for output in planted.classes),
+        classes=tuple(output.record() for output in planted.watched if isinstance(output, ClassOutput)),
         leaves=tuple(
             LeavesReached(node=forest.node, reached=len(forest.reached), leaves=forest.leaves)
-            for forest in planted.forests
+            for forest in planted.watched
+            if isinstance(forest, Forest)
         ),
         not_watched=planted.not_watched,
         branches_not_run=trial.branches_not_run(),
@@ -116,10 +118,6 @@ class _Trial:
     slowest_s: float = 0.0
     pass_s: float = 0.0
     """Seconds of all samples."""
-    read: dict[str, set[int]] = field(default_factory=dict)
-    """Tensor of indices -> the rows that they name."""
-    taken: dict[str, set[bool]] = field(default_factory=dict)
-    """Condition of an If -> the values that it has."""
     sizes: dict[str, set[int]] = field(default_factory=dict)
     """Open dimension -> its sizes."""
 
@@ -131,8 +129,9 @@ class _Trial:
 
     def run_right(self) -> None:
         """Run the model without a fault, store what it reads and computes, and note what the samples reach."""
-        inputs = {spec.name for spec in self.specs}
-        names = (*self.planted.outputs, *(name for name in self.planted.watched if name not in inputs))
+        further = {watched.tensor for watched in self.planted.watched}
+        further -= {*self.planted.outputs, *(spec.name for spec in self.specs)}
+        names = (*self.planted.outputs, *sorted(further))
         for sample in self.check.samples:
             feeds = sample.arrays
             self.feeds.add(feeds)
@@ -140,8 +139,7 @@ class _Trial:
             outputs = self.planted.session.run_within(names, self._cast(feeds), threading.TIMEOUT_MAX)
             took_s = time.monotonic() - start
             self.pass_s, self.slowest_s = self.pass_s + took_s, max(self.slowest_s, took_s)
-            only_watched = set(names) - set(self.planted.outputs)
-            self.right.add({name: array for name, array in outputs.items() if name not in only_watched})
+            self.right.add({name: array for name, array in outputs.items() if name not in further})
             self._watch({**feeds, **outputs})
 
     def _cast(self, feeds: Outputs) -> dict[str, Array]:
@@ -154,25 +152,10 @@ class _Trial:
         return cast
 
     def _watch(self, tensors: Outputs) -> None:
-        for table in self.planted.tables:
-            indices = tensors.get(table.indices)
-            if indices is not None:
-                self.read.setdefault(table.name, set()).update(np.unique(indices % table.rows).tolist())
-        for branching in self.planted.branchings:
-            condition = tensors.get(branching.condition)
-            if condition is not None:
-                self.taken.setdefault(branching.node, set()).add(bool(np.all(condition)))
-        for output in self.planted.classes:
-            scores = tensors.get(output.name)
-            if scores is not None:
-                output.add(scores)
-        for forest in self.planted.forests:
-            found = tensors[forest.found]
-            assert found is not None
-            forest.reached.update(np.unique(found).tolist())
-        self._watch_sizes(tensors)
-
-    def _watch_sizes(self, tensors: Outputs) -> None:
+        for watched in self.planted.watched:
+            values = tensors.get(watched.tensor)
+            if values is not None:
+                watched.add(values)
         for spec in self.specs:
             values = tensors[spec.name]
             assert values is not None
@@ -181,16 +164,19 @@ class _Trial:
                     self.sizes.setdefault(dim or f"axis {axis} of {spec.name}", set()).add(values.shape[axis])
 
     def rows(self) -> tuple[RowsRead, ...]:
-        rows = {table.name: table.rows for table in self.planted.tables}
-        return tuple(RowsRead(table=name, read=len(read), rows=rows[name]) for name, read in self.read.items())
+        tables: dict[str, tuple[int, set[object]]] = {}
+        for table in self.planted.watched:
+            if isinstance(table, Table):  # several operators may look up rows of one table
+                tables.setdefault(table.name, (table.rows, set()))[1].update(table.reached)
+        return tuple(RowsRead(table=name, read=len(read), rows=rows) for name, (rows, read) in tables.items())
 
     def branches_not_run(self) -> tuple[str, ...]:
-        words = {True: "then_branch", False: "else_branch"}
         return tuple(
-            f"{word} of {node}"
-            for node, taken in self.taken.items()
-            for value, word in words.items()
-            if value not in taken
+            f"{word} of {branching.node}"
+            for branching in self.planted.watched
+            if isinstance(branching, Branching)
+            for value, word in ((True, "then_branch"), (False, "else_branch"))
+            if value not in branching.reached
         )
 
     def single_sizes(self) -> dict[str, int]:

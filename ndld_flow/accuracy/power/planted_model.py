@@ -8,7 +8,7 @@ a fault, the planted model is its own reference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,33 +16,13 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass, LiftSubgraphInitializersToMainGraphPass
 
-from ndld_flow.accuracy.power.classes import ClassOutput, find_class_outputs
 from ndld_flow.accuracy.power.faults import Fault, NodeFault, WeightFault, draw_faults, needs_shapes
-from ndld_flow.accuracy.power.tree_leaves import Forest, find_leaves
+from ndld_flow.accuracy.power.reached import Watched, find_leaves, find_watched
 from ndld_flow.models.files import load_model, proto_with_external_data
-from ndld_flow.models.input_uses import SAME_VALUES
 from ndld_flow.models.nodes import UniqueNames, add_initializer, inline_functions
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table whose rows an operator looks up."""
-
-    name: str
-    rows: int
-    indices: str
-    """The tensor that holds the numbers of the rows."""
-
-
-@dataclass(frozen=True)
-class Branching:
-    """An If of the main graph."""
-
-    node: str
-    condition: str
 
 
 @dataclass(frozen=True)
@@ -54,10 +34,7 @@ class PlantedModel:
     faults: tuple[Fault, ...]
     switches: Mapping[int, str]
     """Number of a fault of a node -> the input that switches it on."""
-    tables: tuple[Table, ...]
-    branchings: tuple[Branching, ...]
-    classes: Sequence[ClassOutput]
-    forests: tuple[Forest, ...]
+    watched: Sequence[Watched]
     not_watched: tuple[str, ...]
     """`rows of table`, of a table that only a body reads."""
 
@@ -67,11 +44,6 @@ class PlantedModel:
         if isinstance(fault, WeightFault):
             return {str(fault.site.weight.name): fault.value()}
         return {self.switches[number]: np.array(True)}
-
-    @property
-    def watched(self) -> tuple[str, ...]:
-        """Return the tensors that show which rows a run reads, and which branches and leaves it takes."""
-        return _watched(self.tables, self.branchings, self.forests)
 
 
 def plant(path: Path, settings: SessionSettings, count: int, seed: int) -> PlantedModel:
@@ -87,11 +59,9 @@ def plant(path: Path, settings: SessionSettings, count: int, seed: int) -> Plant
     if needs_shapes(model):
         infer_shapes(model)
     faults = draw_faults(model, count, seed)
-    tables = tuple(dict.fromkeys(table for node in model.graph if (table := _table(node)) is not None))
-    branchings = tuple(each for node in model.graph if (each := _branching(node)) is not None)
-    classes, inside = find_class_outputs(model), tuple(dict.fromkeys(_inside(model)))
+    watched, inside = find_watched(model)
     names = UniqueNames(model)
-    forests = find_leaves(model, names)
+    watched += find_leaves(model, names)
     inputs = set(model.graph.inputs)
     for fault in faults:
         if isinstance(fault, WeightFault) and fault.site.weight not in inputs:
@@ -106,19 +76,15 @@ def plant(path: Path, settings: SessionSettings, count: int, seed: int) -> Plant
         for node, of_node in twins.items()
         for i, switch in zip(of_node, _plant_twins(model, node, [*of_node.values()], names), strict=True)
     }
-    _watch(model, _watched(tables, branchings, forests))
+    # The tensors of the main graph become outputs, unless they are inputs or outputs already.
+    known = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    further = dict.fromkeys(each.tensor for each in watched if each.tensor not in known)
+    model.graph.outputs.extend(values[name] for name in further)
     model.ir_version = max(model.ir_version or 0, 4)  # the first in which initializers need not be inputs
     changed = proto_with_external_data(model, path).SerializeToString()
     session = open_model(path, settings, changed)
-    return PlantedModel(session, outputs, tuple(faults), switches, tables, branchings, classes, forests, inside)
-
-
-def _watched(tables: Sequence[Table], branchings: Sequence[Branching], forests: Sequence[Forest]) -> tuple[str, ...]:
-    return (
-        *(table.indices for table in tables),
-        *(each.condition for each in branchings),
-        *(forest.found for forest in forests),
-    )
+    return PlantedModel(session, outputs, tuple(faults), switches, watched, tuple(inside))
 
 
 def _plant_twins(model: ir.Model, node: ir.Node, faults: Sequence[NodeFault], names: UniqueNames) -> list[str]:
@@ -168,48 +134,3 @@ def _choice(switch: ir.Value, wrong: ir.Node, right: ir.Node, names: UniqueNames
     for output, inner in zip(chosen.outputs, right.outputs, strict=True):
         output.name, output.type = names.value(f"{inner.name}_chosen"), inner.type
     return chosen
-
-
-def _table(node: ir.Node) -> Table | None:
-    """Return the table whose rows a node looks up at run time."""
-    if node.op_type != "Gather" or node.attributes.get_int("axis", 0) != 0:
-        return None
-    table, indices = node.inputs
-    if table is None or indices is None or indices.is_initializer() or not _is_constant(table):
-        return None
-    if table.shape is None or len(table.shape) < 2 or not isinstance(table.shape[0], int):
-        return None
-    return Table(str(table.name), table.shape[0], str(indices.name))
-
-
-def _is_constant(value: ir.Value) -> bool:
-    """Return whether a tensor has the values of a weight, quantized or not."""
-    while (node := value.producer()) is not None and node.op_type in (*SAME_VALUES, "DequantizeLinear"):
-        if node.inputs[0] is None:
-            return False
-        value = node.inputs[0]
-    return value.is_initializer()
-
-
-def _branching(node: ir.Node) -> Branching | None:
-    condition = node.inputs[0] if node.op_type == "If" else None
-    if condition is None or condition.is_initializer():
-        return None
-    return Branching(str(node.name or node.outputs[0].name), str(condition.name))
-
-
-def _inside(model: ir.Model) -> Iterator[str]:
-    """Yield the tables and branches inside bodies: outputs of the model do not show which of these a run reaches."""
-    for node in model.graph.all_nodes():
-        if node.graph is not model.graph:
-            if (table := _table(node)) is not None:
-                yield f"rows of {table.name}"
-            if (branching := _branching(node)) is not None:
-                yield f"branches of {branching.node}"
-
-
-def _watch(model: ir.Model, names: Sequence[str]) -> None:
-    """Make tensors of the main graph outputs, unless they are inputs or outputs already."""
-    known = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
-    values = {value.name: value for node in model.graph for value in node.outputs}
-    model.graph.outputs.extend(values[name] for name in dict.fromkeys(names) if name not in known)
