@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
-from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from ndld_flow.samples.images import ImageInput, count_frames, count_video, imag
 from ndld_flow.samples.tables import open_lines, open_table
 from ndld_flow.samples.texts import TextFile
 from ndld_flow.samples.value_files import StoredArray, cast_to_model, check_family, open_array
-from ndld_flow.samples.wanted_inputs import Feed, ImageOrigin, Pattern, WantedInput, fits
+from ndld_flow.samples.wanted_inputs import Feed, FileSamples, ImageOrigin, Pattern, WantedInput, fits
 from ndld_flow.store.found_files import (
     ANIMATION_SUFFIXES,
     AUDIO_SUFFIXES,
@@ -35,30 +34,6 @@ from ndld_flow.store.found_files import (
     FoundFile,
     find_files,
 )
-
-
-class FileSamples(Protocol):
-    """The samples of one input in one file."""
-
-    @property
-    def label(self) -> str:
-        """Return the name of the file in messages."""
-
-    @property
-    def has_frames(self) -> bool:
-        """Return True for a video or an animation, by the type of the file."""
-
-    def count(self, most: int) -> int:
-        """Return the number of samples, counted up to `most`. Raises `RequestError` for a file that does not fit."""
-
-    @property
-    def distortion(self) -> str:
-        """Return the change of an image's aspect ratio that nothing requests, `640x480 -> 320x320 (stretch)`; else
-        empty. At most the header is read.
-        """
-
-    def feeds(self) -> Iterator[tuple[str, Feed]]:
-        """Yield label and values of each sample. Raises `RequestError` naming the input and the file."""
 
 
 def open_file(wanted: WantedInput, file: FoundFile) -> FileSamples:
@@ -82,18 +57,13 @@ def open_file(wanted: WantedInput, file: FoundFile) -> FileSamples:
 
 
 @dataclass(frozen=True)
-class ArrayFile:
+class ArrayFile(FileSamples):
     """An array, which is one sample if its shape matches the input.
 
     With one more dimension, each item of the first dimension is a sample. If the size of the first dimension is fixed,
     an array with a multiple of it is split into as many samples. One dimension, such as a waveform's, gives windows of
     the length of the input's last one.
     """
-
-    wanted: WantedInput
-    label: str
-    path: Path
-    distortion: ClassVar[str] = ""
 
     @property
     def has_frames(self) -> bool:
@@ -195,12 +165,9 @@ _DISTORTION = 0.02
 
 
 @dataclass(frozen=True)
-class ImageFile:
+class ImageFile(FileSamples):
     """An image, or an animation or a video, of which every N-th frame is a sample."""
 
-    wanted: WantedInput
-    label: str
-    path: Path
     picture: ImageInput
 
     @property
@@ -254,24 +221,17 @@ class ImageFile:
 
 
 @dataclass(frozen=True)
-class AudioFile:
+class AudioFile(FileSamples):
     """An audio file: one sample for an input of any length, else windows of the input's length.
 
     The last window is padded with zeros.
     """
 
-    wanted: WantedInput
-    label: str
-    path: Path
     waveform: AudioInput
 
     @property
     def has_frames(self) -> bool:
         return self.waveform.sizes["T"] is not None
-
-    @property
-    def distortion(self) -> str:
-        return ""
 
     def count(self, most: int) -> int:
         return self.waveform.count(self.path, most)
@@ -331,9 +291,10 @@ class InputFiles:
     counts: Mapping[str, int]
     """Input -> number of samples in its files, as far as counted."""
 
-    def has_distinct_labels(self, count: int) -> bool:
-        """Return True if this many samples have distinct labels."""
-        return count <= max(self.counts.values(), default=0)
+    @property
+    def label_count(self) -> int:
+        """Return the number of samples that have distinct labels."""
+        return max(self.counts.values(), default=0)
 
     @property
     def notes(self) -> dict[str, str]:

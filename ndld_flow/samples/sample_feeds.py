@@ -84,9 +84,7 @@ class Samples:
         self._labels: dict[int, str] = {}
         self.is_generated = isinstance(source, InputFiles) and not source.counts
         """True if no file and no loader gives any value."""
-        self._label_seeds = any(each.given.is_random for each in wanted) and not source.has_distinct_labels(
-            max(places) + 1
-        )
+        self._label_seeds = any(each.given.is_random for each in wanted) and max(places) >= source.label_count
         first = next(iter(self)).feeds
         self.described = describe_origins(first)
         """The origin of the values of the first sample, and what happened to a file's, a line for each input."""

@@ -22,12 +22,12 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.samples.feedback import Feedback, find_feedback
 from ndld_flow.samples.feeds import complete_feeds, note_assumed
-from ndld_flow.samples.file_samples import FileSamples, open_input
+from ndld_flow.samples.file_samples import open_input
 from ndld_flow.samples.sample_feeds import MOST_LABELS, Sample, SeenSamples, choose_inputs, describe_origins
 from ndld_flow.samples.sample_settings import JudgedSettings, SampleSettings
 from ndld_flow.samples.user_samples import UserSamples
 from ndld_flow.samples.usual_values import counts_positions
-from ndld_flow.samples.wanted_inputs import Feed, WantedInput
+from ndld_flow.samples.wanted_inputs import Feed, FileSamples, WantedInput
 from ndld_flow.store.found_files import find_files
 
 STEPS_UNKNOWN = "the number of steps is unknown: give `steps:`, or files in `data:` whose items are the steps"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.samples.generated_values import is_integer
-from ndld_flow.samples.wanted_inputs import Feed, WantedInput, part_of, shape_unknown
+from ndld_flow.samples.wanted_inputs import Feed, FileSamples, part_of, shape_unknown
 
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
@@ -27,14 +27,8 @@ _PADDING_TOKENS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>")
 
 
 @dataclass(frozen=True)
-class TextFile:
+class TextFile(FileSamples):
     """A text file; each line that is not empty is a sample."""
-
-    wanted: WantedInput
-    label: str
-    path: Path
-    has_frames: ClassVar[bool] = False
-    distortion: ClassVar[str] = ""
 
     def count(self, most: int) -> int:
         self._check()

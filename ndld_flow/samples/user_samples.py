@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from blake3 import blake3
@@ -38,18 +38,16 @@ class UserSamples:
         self._digests: dict[int, str] = {}
         """Sample index -> digest of its values."""
 
+    notes: ClassVar[Mapping[str, str]] = {}
+    """No caveats: nothing is converted but dtypes."""
+
     def __len__(self) -> int:
         return self._count
 
-    def has_distinct_labels(self, count: int) -> bool:
-        """Return True: each sample has a separate label."""
-        del count
-        return True
-
     @property
-    def notes(self) -> dict[str, str]:
-        """Return no caveats: nothing is converted but dtypes."""
-        return {}
+    def label_count(self) -> int:
+        """Return the number of samples: each has a separate label."""
+        return self._count
 
     def feeds(self) -> Iterator[tuple[str, dict[str, Feed]]]:
         """Yield label and values of each sample, up to the requested number."""

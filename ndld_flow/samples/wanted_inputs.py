@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,6 +90,36 @@ class WantedInput:
                 f'input "{self.name}": {origin} shape {shape_text(shape)}, expected {shape_text(self.pattern)} '
                 f"(the model's is {self.spec.shape_text})."
             )
+
+
+@dataclass(frozen=True)
+class FileSamples(ABC):
+    """The samples of one input in one file."""
+
+    wanted: WantedInput
+    label: str
+    """Name of the file in messages."""
+    path: Path
+
+    @property
+    def has_frames(self) -> bool:
+        """Return True for a video or an animation, by the type of the file, and for windows of a signal."""
+        return False
+
+    @property
+    def distortion(self) -> str:
+        """Return the change of an image's aspect ratio that nothing requests, `640x480 -> 320x320 (stretch)`; else
+        empty. At most the header is read.
+        """
+        return ""
+
+    @abstractmethod
+    def count(self, most: int) -> int:
+        """Return the number of samples, counted up to `most`. Raises `RequestError` for a file that does not fit."""
+
+    @abstractmethod
+    def feeds(self) -> Iterator[tuple[str, Feed]]:
+        """Yield label and values of each sample. Raises `RequestError` naming the input and the file."""
 
 
 def want_inputs(inputs: Sequence[TensorSpec], given: Mapping[str, InputSpec], model: str) -> list[WantedInput]:
