@@ -351,9 +351,9 @@ class Criteria:
     def measuring(self, output: str) -> Measuring:
         tolerance = self._own(output) or self.tolerance
         rtol, atol = tolerance.elementwise() if tolerance is not None else (None, None)
-        return Measuring(rtol, atol, self.topk, self.axis, self._is_logits(output))
+        return Measuring(rtol, atol, self.topk, self.axis, self.is_logits(output))
 
-    def _is_logits(self, output: str) -> bool:
+    def is_logits(self, output: str) -> bool:
         return any(name_matcher(pattern)(output) for pattern in self.logits)
 
     def check_names(self, outputs: Sequence[str]) -> None:
@@ -395,10 +395,6 @@ class Criteria:
             failed=wrong,
             undecided="" if wrong else undecided,
         )
-
-    @property
-    def of_sequences(self) -> SequenceCriteria:
-        return SequenceCriteria(self.bounds_of, self.thresholds, self._is_logits)
 
     def bounds_of(self, output: ComparedOutput) -> dict[str, float]:
         own = self._own(output.name)
@@ -452,7 +448,7 @@ def compose_accuracy(
 ) -> Accuracy:
     """Compose the record; `judged` and `layers` are None if the step has no metric or compares no layers."""
     first, second, seen = compared.reference, compared.candidate, compared.seen
-    steps = judge_sequence(compared, criteria.of_sequences)
+    steps = judge_sequence(compared, SequenceCriteria(criteria.bounds_of, criteria.thresholds, criteria.is_logits))
     outputs = tuple(criteria.judge(output, steps.failed[output.name] if steps else ()) for output in compared.outputs)
     common = None if criteria.rounding else criteria.tolerance
     tolerance = {} if common is None else common.given(criteria.topk)

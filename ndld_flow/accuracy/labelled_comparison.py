@@ -11,6 +11,7 @@ import io
 import json
 import keyword
 import math
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -160,7 +161,8 @@ def _match_names(names: Collection[str], samples: Sequence[str]) -> tuple[dict[s
     several: list[str] = []
     for sample in samples:
         alike = by_file.get(_parts(sample)[-1], [])
-        fitting = [sample] if sample in names else [name for name in alike if _same_ending(name, sample)]
+        # One of the two is a suffix of the other's path.
+        fitting = [sample] if sample in names else [name for name in alike if _ends_alike(_parts(name), _parts(sample))]
         if len(fitting) == 1:
             matched[sample] = fitting[0]
         else:
@@ -178,10 +180,8 @@ def _parts(name: str) -> tuple[str, ...]:
     return PurePosixPath(name.replace("\\", "/")).parts or (name,)
 
 
-def _same_ending(name: str, sample: str) -> bool:
-    name_parts, sample_parts = _parts(name), _parts(sample)
-    shorter = min(len(name_parts), len(sample_parts))
-    return name_parts[-shorter:] == sample_parts[-shorter:]
+def _ends_alike(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+    return all(map(operator.eq, reversed(first), reversed(second)))
 
 
 def _count_names(names: Iterable[str], singular: str, plural: str, counted: str = "") -> str:

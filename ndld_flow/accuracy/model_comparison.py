@@ -535,7 +535,9 @@ class _Outputs:
     def add(self, outputs: Outputs) -> None:
         """Compare the outputs of one more sample."""
         kept, sample = self._reference.outputs[self._count], self._reference.labels[self._count]
-        for names in _new_pairs(self.compared, kept, outputs):
+        # The outputs that no sample before had: sequences differ in length.
+        mine, theirs = ({output.pair[side] for output in self.compared} for side in (0, 1))
+        for names in pair_names([n for n in kept if n not in mine], [n for n in outputs if n not in theirs]):
             self.compared.append(self._prepare(names))
             for _ in range(self._count):
                 self.compared[-1].skip()
@@ -557,12 +559,6 @@ class _Outputs:
         name = pair[0]
         yardstick = Yardstick() if name is None else self._reference.yardstick(name, self._declared)
         return ComparedOutput(pair, Agreement(self._measuring(name or pair[1] or ""), yardstick), yardstick=yardstick)
-
-
-def _new_pairs(compared: Sequence[ComparedOutput], reference: Outputs, candidate: Outputs) -> Iterator[Pair]:
-    """Yield the pairs of a sample's outputs that no sample before had: sequences differ in length."""
-    mine, theirs = ({output.pair[side] for output in compared} for side in (0, 1))
-    yield from pair_names([n for n in reference if n not in mine], [n for n in candidate if n not in theirs])
 
 
 def _caveats(pair: ModelPair, compared: Sequence[ComparedOutput]) -> set[str]:

@@ -18,15 +18,16 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from ndld_flow.accuracy.agreement import Agreement, Measuring
+from ndld_flow.accuracy.inside.capture import run_each
 from ndld_flow.accuracy.model_comparison import ComparedModel, Comparison, ModelPair, storable
 from ndld_flow.accuracy.power.faults import weight_sites
-from ndld_flow.accuracy.sequence_runs import Outputs
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.files import load_model, proto_with_external_data
 from ndld_flow.models.tensors import Array
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, open_model
+from ndld_flow.samples.sample_feeds import SampleArrays
 
 _TIMES = 10.0
 _DRAWS = 3
@@ -59,20 +60,16 @@ def rounding_bounds(pair: ModelPair, comparisons: Sequence[Comparison]) -> tuple
     or run.
     """
     try:
-        return _measure_bounds(pair, comparisons), ()
+        errors: list[list[Errors]] = [[] for _ in comparisons]
+        for session in _rounded(pair.reference):
+            for measured, found in zip(errors, _errors(session, pair, comparisons), strict=True):
+                measured.append(found)
+        return [_bounds_of(*each) for each in zip(comparisons, errors, strict=True)], ()
     except Exception as error:  # a model of 2 GB in memory cannot be written; the check goes on by the default bounds
         reason = one_paragraph(str(error) or type(error).__name__)
         return [{}] * len(comparisons), (
             f"judged by the default bounds, since rounding could not be measured: {reason}",
         )
-
-
-def _measure_bounds(pair: ModelPair, comparisons: Sequence[Comparison]) -> list[Bounds]:
-    errors: list[list[Errors]] = [[] for _ in comparisons]
-    for session in _rounded(pair.reference):
-        for measured, found in zip(errors, _errors(session, pair, comparisons), strict=True):
-            measured.append(found)
-    return [_bounds_of(compared, measured) for compared, measured in zip(comparisons, errors, strict=True)]
 
 
 def _bounds_of(compared: Comparison, errors: Sequence[Errors]) -> Bounds:
@@ -130,18 +127,11 @@ def _errors(session: OnnxruntimeSession, pair: ModelPair, comparisons: Sequence[
         {output.name: Agreement(Measuring(), output.yardstick) for output in compared.outputs if not output.wrong}
         for compared in comparisons
     ]
-    for i, sample in enumerate(pair.complete_samples):
-        bound = session.bind(sample.arrays)
-        bound.run()
-        computed = bound.outputs()
+    for i, computed in enumerate(run_each(session, SampleArrays(pair.complete_samples))):
         for compared, by_output in zip(comparisons, agreements, strict=True):
-            if i < len(compared.samples):
-                _add_errors(by_output, compared.kept_reference[i], computed)
+            right = compared.kept_reference[i] if i < len(compared.samples) else {}
+            for name, agreement in by_output.items():
+                r, c = right.get(name), computed.get(name)
+                if r is not None and c is not None and r.shape == c.shape:
+                    agreement.add(r, storable(c))
     return [{name: agreement.metrics() for name, agreement in by_output.items()} for by_output in agreements]
-
-
-def _add_errors(agreements: Mapping[str, Agreement], right: Outputs, computed: Outputs) -> None:
-    for name, agreement in agreements.items():
-        r, c = right.get(name), computed.get(name)
-        if r is not None and c is not None and r.shape == c.shape:
-            agreement.add(r, storable(c))

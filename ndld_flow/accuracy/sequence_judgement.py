@@ -230,16 +230,6 @@ class _Window:
     """The steps of the window that have half of its error or more."""
 
 
-@dataclass
-class _Sums:
-    """Sums over the steps of a window, for each slice."""
-
-    count: Array
-    total: Array
-    squares: Array
-    noise: Array
-
-
 class _Reading:
     """One pass over the stored values of an output in both models."""
 
@@ -249,8 +239,10 @@ class _Reading:
         self._fed = fed if fed is not None and fed.apply else None
         self._slices = output.yardstick.slices
         self._count = len(output.samples)
-        self._windows = _windows_of(self._count) if self._is_cut() else 0
-        self._sums: dict[int, _Sums] = {}
+        is_cut = self._slices is not None and not self._slices.layout.smooth_map
+        self._windows = _windows_of(self._count) if is_cut else 0
+        self._sums: dict[int, Array] = {}
+        """Window -> for each slice the sums of its counts, values, squares and squared errors."""
         self._noise: list[float] = []
         self._is_unit = True
         self.blank: list[int] = []
@@ -282,9 +274,6 @@ class _Reading:
             before = r
         self.is_still &= name not in compared.reference.growing
 
-    def _is_cut(self) -> bool:
-        return self._slices is not None and not self._slices.layout.smooth_map
-
     def _add(self, step: int, r: Array, c: Array) -> None:
         assert self._slices is not None
         axis = self._slices.layout.axis
@@ -296,15 +285,10 @@ class _Reading:
             error = np.where(finite, theirs - mine, 0.0)
             values = np.where(finite, mine, 0.0)
             noise = np.square(error).sum(axis=1)
-            added = _Sums(finite.sum(axis=1), values.sum(axis=1), np.square(values).sum(axis=1), noise)
+            added = np.stack([finite.sum(axis=1), values.sum(axis=1), np.square(values).sum(axis=1), noise])
         self._is_unit &= bool((values >= 0).all() and (values <= 1).all())
         window = step * self._windows // self._count
-        known = self._sums.get(window)
-        if known is not None:
-            for sums in ("count", "total", "squares", "noise"):
-                getattr(known, sums)[...] += getattr(added, sums)
-        else:
-            self._sums[window] = added
+        self._sums[window] = self._sums.get(window, 0.0) + added
         self._noise.append(float(noise.sum()))
 
     def window_failures(self, bound: float | None) -> list[_Window]:
@@ -315,11 +299,12 @@ class _Reading:
         floor = (_UNIT_WINDOW_FLOOR if self._is_unit else _WINDOW_FLOOR) * (features or self._slices.whole).spread
         failures = []
         for window, sums in sorted(self._sums.items()):
-            count = np.maximum(sums.count, 1)
-            mean, square = sums.total / count, sums.squares / count
+            values, total, squares, noise = sums
+            count = np.maximum(values, 1)
+            mean, square = total / count, squares / count
             std = np.sqrt(np.maximum(square - mean**2, 0.0))
             scale = np.maximum.reduce([std, _CONSTANT * np.sqrt(square), floor])
-            errors = np.sqrt(sums.noise / count) / scale
+            errors = np.sqrt(noise / count) / scale
             worst = int(np.argmax(errors))
             if errors[worst] > bound:
                 steps = [step for step in range(self._count) if step * self._windows // self._count == window]

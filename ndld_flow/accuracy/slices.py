@@ -366,7 +366,10 @@ class SliceErrors:
         return {name: min(value, certain.get(name, value)) for name, value in self.metrics().items()}
 
     def _worst_of_slices(self, features: Scale | None) -> dict[str, Worst]:
-        rms, peak = [self._whole_rms()], [Worst(float(self._largest.max() / self._reference.whole.range[0]))]
+        whole = self._reference.whole
+        over_all = np.sqrt(self._squares.sum() / self._count.sum())
+        rms = [Worst(float(over_all / (whole.spread[0] * (1 + whole.effective[0] ** -0.5))))]
+        peak = [Worst(float(self._largest.max() / whole.range[0]))]
         if features is not None:
             weight = features.spread * (1 + features.effective**-0.5)
             rms.append(_worst(np.sqrt(self._squares / np.maximum(self._count, 1)) / weight, _CHANNEL))
@@ -375,11 +378,6 @@ class SliceErrors:
             "slice_rms": max(rms, key=lambda worst: worst.value),
             "slice_max": max(peak, key=lambda worst: worst.value),
         }
-
-    def _whole_rms(self) -> Worst:
-        scale = self._reference.whole
-        rms = np.sqrt(self._squares.sum() / self._count.sum())
-        return Worst(float(rms / (scale.spread[0] * (1 + scale.effective[0] ** -0.5))))
 
     def _place_rms(self, axis: int, sums: Array) -> Array:
         rms: Array = np.sqrt(sums[0] / np.maximum(sums[1], 1))

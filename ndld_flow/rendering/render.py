@@ -11,15 +11,15 @@ import numpy as np
 import onnx_ir as ir
 from PIL import Image
 
-from ndld_flow.accuracy.activations.feeding import Fed, Feeding, Noise
+from ndld_flow.accuracy.activations.feeding import Fed, Feeding
 from ndld_flow.accuracy.activations.inspection import (
     InspectedModel,
     PreparedModel,
     Progress,
-    plain_values,
     prepare_model,
     report_original_paths,
 )
+from ndld_flow.accuracy.model_comparison import storable
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import suggest
@@ -40,7 +40,7 @@ from ndld_flow.rendering.settings import ImageSettings, OverlaySettings
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.samples.file_samples import open_files
 from ndld_flow.samples.model_matching import pair_names, shared_inputs
-from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sample_settings import Noise, SampleSettings
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput
 
 _MOST_INPUTS = 3
@@ -383,7 +383,7 @@ class TensorSource:
         value = ir.convenience.get_const_tensor(self._weights[self._names.get(name, name)])
         if value is None:
             raise RequestError(f"images: the weight {name} has no values in {self.label}.")
-        return plain_values(value.numpy())
+        return storable(value.numpy())
 
     def require(self, name: str) -> None:
         """Raise `RequestError` with the nearest name if there is no such tensor."""
@@ -395,7 +395,7 @@ class TensorSource:
         """Yield name in the candidate -> values for each sample; `names` are no weights."""
         own = {name: mine for name in names if (mine := self.own_name(name)) is not None}
         for captured in self._prepared.captured(list(dict.fromkeys(own.values())), samples):
-            yield {name: plain_values(captured[mine]) for name, mine in own.items() if mine in captured}
+            yield {name: storable(captured[mine]) for name, mine in own.items() if mine in captured}
 
 
 def names_in_reference(candidate: PreparedModel, reference: PreparedModel, inputs: Mapping[str, str]) -> dict[str, str]:

@@ -160,3 +160,15 @@ class Noise(Settings):
     @property
     def amount(self) -> float:
         return self.deviation or self.amplitude or self.share or 0.0
+
+    @property
+    def on_reference(self) -> bool:
+        """Return True if the reference gets the same noise as the candidate."""
+        return self.applies_to == "both"
+
+    def describe(self, *, compared: bool) -> str:
+        """Return `normal, deviation 0.02, seed 0`, and which of two compared models get the noise."""
+        word = {"normal": "deviation", "uniform": "amplitude", "salt_pepper": "share"}[self.kind]
+        where = f", on {', '.join(self.inputs)}" if self.inputs else ""
+        models = (", both models" if self.on_reference else ", candidate only") if compared else ""
+        return f"{self.kind}, {word} {self.amount:g}, seed {self.seed}{where}{models}"

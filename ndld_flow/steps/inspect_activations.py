@@ -140,7 +140,6 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         return Result(_summary(activations, metrics), not failed, metrics)
 
     def _request(self, source: Onnx, context: Context) -> Request:
-        from ndld_flow.accuracy.activations.feeding import added_noise
         from ndld_flow.accuracy.activations.inspection import Request
         from ndld_flow.accuracy.activations.maps import MapLimits
         from ndld_flow.accuracy.activations.selection import TensorSelection
@@ -161,7 +160,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
             maps=MapLimits(self.shown, self.channels, self.map_side, self.map_bytes, self.arrays),
             until=(self.until,) if isinstance(self.until, str) else self.until or (),
             layouts=self.layout,
-            noise=None if self.noise is None else added_noise(self.noise),
+            noise=self.noise,
             stored=self.arithmetic == "stored",
             runtime=request_of(self.runtime, source, context),
         )

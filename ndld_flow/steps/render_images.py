@@ -171,7 +171,6 @@ class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
         return Result(_summary(rendering), metrics={**counts, **rendering.metrics})
 
     def _request(self, context: Context) -> Request:
-        from ndld_flow.accuracy.activations.feeding import added_noise
         from ndld_flow.rendering.render import Request
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
@@ -187,7 +186,7 @@ class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
             images=self.images,
             overlays=self.overlays,
             targets=self.targets,
-            noise=None if self.noise is None else added_noise(self.noise),
+            noise=self.noise,
             stored=self.arithmetic == "stored",
             shown=self.shown,
             written=self.written,

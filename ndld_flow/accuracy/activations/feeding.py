@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -22,37 +21,7 @@ from ndld_flow.samples.images import find_layout, swap_red_and_blue
 from ndld_flow.samples.model_matching import SharedInputs
 from ndld_flow.samples.received_images import write_received_images
 from ndld_flow.samples.sample_feeds import Sample
-from ndld_flow.samples.sample_settings import Noise as NoiseSettings
-from ndld_flow.samples.sample_settings import SampleSettings
-
-Kind = Literal["normal", "uniform", "salt_pepper"]
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Noise on float inputs. Equal seeds give equal noise; sample i uses `seed + i`."""
-
-    kind: Kind
-    amount: float
-    """Standard deviation (`normal`), largest absolute value (`uniform`), or share of replaced elements
-    (`salt_pepper`)."""
-    inputs: tuple[str, ...]
-    """Names of the inputs; empty means all float inputs."""
-    seed: int
-    on_reference: bool
-    """The reference gets the same noise as the candidate."""
-
-    def describe(self, *, compared: bool) -> str:
-        """Return `normal, deviation 0.02, seed 0`, and which of two compared models get the noise."""
-        word = {"normal": "deviation", "uniform": "amplitude", "salt_pepper": "share"}[self.kind]
-        where = f", on {', '.join(self.inputs)}" if self.inputs else ""
-        models = (", both models" if self.on_reference else ", candidate only") if compared else ""
-        return f"{self.kind}, {word} {self.amount:g}, seed {self.seed}{where}{models}"
-
-
-def added_noise(given: NoiseSettings) -> Noise:
-    """Return the noise that a recipe describes."""
-    return Noise(given.kind, given.amount, given.inputs, given.seed, given.applies_to == "both")
+from ndld_flow.samples.sample_settings import Noise, SampleSettings
 
 
 def noisy_inputs(noise: Noise, inputs: Sequence[TensorSpec]) -> frozenset[str]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from itertools import repeat, tee
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.accuracy.activations.feeding import Arrays, Feeding, Noise
+from ndld_flow.accuracy.activations.feeding import Arrays, Feeding
 from ndld_flow.accuracy.activations.maps import MapFiles, MapLimits
 from ndld_flow.accuracy.activations.selection import ModelView, TensorSelection, choose
 from ndld_flow.accuracy.activations.tensor_meter import InspectedTensor, Layout, TensorMeter
 from ndld_flow.accuracy.inside.capture import capture
+from ndld_flow.accuracy.model_comparison import storable
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import counted
@@ -32,9 +32,8 @@ from ndld_flow.runtimes.onnxruntime.execution_providers import full_name
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import Session, SessionRequest
 from ndld_flow.runtimes.session_process import open_session
-from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.model_matching import shared_inputs
-from ndld_flow.samples.sample_settings import SampleSettings
+from ndld_flow.samples.sample_settings import Noise, SampleSettings
 
 
 def truncate_after(source: Path, target: Path, until: Sequence[str]) -> tuple[str, ...]:
@@ -394,7 +393,7 @@ class _Inspection:
             if name not in candidate or candidate[name].dtype.kind not in "biufV":
                 self.notes.append(f"{name} ({tensor.op_type}) is not a numeric tensor and was skipped")
                 continue
-            mine, other = plain_values(candidate[name]), plain_values(reference[name]) if name in reference else None
+            mine, other = storable(candidate[name]), storable(reference[name]) if name in reference else None
             if other is not None and other.shape != mine.shape:
                 shapes = f"{shape_text(other.shape)} in the reference, {shape_text(mine.shape)} here"
                 self.notes.append(f"{name} is {shapes}, so it is not compared")
@@ -405,12 +404,5 @@ class _Inspection:
 
 def _sides(meter: TensorMeter, candidate: Arrays, reference: Arrays) -> dict[str, Array]:
     name = meter.tensor.name
-    sides = {"candidate": plain_values(candidate[name])}
-    return sides | {"reference": plain_values(reference[name])} if meter.compared else sides
-
-
-def plain_values(values: Array) -> Array:
-    """Return values in a dtype that numpy computes with: bfloat16 and the like as float32, which holds them exactly."""
-    if values.dtype.isbuiltin == 1:
-        return values
-    return values.astype(np.float32 if is_float(values.dtype) else np.int64)
+    sides = {"candidate": storable(candidate[name])}
+    return sides | {"reference": storable(reference[name])} if meter.compared else sides

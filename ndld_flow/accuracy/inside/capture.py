@@ -142,18 +142,17 @@ def _read_places(path: Path, _state: tuple[int, int, int] | None) -> tuple[Tenso
             position=position,
             in_body=node.graph is not model.graph,
             type=types.get(value, ""),
-            reads=tuple(_names_read(node)),
+            reads=tuple(
+                value.name
+                for reader in (node, *(inner for body in subgraphs_of(node) for inner in body.all_nodes()))
+                for value in reader.inputs
+                if value is not None and value.name
+            ),
         )
         for position, node in enumerate(model.graph.all_nodes())
         for value in node.outputs
         if value.name
     )
-
-
-def _names_read(node: ir.Node) -> Iterator[str]:
-    bodies = (body for graph in subgraphs_of(node) for body in graph.all_nodes())
-    for reader in (node, *bodies):
-        yield from (value.name for value in reader.inputs if value is not None and value.name)
 
 
 def tensor_bytes(
@@ -267,9 +266,13 @@ def capture_part(
 
     `changed` is run instead of the file, as by `open_changed`.
     """
-    model = open_inside(path, tensors, settings.brief(), changed)
+    yield from run_each(open_inside(path, tensors, settings.brief(), changed), samples)
+
+
+def run_each(session: Session, samples: Iterable[Feeds]) -> Iterator[dict[str, Array]]:
+    """Run a model on every sample, and yield those of its outputs that are tensors."""
     for feeds in samples:
-        bound = model.bind(feeds)
+        bound = session.bind(feeds)
         bound.run()
         yield {name: array for name, array in bound.outputs().items() if array is not None}
 

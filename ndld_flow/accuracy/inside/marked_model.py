@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from ndld_flow.accuracy.inside.capture import run_each
 from ndld_flow.accuracy.inside.divergence import Feeds, Observed
 from ndld_flow.base.quantities import counted
 from ndld_flow.models.files import model_outputs
@@ -30,11 +31,8 @@ class MarkedModel(Observed):
 
     def captured(self, part: Sequence[str], samples: Iterable[Feeds]) -> Iterator[dict[str, Array]]:
         with closing(open_session(self.request, self.path, self.scratch)) as session:
-            for feeds in samples:
-                binding = session.bind(feeds)
-                binding.run()
-                outputs = binding.outputs()
-                yield {name: array for name in part if (array := outputs.get(name)) is not None}
+            for outputs in run_each(session, samples):
+                yield {name: outputs[name] for name in part if name in outputs}
 
     def note(self, checked: str, compared: int) -> str:
         """Return the caveat of a comparison of its layers; `checked` is the file whose outputs are judged."""
