@@ -92,124 +92,6 @@ class SearchedModel:
     reducer: Reducer
 
 
-@dataclass(frozen=True)
-class FinishedSearch:
-    """A finished search, and what its record needs."""
-
-    subject: SearchedModel
-    request: SearchRequest
-    found: MinimalSet
-    trials: Trials
-    observer: Observer
-
-    def record(
-        self, trials: tuple[Trial, ...], candidates: Sequence[int], suspects: Mapping[int, Suspect]
-    ) -> PrecisionSearch:
-        """Return the record without the final check, its layers and the wall time."""
-        reducer, kept = self.subject.reducer, self.found.kept
-        whole = self.observer.whole()
-        first = first_divergent(whole, self.request.tolerance.bounds())
-        sample = next(iter(self.subject.samples))
-        return PrecisionSearch(
-            model=self.subject.label,
-            precision=self.request.precision,
-            tolerance=self.request.tolerance.given(),
-            sample_count=len(self.subject.samples),
-            samples=first_labels(self.subject.samples),
-            inputs={name: feed.description for name, feed in sample.feeds.items()},
-            settings=dict(reducer.settings),
-            node_count=len(reducer.nodes),
-            candidate_count=len(candidates),
-            always_kept={reducer.nodes[position].label: why for position, why in reducer.always_kept.items()},
-            kept=tuple(self._kept_node(position, suspects[position]) for position in sorted(kept)),
-            passed=self.found.outcome.passed,
-            metrics_whole=self.trials.metrics(frozenset()),
-            metrics_found=self.trials.metrics(kept),
-            layers_whole=whole,
-            first_divergent="" if first is None else first.tensor,
-            trials=trials,
-            kept_macs_share=self._macs_share(suspects, whole) if kept else 0.0,
-            wall_s=0.0,
-            notes=(*self._notes(), *self._headroom(whole)),
-        )
-
-    def _kept_node(self, position: int, suspect: Suspect) -> KeptNode:
-        node, kept = self.subject.reducer.nodes[position], self.found.kept
-        tried = position in self.found.without
-        without = self.trials.metrics(kept - {position}) if tried else {}
-        evidence = suspect.evidence(self._describe_without(kept, position) if tried else "")
-        return KeptNode(
-            node=node.name,
-            op_type=node.op_type,
-            outputs=node.outputs,
-            cause=evidence[0].cause,
-            evidence=evidence,
-            without=without,
-        )
-
-    def _describe_without(self, kept: Kept, position: int) -> str:
-        rest = format_metrics(self.trials.metrics(kept - {position}), self.request.tolerance)
-        return f"without it: {rest or 'the model does not run'}; with it: {self._describe(kept)}"
-
-    def _describe(self, kept: Kept) -> str:
-        return format_metrics(self.trials.metrics(kept), self.request.tolerance)
-
-    def _macs_share(self, suspects: Mapping[int, Suspect], layers: Sequence[LayerDivergence]) -> float | None:
-        """Return the kept nodes' share, by the observed shapes of layers and inputs."""
-        nodes = [suspects[position].node for position in self.found.kept]
-        graph = next(iter(suspects.values())).node.graph
-        if graph is None or not layers:
-            return None
-        sample = next(iter(self.subject.samples))
-        shapes = {name: tuple(feed.values.shape) for name, feed in sample.feeds.items()}
-        return macs_share(nodes, graph, shapes | {layer.tensor: layer.shape for layer in layers})
-
-    def _notes(self) -> list[str]:
-        notes = [*self.subject.samples.notes, *self.trials.judge.notes, *self.observer.notes]
-        if not self.subject.reducer.candidates:
-            notes.append(f"no node of this model becomes {self.request.precision}: none is in fp32, or all are kept")
-        if self.found.spent:
-            notes.append(f"the search ended because its budget was used up: {self._describe_best()}")
-        elif not self.found.outcome.passed:
-            notes.append("the bound is not met even with every candidate kept")
-        return notes
-
-    def _headroom(self, layers: Sequence[LayerDivergence]) -> list[str]:
-        """Return a note on the largest tensor in fp16 if another input may overflow it, and none on a failure.
-
-        A kept node's output is in fp16 too where a node in fp16 reads it, through the Cast of the conversion.
-        """
-        if self.request.precision != "fp16" or not self.found.outcome.passed:
-            return []
-        model = load_model(self.subject.path)
-        prepare(model, self.subject.path)
-        reduced = set(self.subject.reducer.candidates) - self.found.kept
-        nodes = [node for position, node in enumerate(model.graph.all_nodes()) if position in reduced]
-        halves = {value.name for node in nodes for value in (*node.inputs, *node.outputs) if value is not None}
-        sizes = {layer.tensor: layer.range.largest_abs for layer in layers if layer.range is not None}
-        for sample in self.subject.samples:
-            for name, feed in sample.feeds.items():
-                if feed.values.dtype.kind == "f" and feed.values.size:
-                    sizes[name] = max(sizes.get(name, 0.0), float(np.nanmax(np.abs(feed.values))))
-        limit = FORMAT_LIMITS["fp16"].largest
-        thin = {name: size for name, size in sizes.items() if name in halves and size > _SAFE_SHARE * limit}
-        if not thin:
-            return []
-        largest = max(thin, key=thin.__getitem__)
-        share = percent(min(thin[largest] / limit, 1.0))
-        more = f", and {len(thin) - 1} more above {percent(_SAFE_SHARE)}" if len(thin) > 1 else ""
-        return [
-            f"{THIN_HEADROOM}{short_name(largest)} reaches {number(thin[largest])} on these samples, {share} of fp16's "
-            f"limit{more}: other inputs may overflow it; keep the nodes that compute and read it in fp32 (`keep`)"
-        ]
-
-    def _describe_best(self) -> str:
-        if not self.found.kept:
-            return "no trial was better than keeping nothing"
-        best = f"the set of {len(self.found.kept)} nodes is the best that was tried"
-        return best if self.found.minimal else f"{best} and may include nodes that it does not need"
-
-
 def format_metrics(metrics: Mapping[str, float], tolerance: Tolerance) -> str:
     """Return `12 values NaN or infinite`, or `cosine 0.9991, snr_db 27.2`: the first two bounded metrics."""
     if "nonfinite" in metrics:
@@ -272,8 +154,7 @@ class PrecisionSearcher:
         deadline = self._started + self._request.time_s
         budget = Budget(self._request.trials, lambda: time.monotonic() > deadline)
         minimal = find_minimal_set(candidates, self._trials.try_keeping, budget, self._record)
-        finished = FinishedSearch(self._subject, self._request, minimal, self._trials, self._observer)
-        record = finished.record(tuple(self._recorded), self._positions, self._suspects if minimal.kept else {})
+        record = self._describe_search(minimal)
         if minimal.kept:
             self._workspace.progress(len(self._recorded), 0, "verifying the model that the conversion would produce")
             record = self._verified(record, minimal.kept)
@@ -284,6 +165,105 @@ class PrecisionSearcher:
             power = self._trials.judge.measure_power(searched_s)
             record = record.model_copy(update={"power": power})
         return record.model_copy(update={"wall_s": searched_s})
+
+    def _describe_search(self, found: MinimalSet) -> PrecisionSearch:
+        """Return the record without the final check, its layers and the wall time."""
+        reducer, kept = self._subject.reducer, found.kept
+        whole = self._observer.whole()
+        first = first_divergent(whole, self._request.tolerance.bounds())
+        sample = next(iter(self._subject.samples))
+        return PrecisionSearch(
+            model=self._subject.label,
+            precision=self._request.precision,
+            tolerance=self._request.tolerance.given(),
+            sample_count=len(self._subject.samples),
+            samples=first_labels(self._subject.samples),
+            inputs={name: feed.description for name, feed in sample.feeds.items()},
+            settings=dict(reducer.settings),
+            node_count=len(reducer.nodes),
+            candidate_count=len(self._positions),
+            always_kept={reducer.nodes[position].label: why for position, why in reducer.always_kept.items()},
+            kept=tuple(self._kept_node(position, found) for position in sorted(kept)),
+            passed=found.outcome.passed,
+            metrics_whole=self._trials.metrics(frozenset()),
+            metrics_found=self._trials.metrics(kept),
+            layers_whole=whole,
+            first_divergent="" if first is None else first.tensor,
+            trials=tuple(self._recorded),
+            kept_macs_share=self._macs_share(kept, whole) if kept else 0.0,
+            wall_s=0.0,
+            notes=(*self._notes(found), *self._headroom(found, whole)),
+        )
+
+    def _kept_node(self, position: int, found: MinimalSet) -> KeptNode:
+        node, described = self._subject.reducer.nodes[position], ""
+        without = self._trials.metrics(found.kept - {position}) if position in found.without else {}
+        if position in found.without:
+            rest = format_metrics(without, self._request.tolerance) or "the model does not run"
+            whole = format_metrics(self._trials.metrics(found.kept), self._request.tolerance)
+            described = f"without it: {rest}; with it: {whole}"
+        evidence = self._suspects[position].evidence(described)
+        return KeptNode(
+            node=node.name,
+            op_type=node.op_type,
+            outputs=node.outputs,
+            cause=evidence[0].cause,
+            evidence=evidence,
+            without=without,
+        )
+
+    def _macs_share(self, kept: Kept, layers: Sequence[LayerDivergence]) -> float | None:
+        """Return the kept nodes' share, by the observed shapes of layers and inputs."""
+        nodes = [self._suspects[position].node for position in kept]
+        graph = next(iter(self._suspects.values())).node.graph
+        if graph is None or not layers:
+            return None
+        sample = next(iter(self._subject.samples))
+        shapes = {name: tuple(feed.values.shape) for name, feed in sample.feeds.items()}
+        return macs_share(nodes, graph, shapes | {layer.tensor: layer.shape for layer in layers})
+
+    def _notes(self, found: MinimalSet) -> list[str]:
+        notes = [*self._subject.samples.notes, *self._trials.judge.notes, *self._observer.notes]
+        if not self._subject.reducer.candidates:
+            notes.append(f"no node of this model becomes {self._request.precision}: none is in fp32, or all are kept")
+        if found.spent:
+            best = "no trial was better than keeping nothing"
+            if found.kept:
+                best = f"the set of {len(found.kept)} nodes is the best that was tried"
+                best += "" if found.minimal else " and may include nodes that it does not need"
+            notes.append(f"the search ended because its budget was used up: {best}")
+        elif not found.outcome.passed:
+            notes.append("the bound is not met even with every candidate kept")
+        return notes
+
+    def _headroom(self, found: MinimalSet, layers: Sequence[LayerDivergence]) -> list[str]:
+        """Return a note on the largest tensor in fp16 if another input may overflow it, and none on a failure.
+
+        A kept node's output is in fp16 too where a node in fp16 reads it, through the Cast of the conversion.
+        """
+        if self._request.precision != "fp16" or not found.outcome.passed:
+            return []
+        model = load_model(self._subject.path)
+        prepare(model, self._subject.path)
+        reduced = set(self._subject.reducer.candidates) - found.kept
+        nodes = [node for position, node in enumerate(model.graph.all_nodes()) if position in reduced]
+        halves = {value.name for node in nodes for value in (*node.inputs, *node.outputs) if value is not None}
+        sizes = {layer.tensor: layer.range.largest_abs for layer in layers if layer.range is not None}
+        for sample in self._subject.samples:
+            for name, feed in sample.feeds.items():
+                if feed.values.dtype.kind == "f" and feed.values.size:
+                    sizes[name] = max(sizes.get(name, 0.0), float(np.nanmax(np.abs(feed.values))))
+        limit = FORMAT_LIMITS["fp16"].largest
+        thin = {name: size for name, size in sizes.items() if name in halves and size > _SAFE_SHARE * limit}
+        if not thin:
+            return []
+        largest = max(thin, key=thin.__getitem__)
+        share = percent(min(thin[largest] / limit, 1.0))
+        more = f", and {len(thin) - 1} more above {percent(_SAFE_SHARE)}" if len(thin) > 1 else ""
+        return [
+            f"{THIN_HEADROOM}{short_name(largest)} reaches {number(thin[largest])} on these samples, {share} of fp16's "
+            f"limit{more}: other inputs may overflow it; keep the nodes that compute and read it in fp32 (`keep`)"
+        ]
 
     def _verified(self, record: PrecisionSearch, kept: Kept) -> PrecisionSearch:
         last = self._trials.verify(record, kept)
