@@ -29,10 +29,11 @@ from ndld_flow.measure.stopping import MeasuringPlan
 from ndld_flow.models.files import load_model, model_inputs, save_model
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision_search.minimal_set import Budget
+from ndld_flow.precision_search.search import node_macs, shape_of
 from ndld_flow.precision_search.trials import Judge, TrialResult
 from ndld_flow.profiles.compare.rounds import RoundsPlan, deciding_interval, describe_rounds, typical_base
 from ndld_flow.profiles.compare.verdicts import decide_ratio
-from ndld_flow.profiles.read.layer_work import Shape, count_macs
+from ndld_flow.profiles.read.layer_work import Shape
 from ndld_flow.quantize.calibration import Ranges
 from ndld_flow.quantize.onnxruntime_quantizer import QuantizerError
 from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, intensity, prepare_model
@@ -75,6 +76,7 @@ def find_regions(prepared: PreparedModel, exclude: Collection[str], values: Mapp
 
     `values` are the tensors that nodes to quantize read and write, of one sample.
     """
+    shapes = {name: tuple(array.shape) for name, array in values.items()}
     by_name = {node.name: node for node in load_model(prepared.saved()).graph}
     chosen = prepared.chosen(exclude)
     readers = {node.name: node for node in chosen if node.follows}
@@ -83,14 +85,10 @@ def find_regions(prepared: PreparedModel, exclude: Collection[str], values: Mapp
     for layer in chosen:
         if not layer.follows:
             followers = tuple(_followers(by_name[layer.name], readers))
-            described = [_describe(by_name[node.name], values) for node in (layer, *followers)]
+            described = [_describe(by_name[node.name], shapes) for node in (layer, *followers)]
             kind = kinds.setdefault(tuple(described), len(kinds))
             node = by_name[layer.name]
-            attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-            inputs, outputs = ([_shape(value, values) for value in side] for side in (node.inputs, node.outputs))
-            regions.append(
-                Region(layer, followers, kind, count_macs(node.op_type, inputs, outputs, attributes), intensity(node))
-            )
+            regions.append(Region(layer, followers, kind, node_macs(node, shapes), intensity(node)))
     return tuple(regions)
 
 
@@ -116,19 +114,10 @@ def _followers(node: ir.Node, readers: Mapping[str, QuantizableNode]) -> Iterato
         output = reader.outputs[0]
 
 
-def _describe(node: ir.Node, values: Mapping[str, Array]) -> object:
+def _describe(node: ir.Node, shapes: Mapping[str, Shape]) -> object:
     """Return everything on which the latency of a node depends: its operator, attributes, types and shapes."""
     attributes = sorted((name, str(attribute.value)) for name, attribute in node.attributes.items())
-    return node.op_type, tuple(attributes), tuple((_shape(v, values), str(v and v.dtype)) for v in node.inputs)
-
-
-def _shape(value: ir.Value | None, values: Mapping[str, Array]) -> Shape | None:
-    if value is None:
-        return None
-    if value.const_value is not None:
-        return tuple(value.const_value.shape.numpy())
-    array = values.get(value.name or "")
-    return None if array is None else tuple(array.shape)
+    return node.op_type, tuple(attributes), tuple((shape_of(v, shapes), str(v and v.dtype)) for v in node.inputs)
 
 
 class RegionWriter:

@@ -40,19 +40,20 @@ def macs_share(nodes: Collection[ir.Node], graph: ir.Graph, shapes: Mapping[str,
 
     `shapes` maps names of tensors to their shapes.
     """
-    counted = {node: _macs(node, shapes) for node in graph}
+    counted = {node: node_macs(node, shapes) or 0 for node in graph}
     total = sum(counted.values())
     return sum(counted.get(node, 0) for node in nodes) / total if total else None
 
 
-def _macs(node: ir.Node, shapes: Mapping[str, Shape]) -> int:
-    inputs = [_shape(value, shapes) for value in node.inputs]
-    outputs = [_shape(value, shapes) for value in node.outputs]
+def node_macs(node: ir.Node, shapes: Mapping[str, Shape]) -> int | None:
+    """Return the multiply-accumulates of a node; None if they are unknown."""
+    inputs, outputs = ([shape_of(value, shapes) for value in side] for side in (node.inputs, node.outputs))
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-    return count_macs(node.op_type, inputs, outputs, attributes) or 0
+    return count_macs(node.op_type, inputs, outputs, attributes)
 
 
-def _shape(value: ir.Value | None, shapes: Mapping[str, Shape]) -> Shape | None:
+def shape_of(value: ir.Value | None, shapes: Mapping[str, Shape]) -> Shape | None:
+    """Return the shape of a constant, or of a tensor among those with known shapes."""
     if value is None:
         return None
     tensor = fixed_tensor(value)

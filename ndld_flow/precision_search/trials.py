@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from blake3 import blake3
 
 from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick, find_yardstick
+from ndld_flow.accuracy.inside.capture import run_each
 from ndld_flow.accuracy.model_comparison import CONSTANT, StoredOutputs, storable
 from ndld_flow.accuracy.power.measure_power import Check, JudgedOutput, measure_power, seconds_for
 from ndld_flow.accuracy.tolerance import Tolerance, outside
@@ -21,7 +23,7 @@ from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import count
 from ndld_flow.models.files import model_inputs
 from ndld_flow.precision.emulation import emulate_stored
-from ndld_flow.precision_search.minimal_set import Attempt, Kept, Outcome
+from ndld_flow.precision_search.minimal_set import Attempt, Kept, Outcome, Phase
 from ndld_flow.precision_search.reducers import Reducer
 from ndld_flow.records.accuracy import OutputKind
 from ndld_flow.records.power import Power
@@ -160,11 +162,8 @@ class Judge:
 
     def _run_reference(self) -> dict[str, Yardstick]:
         """Store the reference's outputs; return the yardstick of each."""
-        model = self._settings.open(self._reference)
-        for sample in self._samples:
-            bound = model.bind(sample.arrays)
-            bound.run()
-            self._kept.add(bound.outputs())
+        for outputs in run_each(self._settings.open(self._reference), (sample.arrays for sample in self._samples)):
+            self._kept.add(outputs)
         return _find_yardsticks(self._kept) | {
             name + _GIVEN: yardstick for name, yardstick in _find_yardsticks(self._kept.first(self._given)).items()
         }
@@ -326,36 +325,33 @@ class Trials:
 
     def record(self, attempt: Attempt) -> Trial:
         """Return the record of an attempt."""
-        known = self.done[attempt.kept]
-        return Trial(
-            number=attempt.number,
-            phase=attempt.phase,
-            what=attempt.description,
-            kept_count=len(attempt.kept),
-            kept=tuple(sorted(attempt.kept)),
-            metrics=self.metrics(attempt.kept),
-            passed=attempt.outcome.passed,
-            wall_s=known.wall_s,
-            remembered=attempt.kept in self.before,
-            trouble=known.judged.trouble,
+        trial = self._describe(
+            attempt.number, attempt.phase, attempt.description, attempt.kept, self.done[attempt.kept]
         )
+        return trial.model_copy(update={"remembered": attempt.kept in self.before})
 
     def verify(self, search: PrecisionSearch, kept: Kept) -> Trial:
         """Convert as the step that uses the result will, and check the outcome."""
         started = time.monotonic()
         path = self.scratch / "verified.onnx"
         self.reducer.write_found(search, path)
-        judged = self.judge.judge(path)
+        done = FinishedTrial(self.judge.judge(path), time.monotonic() - started)
+        what = "converted as the step that uses the result does"
+        return self._describe(len(search.trials) + 1, "verify", what, kept, done)
+
+    def _describe(
+        self, number: int, phase: Phase | Literal["verify"], what: str, kept: Kept, done: FinishedTrial
+    ) -> Trial:
         return Trial(
-            number=len(search.trials) + 1,
-            phase="verify",
-            what="converted as the step that uses the result does",
+            number=number,
+            phase=phase,
+            what=what,
             kept_count=len(kept),
             kept=tuple(sorted(kept)),
-            metrics=self.judge.bounds.worst(judged),
-            passed=self.judge.bounds.passed(judged),
-            wall_s=time.monotonic() - started,
-            trouble=judged.trouble,
+            metrics=self.judge.bounds.worst(done.judged),
+            passed=self.judge.bounds.passed(done.judged),
+            wall_s=done.wall_s,
+            trouble=done.judged.trouble,
         )
 
     def _run_trial(self, kept: Kept) -> FinishedTrial:
