@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from ndld_flow.accuracy.agreement import Measuring
 from ndld_flow.accuracy.inside.capture import tensors_of
-from ndld_flow.accuracy.inside.divergence import Observed, diverge, first_divergent
-from ndld_flow.accuracy.inside.marked_model import MarkedModel
+from ndld_flow.accuracy.inside.divergence import MarkedModel, Observed, diverge, first_divergent
 from ndld_flow.accuracy.labelled_comparison import LabelledJudgement
 from ndld_flow.accuracy.model_comparison import (
     CONSTANT,

@@ -22,8 +22,7 @@ from ndld_flow.models.files import all_graphs, save_model
 from ndld_flow.models.nodes import graph_of, node_label
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
-from ndld_flow.reduce.captured import Captured
-from ndld_flow.reduce.cutting import list_nodes, open_whole
+from ndld_flow.reduce.cutting import Captured, list_nodes, open_whole
 from ndld_flow.reduce.part import CutError, NodeFacts, Opened, Whole
 
 _STANDARD = ("", "ai.onnx")

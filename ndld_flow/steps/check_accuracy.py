@@ -30,7 +30,7 @@ from ndld_flow.store.kinds import AccuracyDocument, Engine, Onnx
 
 if TYPE_CHECKING:
     from ndld_flow.accuracy.accuracy_record import Criteria
-    from ndld_flow.accuracy.inside.marked_model import MarkedModel
+    from ndld_flow.accuracy.inside.divergence import MarkedModel
     from ndld_flow.accuracy.labelled_comparison import LabelledComparison
     from ndld_flow.accuracy.model_comparison import ComparedModel, Comparison, Forced, ModelPair, ReferenceRun
     from ndld_flow.records.accuracy import Accuracy
@@ -423,7 +423,7 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
         return prepare_labelled(self.metric, self.labels, self.metric_tolerance, samples, spare=spare)
 
     def _marked_model(self, pair: ModelPair, source: Onnx, context: Context) -> MarkedModel | None:
-        from ndld_flow.accuracy.inside.marked_model import MarkedModel
+        from ndld_flow.accuracy.inside.divergence import MarkedModel
 
         if self.layers_engine is None or self.runtime is None:
             return None

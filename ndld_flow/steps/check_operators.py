@@ -57,7 +57,7 @@ class CheckOperators(SampleSettings, Step[Onnx, AccuracyDocument]):
         settings = OnnxruntimeRequest(custom_ops=self.operator_libraries)
         criteria = Criteria(self.tolerance, {}, 5, -1, ())
         made = make_samples(model_inputs(source.path), context.inputs, self, source.label)
-        samples = [(each.label, {name: feed.values for name, feed in each.feeds.items()}) for each in made]
+        samples = [(each.label, each.arrays) for each in made]
         checks = check_operators(source.path, self.custom_operators, samples, settings, criteria, context.scratch)
         accuracy = Accuracy(
             reference="the references of the operators",

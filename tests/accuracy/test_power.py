@@ -12,9 +12,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ndld_flow.accuracy.power import classic_faults, measure_power
-from ndld_flow.accuracy.power.classic_faults import wrong_attributes
-from ndld_flow.accuracy.power.faults import NodeFault, WeightFault, draw_faults, weight_sites
+from ndld_flow.accuracy.power import faults, measure_power
+from ndld_flow.accuracy.power.faults import NodeFault, WeightFault, draw_faults, weight_sites, wrong_attributes
 from ndld_flow.accuracy.power.planted_model import plant
 from ndld_flow.accuracy.sequence_runs import Outputs
 from ndld_flow.base.errors import ModelError
@@ -516,7 +515,7 @@ def test_few_leaves_make_a_check_weak() -> None:
 def test_twins_of_huge_trees_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     node = next(iter(ir.from_proto(trees()).graph))
     every = [kind for kind, _ in wrong_attributes(node)]
-    monkeypatch.setattr(classic_faults, "_MOST_COPIED", 12)
+    monkeypatch.setattr(faults, "_MOST_COPIED", 12)
     assert [kind for kind, _ in wrong_attributes(node)] == every[:2]
 
 

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.inputs import InputSpec
-from ndld_flow.reduce import captured
+from ndld_flow.reduce import cutting
 from ndld_flow.reduce.cutting import cut_part
 from ndld_flow.reduce.failure import failure_of_error
 from ndld_flow.reduce.options import ReduceOptions
@@ -493,7 +493,7 @@ def test_a_part_whose_rank_is_not_inferred_has_that_of_its_run(
     graph = helper.make_graph(nodes, "squeezing", [value], [result])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "model.onnx")
     Path("part").mkdir()
-    monkeypatch.setattr(captured, "_ALL_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(cutting, "_ALL_AT_ONCE_BYTES", 0)
     whole = Whole(
         path=Path("model.onnx").absolute(), inputs={"x": InputSpec(shape=(2, 1, 8))}, samples=1, values=Path("values")
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import tee
 from pathlib import Path
@@ -23,16 +24,20 @@ from ndld_flow.accuracy.inside.capture import (
     chosen_places,
     in_parts,
     nearest_before,
+    run_each,
     tensor_bytes,
     tensors_of,
 )
 from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS, LayerAgreement, RangeMeter
 from ndld_flow.accuracy.slices import SLICE_METRICS
+from ndld_flow.base.quantities import counted
 from ndld_flow.models.element_types import element_of
-from ndld_flow.models.files import model_inputs
+from ndld_flow.models.files import model_inputs, model_outputs
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import LayerDivergence, noise_of
+from ndld_flow.records.execution import BuiltFile
 from ndld_flow.runtimes.protocol import SessionRequest
+from ndld_flow.runtimes.session_process import open_session
 from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.model_matching import shared_inputs
@@ -189,3 +194,34 @@ def _layers(
         for place in chosen_places(reference.path, tensors)
         if place.name in theirs and element_of(place.type) in _FLOATS
     }
+
+
+@dataclass(frozen=True)
+class MarkedModel(Observed):
+    """A model that a file with marked outputs or debug tensors runs; only these tensors can be captured."""
+
+    request: SessionRequest
+    built: BuiltFile
+    scratch: Path
+
+    def names(self) -> frozenset[str]:
+        # Only a run shows the names of debug tensors that remain after fusion.
+        return frozenset(self.built.marked) or super().names() - {each.name for each in model_outputs(self.path)}
+
+    def captured(self, part: Sequence[str], samples: Iterable[Feeds]) -> Iterator[dict[str, Array]]:
+        with closing(open_session(self.request, self.path, self.scratch)) as session:
+            for outputs in run_each(session, samples):
+                yield {name: outputs[name] for name in part if name in outputs}
+
+    def note(self, checked: str, compared: int) -> str:
+        """Return the caveat of a comparison of its layers; `checked` is the file whose outputs are judged."""
+        if not self.built.marked:
+            other = "" if self.built.name == checked else f", another build than {checked}"
+            return (
+                f"{counted(compared, 'layer')} compared inside {self.built.name}{other}, by its debug tensors: those "
+                "that it fused away, or that have another name in it than in the model, were not"
+            )
+        return (
+            f"layers were compared on {self.built.name}, whose {len(self.built.marked)} marked outputs make it fuse "
+            f"layers differently from {checked}: they describe {self.built.name}, and the outputs {checked} itself"
+        )

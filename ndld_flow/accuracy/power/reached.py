@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.accuracy.power.classic_faults import DOMAIN, values_of
+from ndld_flow.accuracy.power.faults import DOMAIN, values_of
 from ndld_flow.models.input_uses import SAME_VALUES
 from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.models.tensors import Array
