@@ -357,12 +357,10 @@ class Criteria:
 
     def check_names(self, outputs: Sequence[str]) -> None:
         """Check that each named output exists. Raises `RequestError` otherwise."""
-        for name in self.by_output:
-            if name not in outputs:
-                raise RequestError(f'output_tolerance: the model has no output "{name}"; {suggest(name, outputs)}')
-        for name in self.thresholds:
-            if name not in outputs:
-                raise RequestError(f'thresholds: the model has no output "{name}"; {suggest(name, outputs)}')
+        for setting, named in (("output_tolerance", self.by_output), ("thresholds", self.thresholds)):
+            for name in named:
+                if name not in outputs:
+                    raise RequestError(f'{setting}: the model has no output "{name}"; {suggest(name, outputs)}')
         for pattern in self.logits:
             if not any(map(name_matcher(pattern), outputs)):
                 raise RequestError(f'softmax: "{pattern}" matches no output; {suggest(pattern, outputs)}')

@@ -112,10 +112,15 @@ def _read_csv(path: Path) -> Labels:
 
 
 def _read_json(path: Path) -> Labels:
-    labels = json.loads(path.read_bytes(), object_pairs_hook=_Pairs)
-    if not isinstance(labels, _Pairs):
+    pairs: list[tuple[str, Label]] = []
+
+    def keep_pairs(read: list[tuple[str, Label]]) -> dict[str, Label]:
+        pairs[:] = read  # those of the outermost object come last; a dictionary would hide a name that is repeated
+        return dict(read)
+
+    if not isinstance(json.loads(path.read_bytes(), object_pairs_hook=keep_pairs), dict):
         raise ValueError('it is not an object of file names and labels, such as {"cat.png": 3}')
-    return _named(path, [(name, _unpaired(value)) for name, value in labels])
+    return _named(path, pairs)
 
 
 def _read_npy(path: Path) -> Labels:
@@ -132,16 +137,6 @@ def _named(path: Path, pairs: Sequence[tuple[str, Label]]) -> Labels:
     if not pairs:
         raise ValueError("it contains no labels")
     return Labels(path, dict(pairs))
-
-
-class _Pairs(list[tuple[str, object]]):
-    """A JSON object that keeps repeated keys."""
-
-
-def _unpaired(value: object) -> object:
-    if isinstance(value, _Pairs):
-        return {name: _unpaired(inner) for name, inner in value}
-    return [_unpaired(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _plain_value(text: str) -> Label:
@@ -386,15 +381,15 @@ class LabelledComparison:
         Raises `RequestError` if the user's code fails or returns no numbers, and for bounds of a metric that it does
         not return.
         """
-        reference = self._score(compared.reference.side.label, compared.samples, compared.kept_reference)
-        candidate = self._score(compared.candidate.side.label, compared.samples, compared.kept_candidate)
+        both = (compared.reference, compared.kept_reference), (compared.candidate, compared.kept_candidate)
+        reference, candidate = (
+            self.metric.score(LabelledSet(run.side.label, compared.samples, self.labels, outputs))
+            for run, outputs in both
+        )
         self._check_names(reference, candidate)
         metrics = (self._judged(name, value, candidate.values[name]) for name, value in reference.values.items())
         labels = tuple(shortened(str(label), _LABEL_LENGTH) for label in self.labels)
         return LabelledJudgement(self.metric.path.name, tuple(metrics), labels, reference, candidate)
-
-    def _score(self, model: str, samples: Sequence[str], outputs: StoredOutputs) -> Scores:
-        return self.metric.score(LabelledSet(model, samples, self.labels, outputs))
 
     def _check_names(self, reference: Scores, candidate: Scores) -> None:
         names = list(reference.values)

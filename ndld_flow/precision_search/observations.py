@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.capture import capture, open_inside
 from ndld_flow.accuracy.inside.divergence import Observed, diverge
-from ndld_flow.accuracy.inside.local_error import LocalError, local_errors
+from ndld_flow.accuracy.inside.local_error import local_errors
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import load_model, save_model
@@ -26,6 +27,7 @@ from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.samples.sample_feeds import SampleArrays, Samples
 
+T = TypeVar("T")
 _DEEPEST = 8
 """Ifs nested deeper than this stay as they are."""
 
@@ -122,9 +124,11 @@ class Observer:
         """Return a suspect for each node. For int8, with its own error or its divergence when everything is int8."""
         if self.precision == "int8":
             layers: dict[str | None, LayerDivergence] = {layer.tensor: layer for layer in self._whole}
-            alone = self._int8_errors()
+            alone = self._measured(self._int8_errors)
             return [Int8Suspect(node, layers, self._lost, alone.get(first_output(node))) for node in nodes]
-        errors = self._errors()
+        errors = self._measured(
+            lambda: local_errors(self._reference, self.precision, self._few, self.settings, self.scratch)
+        )
         return [FloatSuspect(node, errors.get(first_output(node)), self.precision) for node in nodes]
 
     def _lost(self, tensor: TensorRange) -> float:
@@ -139,15 +143,12 @@ class Observer:
     def _int8_errors(self) -> Mapping[str, Int8Error]:
         if not isinstance(self.reducer, MeasuresInt8):
             return {}
-        try:
-            return self.reducer.int8_errors(self._few, self.settings, self.scratch)
-        except ModelError as error:
-            self.notes.append(f"the error of each node on its own could not be measured: {error}")
-            return {}
+        return self.reducer.int8_errors(self._few, self.settings, self.scratch)
 
-    def _errors(self) -> dict[str, LocalError]:
+    def _measured(self, measure: Callable[[], Mapping[str, T]]) -> Mapping[str, T]:
+        """Return first output -> the error of its node on its own; empty, with a note, if it cannot be measured."""
         try:
-            return local_errors(self._reference, self.precision, self._few, self.settings, self.scratch)
+            return measure()
         except ModelError as error:
             self.notes.append(f"the error of each node on its own could not be measured: {error}")
             return {}

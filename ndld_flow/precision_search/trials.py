@@ -69,9 +69,7 @@ class Bounds:
 
     def passed(self, judged: TrialResult) -> bool:
         """Return whether all bounds hold."""
-        if judged.trouble or any(judged.nonfinite.values()):
-            return False
-        return not any(outside(metrics, self.of(output)) for output, metrics in judged.outputs.items())
+        return not self.broken(judged)
 
     def broken(self, judged: TrialResult) -> str:
         """Return the first bound that does not hold, and its output; empty if all hold."""

@@ -155,7 +155,12 @@ def _declared(value: ir.Value, found: str) -> str:
 def _store_constants(graph: ir.Graph, chosen: Collection[ir.Node], captured: Captured) -> None:
     """Replace nodes that came along because they depend on no input by weights with their values."""
     along = [node for node in graph if node not in chosen and node.op_type != "Constant"]
-    read = [value for node in along for value in node.outputs if value.name and _is_read(value, along)]
+    read = [
+        value
+        for node in along
+        for value in node.outputs
+        if value.name and any(user not in along for user, _ in value.uses())
+    ]
     if any(value.is_graph_output() for value in read):
         return
     try:
@@ -172,10 +177,6 @@ def _store_constants(graph: ir.Graph, chosen: Collection[ir.Node], captured: Cap
         graph.register_initializer(stored)
         value.replace_all_uses_with(stored)
     drop_unused(graph)
-
-
-def _is_read(value: ir.Value, along: Collection[ir.Node]) -> bool:
-    return any(user not in along for user, _ in value.uses())
 
 
 def drop_unused(graph: ir.Graph) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -180,10 +180,6 @@ def read_failures(
         yield failure.model_copy(update={"suspects": suspects})
 
 
-def _of_accuracy(path: Path) -> dict[str, object]:
-    return read_accuracy_evidence(read_document(Accuracy, path))
-
-
 def read_accuracy_evidence(document: Accuracy) -> dict[str, object]:
     """Return the fields of the failure of a check of accuracy: whether values were finite, criteria, outputs."""
     failed = {each.output: each.failed for each in document.outputs if each.failed}
@@ -216,8 +212,7 @@ def _diverged(document: Accuracy) -> dict[str, object]:
     return {"suspects": {name: value if value == 2 else value * scale for name, value in growth.items()}}
 
 
-def _of_activations(path: Path) -> dict[str, object]:
-    document = read_document(Activations, path)
+def _of_activations(document: Activations) -> dict[str, object]:
     found = {
         name: any(getattr(tensor.range, f"{name}_count") for tensor in document.tensors) for name in ("nan", "inf")
     }
@@ -225,8 +220,7 @@ def _of_activations(path: Path) -> dict[str, object]:
     return {"criteria": tuple(name for name, is_found in found.items() if is_found), "suspects": suspects}
 
 
-def _of_findings(path: Path) -> dict[str, object]:
-    document = read_document(Findings, path)
+def _of_findings(document: Findings) -> dict[str, object]:
     worst = "error" if document.count("error") else "warning"
     found = [finding for finding in document.findings if finding.severity == worst]
     return {
@@ -235,9 +229,8 @@ def _of_findings(path: Path) -> dict[str, object]:
     }
 
 
-def _of_profile(path: Path) -> dict[str, object]:
+def _of_profile(profile: Profile) -> dict[str, object]:
     """Return the nodes of slow layers: half of the time is strong evidence."""
-    profile = read_document(Profile, path)
     times, total = profile.layer_times.ms, profile.layers_sum_ms
     shares: dict[str, float] = {}
     for layer, time_ms in zip(profile.layers, times, strict=True) if total else ():
@@ -246,8 +239,13 @@ def _of_profile(path: Path) -> dict[str, object]:
     return {"suspects": shares}
 
 
-_READERS = {"accuracy": _of_accuracy, "activations": _of_activations, "lint": _of_findings, "profile": _of_profile}
-"""Kind of artifact -> the evidence in its document."""
+_READERS: Mapping[str, Callable[[Path], dict[str, object]]] = {
+    "accuracy": lambda path: read_accuracy_evidence(read_document(Accuracy, path)),
+    "activations": lambda path: _of_activations(read_document(Activations, path)),
+    "lint": lambda path: _of_findings(read_document(Findings, path)),
+    "profile": lambda path: _of_profile(read_document(Profile, path)),
+}
+"""Kind of artifact -> the function that returns the evidence in its document."""
 
 
 def failed_gates(gates: Sequence[GateResult]) -> list[Failure]:

@@ -97,12 +97,10 @@ class ConstrainPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
     def _rules(self) -> list[Rule]:
         from ndld_flow.precision.constraints.rules import Rule, read_precision_list
 
-        file = self.list_file
-        listed = () if file is None else read_precision_list(file)
         layers = [Rule("layers", "name", pattern, precision) for pattern, precision in self.layers.items()]
         return [
             *(rule for rule in layers if rule.pattern == _ALL),
-            *(Rule(f"{file}:{entry.line}", "name", entry.name, entry.precision) for entry in listed),
+            *(() if self.list_file is None else read_precision_list(self.list_file)),
             *(Rule("op_types", "operator", op_type, precision) for op_type, precision in self.op_types.items()),
             *(rule for rule in layers if rule.pattern != _ALL),
         ]

@@ -176,24 +176,15 @@ def _clip_bounds(node: ir.Node) -> Iterator[float]:
             yield float(tensor.numpy().reshape(-1)[0])
 
 
-@dataclass(frozen=True)
-class RankedChannels:
-    """The channels of a tensor, most important first."""
-
-    numbers: tuple[int, ...]
-    by: str
-    """`difference` or `energy`."""
-
-
-def rank_channels(values: Array, reference: Array | None, layout: Layout) -> RankedChannels | None:
-    """Rank the channels of one sample, or return None for a layout without channels.
+def rank_channels(values: Array, reference: Array | None, layout: Layout) -> tuple[int, ...]:
+    """Return the channels of one sample, most important first; empty for a layout without channels.
 
     With a reference they are ranked by the energy of their difference from it, else by their own energy; channels with
     non-finite values come first.
     """
     channels = by_channel(values, layout)
     if channels is None:
-        return None
+        return ()
     others = None if reference is None else by_channel(reference, layout)
     energies = []
     for number, channel in enumerate(channels):
@@ -201,7 +192,7 @@ def rank_channels(values: Array, reference: Array | None, layout: Layout) -> Ran
         finite = _finite(wide)
         energies.append(math.inf if finite.size < wide.size else _rms(finite))
     order = np.argsort(-np.asarray(energies), kind="stable")
-    return RankedChannels(tuple(order.tolist()), "energy" if others is None else "difference")
+    return tuple(order.tolist())
 
 
 def channel_statistics(
@@ -377,13 +368,12 @@ class TensorMeter:
         self._histogram = SharedHistogram(len(dtypes))
         self._agreement = LayerAgreement(by_slice=True)
         self._channels: tuple[ChannelStatistics, ...] = ()
-        ranked = rank_channels(first, reference, self.layout)
-        self.ranked = ranked.numbers if ranked else ()
+        self.ranked = rank_channels(first, reference, self.layout)
         """Channels, most important first; empty for a layout without channels."""
-        if ranked:
-            recorded = sorted(ranked.numbers[:MOST_CHANNELS])
+        if self.ranked:
+            recorded = sorted(self.ranked[:MOST_CHANNELS])
             self._channels = tuple(channel_statistics(first, reference, self.layout, recorded, self._bounds[0]))
-        self._channels_by = ranked.by if ranked else ""
+        self._channels_by = "" if not self.ranked else "difference" if self.compared else "energy"
 
     def add(self, candidate: Array, reference: Array | None) -> None:
         """Add one sample."""

@@ -233,20 +233,10 @@ _COMMENT = re.compile(r"(^|\s)#.*")
 _KNOWN = (*PRECISIONS, "none")
 
 
-@dataclass(frozen=True)
-class ListedPrecision:
-    """One entry of a list."""
-
-    line: int
-    """Line number, from 1."""
-    name: str
-    """A node's name or a glob. It may contain colons: the last one ends it."""
-    precision: str
-    """One of `records.precision.PRECISIONS`, or `none`."""
-
-
-def read_precision_list(path: Path) -> tuple[ListedPrecision, ...]:
+def read_precision_list(path: Path) -> tuple[Rule, ...]:
     """Return the entries in the file's order: one per line, or several separated by commas; `#` starts a comment.
+
+    A name or glob may contain colons: the last one ends it.
 
     Raises `RequestError` for a file that cannot be read, and one for all invalid entries together.
     """
@@ -257,20 +247,20 @@ def read_precision_list(path: Path) -> tuple[ListedPrecision, ...]:
     except UnicodeDecodeError:
         raise RequestError(f"{path}: this is not a list of precisions: it is not UTF-8 text.") from None
     entries = [
-        ListedPrecision(number, name.strip(), precision.strip().lower())
+        Rule(f"{path}:{number}", "name", name.strip(), precision.strip().lower())
         for number, line in enumerate(text.splitlines(), 1)
         for entry in (part.strip() for part in _COMMENT.sub("", line).split(",") if part.strip())
         for name, _, precision in (entry.rpartition(":"),)
     ]
-    problems = [f"{path}:{entry.line}: {problem}" for entry in entries if (problem := _problem(entry))]
+    problems = [f"{entry.where}: {problem}" for entry in entries if (problem := _problem(entry))]
     if problems:
         raise RequestError("\n".join(problems))
     return tuple(entries)
 
 
-def _problem(entry: ListedPrecision) -> str:
-    if not entry.name:
+def _problem(entry: Rule) -> str:
+    if not entry.pattern:
         return f"{entry.precision!r} is not `name:precision`"
     if entry.precision not in _KNOWN:
-        return f"{entry.name!r} has no precision {entry.precision!r}; {suggest(entry.precision, _KNOWN)}"
+        return f"{entry.pattern!r} has no precision {entry.precision!r}; {suggest(entry.precision, _KNOWN)}"
     return ""
