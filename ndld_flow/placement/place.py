@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.accuracy.tolerance import Tolerance
@@ -100,25 +100,18 @@ class _Set:
     outcome: str = ""
 
 
-@dataclass
-class _Evidence:
-    """Everything that is known of the regions."""
-
-    alone: dict[int, MeasuredRatio] = field(default_factory=dict)
-    """Kind -> its latency alone."""
-    unmeasured: dict[int, str] = field(default_factory=dict)
-    """Kind -> the reason why it was not measured."""
-    errors: Mapping[str, Int8Error] = field(default_factory=dict)
-    dropped: dict[int, str] = field(default_factory=dict)
-    """Region without which the model is faster -> the measurement."""
-
-
 class Placer:
     """One search. `place` is called once, and `finished` after it."""
 
     def __init__(self, request: PlacementRequest, workspace: Workspace) -> None:
         self._request, self._workspace = request, workspace
-        self._evidence = _Evidence()
+        self._measured: dict[int, MeasuredRatio] = {}
+        """Kind of a region -> its latency alone."""
+        self._unmeasured: dict[int, str] = {}
+        """Kind -> the reason why it was not measured."""
+        self._errors: Mapping[str, Int8Error] = {}
+        self._dropped: dict[int, str] = {}
+        """Region without which the model is faster -> the measurement."""
         self._sets: list[_Set] = []
         self._files = 0
         self._record: Placement | None = None
@@ -176,7 +169,7 @@ class Placer:
         for done, alike in enumerate(ordered):
             region = alike[0]
             if self._used() > _ALONE:
-                self._evidence.unmeasured[region.kind] = "the time was used up"
+                self._unmeasured[region.kind] = "the time was used up"
                 continue
             what = f"region {done + 1} of {len(ordered)}, {region.layer.op_type} {region.layer.name}"
             self._measure_alone(region, writer, what)
@@ -186,18 +179,18 @@ class Placer:
         folder.mkdir()
         models = writer.write(region, folder)
         if models is None:
-            self._evidence.unmeasured[region.kind] = "it cannot be a model of its own"
+            self._unmeasured[region.kind] = "it cannot be a model of its own"
             return
         try:
             measured = self._meter.measure_quickly(models.floats, models.quantized, models.values, _REGION_LIMITS, what)
         except NdldFlowError as error:
-            self._evidence.unmeasured[region.kind] = f"it does not run alone: {error}"
+            self._unmeasured[region.kind] = f"it does not run alone: {error}"
             return
-        self._evidence.alone[region.kind] = measured
+        self._measured[region.kind] = measured
         self._workspace.log.info("%s: %s", what, measured.text)
 
     def _alone(self, index: int) -> MeasuredRatio | None:
-        return self._evidence.alone.get(self._regions[index].kind)
+        return self._measured.get(self._regions[index].kind)
 
     def _saved_ms(self, index: int) -> float:
         """Return the time that a region saves alone; 0 if it was not measured."""
@@ -221,7 +214,7 @@ class Placer:
         self._write(frozenset(range(len(self._regions))), whole)
         nodes = self._prepared.chosen(self._excluded)
         samples = [sample.arrays for sample in request.samples]
-        self._evidence.errors = isolated_errors(self._prepared, nodes, whole, samples, request.reference)
+        self._errors = isolated_errors(self._prepared, nodes, whole, samples, request.reference)
         worths = [Worth(self._saved_ms(index), self._error(index)) for index in range(len(self._regions))]
         self._judge = Judge(
             request.source, request.samples, request.tolerance, request.reference, request.judged_in, scratch
@@ -229,7 +222,7 @@ class Placer:
         return AccurateSets(self._judge, self._write, worths, scratch)
 
     def _error(self, index: int) -> float | None:
-        error = self._evidence.errors.get(self._regions[index].layer.output)
+        error = self._errors.get(self._regions[index].layer.output)
         return None if error is None else error.output_error
 
     def _write(self, quantized: frozenset[int], target: Path) -> None:
@@ -333,7 +326,7 @@ class Placer:
                 continue
             if without.high >= 1 or not self._sets_of.meets(rest):
                 continue
-            self._evidence.dropped |= dict.fromkeys(group, f"the model is faster without it: {without.text}")
+            self._dropped |= dict.fromkeys(group, f"the model is faster without it: {without.text}")
             best = _Set(f"{best.name}, without {names}", rest, path, outcome="faster than with them")
             self._record_set(best)
         return best
@@ -381,14 +374,14 @@ class Placer:
 
     def _decide(self, index: int, delivered: _Set | None) -> tuple[RegionDecision, str]:
         alone, sets = self._alone(index), self._sets_of
-        missing = self._evidence.unmeasured.get(self._regions[index].kind, "")
+        missing = self._unmeasured.get(self._regions[index].kind, "")
         measured = f"{_compare(alone)} alone: {alone.text}" if alone is not None else f"not measured alone: {missing}"
         if delivered is not None and index in delivered.quantized:
             return "quantized", measured if self._is_faster_alone(index) else f"{measured}; the whole set is faster"
         if index in sets.broken:
             return "inaccurate", sets.broken[index]
-        if index in self._evidence.dropped:
-            return "not faster", self._evidence.dropped[index]
+        if index in self._dropped:
+            return "not faster", self._dropped[index]
         if alone is None:
             return "not measured", measured
         if not self._is_faster_alone(index):

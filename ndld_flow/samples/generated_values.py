@@ -5,20 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.tensors import Array
-
-
-class _Limits(Protocol):
-    """The range of a dtype in numpy and ml_dtypes."""
-
-    min: Any
-    max: Any
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
@@ -54,7 +47,7 @@ def random_values(
         )
     if is_integer(dtype):
         return _integers(stream, name, dtype, shape, bounds), f"random integers [{low:g}, {high:g}), seed {seed}"
-    _check_held(name, dtype, bounds, ml_dtypes.finfo(dtype))
+    _check_held(name, dtype, bounds)
     return _floats(stream, dtype, shape, bounds), f"random uniform [{low:g}, {high:g}), seed {seed}"
 
 
@@ -63,9 +56,7 @@ def constant_values(name: str, dtype: np.dtype[Any], shape: Sequence[int], value
     if is_integer(dtype) and value != int(value):
         raise RequestError(f'input "{name}" is {dtype.name}, which cannot represent {value}: give an integer.')
     if dtype.kind != "b":
-        _check_held(
-            name, dtype, (value, value), ml_dtypes.iinfo(dtype) if is_integer(dtype) else ml_dtypes.finfo(dtype)
-        )
+        _check_held(name, dtype, (value, value))
     return np.full(shape, value, dtype), f"all {value}"
 
 
@@ -85,7 +76,7 @@ def _integers(
             f'input "{name}" is {dtype.name} and no integer is in its range [{bounds[0]:g}, {bounds[1]:g}): '
             "widen `range:`."
         )
-    _check_held(name, dtype, (low, high - 1), ml_dtypes.iinfo(dtype))
+    _check_held(name, dtype, (low, high - 1))
     drawn = stream.integers(low, high, size=shape, dtype=np.uint64 if low >= 0 else np.int64)
     return np.asarray(drawn).astype(dtype)
 
@@ -104,7 +95,8 @@ def _floats(
     return np.where(values >= np.asarray(high, dtype), edge, values) if low < high else values
 
 
-def _check_held(name: str, dtype: np.dtype[Any], bounds: tuple[float, float], info: _Limits) -> None:
+def _check_held(name: str, dtype: np.dtype[Any], bounds: tuple[float, float]) -> None:
+    info = ml_dtypes.iinfo(dtype) if is_integer(dtype) else ml_dtypes.finfo(dtype)
     least, most = float(info.min), float(info.max)
     if bounds[0] < least or bounds[1] > most:
         raise RequestError(

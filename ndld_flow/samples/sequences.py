@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -44,16 +44,6 @@ class Item:
 
 
 Read = Mapping[str, Feed]
-
-
-class Source(Protocol):
-    """The values of sequences that are read, not generated."""
-
-    def items(self) -> list[Item]:
-        """Return the sequences; a single one without a limit if nothing is read."""
-
-    def steps_of(self, sequence: int) -> Iterator[Read]:
-        """Yield the values of each step of a sequence; endless if nothing limits it."""
 
 
 class _InputSequences:
@@ -107,6 +97,7 @@ class _FileSequences:
         self._number = max(numbers.values(), default=1)
 
     def items(self) -> list[Item]:
+        """Return the sequences; a single one without a limit if nothing is read."""
         items = []
         named = self._stepping or [sequences for sequences in self._inputs.values() if len(sequences) > 1]
         for index in range(self._number):
@@ -117,6 +108,7 @@ class _FileSequences:
         return items
 
     def steps_of(self, sequence: int) -> Iterator[Read]:
+        """Yield the values of each step of a sequence; endless if nothing limits it."""
         streams = {name: sequences.read(sequence) for name, sequences in self._inputs.items()}
         while True:
             read = {name: next(stream, None) for name, stream in streams.items()}
@@ -173,7 +165,7 @@ class Sequences:
     def __init__(
         self,
         wanted: Sequence[WantedInput],
-        source: Source,
+        source: _FileSequences | _LoadedSequence,
         settings: SampleSettings,
         feedback: Feedback,
     ) -> None:
@@ -262,7 +254,7 @@ def make_sequences(
     file, the found and the expected values.
     """
     inputs, feedback = choose_inputs(specs, given, settings, model), find_feedback(given)
-    source: Source
+    source: _FileSequences | _LoadedSequence
     if settings.loader is not None:
         source = _LoadedSequence(UserSamples(settings.loader, inputs, model, settings.steps))
     else:

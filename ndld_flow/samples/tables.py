@@ -27,7 +27,7 @@ _TRUTH = {"0": False, "1": True, "false": False, "true": True}
 def open_lines(path: Path, wanted: WantedInput) -> StoredArray:
     """Return the lines of a text file that are not empty, each as one string."""
     lines = np.array([text for _, text in text_lines(path, wanted.name)], TEXT)
-    return _stored(_shaped(lines[:, None], wanted))
+    return _stored(lines[:, None], wanted)
 
 
 def open_table(path: Path, wanted: WantedInput) -> StoredArray:
@@ -67,7 +67,7 @@ def open_table(path: Path, wanted: WantedInput) -> StoredArray:
             ) from None
     if not cells:
         raise RequestError(f"{where} has a header and no rows.")
-    return _stored(_shaped(np.array(cells), wanted))
+    return _stored(np.array(cells), wanted)
 
 
 def _rows(path: Path, name: str) -> Iterator[tuple[int, Sequence[str]]]:
@@ -96,10 +96,8 @@ def _parser(wanted: WantedInput) -> Callable[[str], object]:
     return float if is_float(wanted.dtype) else int
 
 
-def _shaped(values: Array, wanted: WantedInput) -> Array:
+def _stored(values: Array, wanted: WantedInput) -> StoredArray:
     """Return rows `[N, width]`, as `[N]` for an input of one dimension."""
-    return values[:, 0] if wanted.pattern is not None and len(wanted.pattern) == 1 and values.ndim == 2 else values
-
-
-def _stored(values: Array) -> StoredArray:
+    is_flat = wanted.pattern is not None and len(wanted.pattern) == 1 and values.ndim == 2
+    values = values[:, 0] if is_flat else values
     return StoredArray(values.shape, values.dtype, partial(sliced, values))

@@ -52,15 +52,15 @@ def open_array(path: Path, name: str) -> StoredArray:
     In an archive of several arrays, the one with the input's name is used.
     """
     what, opened = {
-        ".npy": ("a .npy file of numbers", _open_npy),
-        ".npz": ("a .npz archive of numbers", _open_npz),
-        ".pb": ("an ONNX TensorProto with its data inside", _open_tensor_proto),
+        ".npy": ("a .npy file of numbers", lambda: _open_npy(path)),
+        ".npz": ("a .npz archive of numbers", lambda: _open_npz(path, name)),
+        ".pb": ("an ONNX TensorProto with its data inside", lambda: _open_tensor_proto(path)),
     }[path.suffix.lower()]
 
     def read(load: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `load` returns
         return _read(path, name, what, load)
 
-    stored: StoredArray = read(lambda: opened(path, name))
+    stored: StoredArray = read(opened)
 
     def read_slices(rows: int) -> Iterator[Array]:
         slices = stored.read(rows)
@@ -122,8 +122,7 @@ def _read(path: Path, name: str, what: str, load: Callable[[], Any]) -> Any:  # 
         raise RequestError(f'input "{name}": {path} is not {what}: {reason}') from None
 
 
-def _open_npy(path: Path, name: str) -> StoredArray:
-    del name
+def _open_npy(path: Path) -> StoredArray:
     with path.open("rb") as file:
         header = _read_header(file)
         left = path.stat().st_size - file.tell()
@@ -209,8 +208,7 @@ def _read_header(file: IO[bytes]) -> _Header:
     return _Header(tuple(shape), dtype, fortran_order)
 
 
-def _open_tensor_proto(path: Path, name: str) -> StoredArray:
-    del name
+def _open_tensor_proto(path: Path) -> StoredArray:
     values = _tensor_values(path)
     return StoredArray(tuple(values.shape), values.dtype, lambda rows: sliced(_tensor_values(path), rows))
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from ndld_flow.accuracy.activations.feeding import with_short_labels
 from ndld_flow.accuracy.activations.maps import LARGEST_CODE, encode, finite_bounds, fit, pool, share_out
-from ndld_flow.accuracy.activations.selection import Choice, ModelView, TensorSelection, choose
+from ndld_flow.accuracy.activations.selection import ModelView, TensorSelection, choose
 from ndld_flow.accuracy.activations.tensor_meter import SharedHistogram
 from ndld_flow.accuracy.inside.capture import capture
 from ndld_flow.base.errors import ModelError, RequestError
@@ -233,12 +233,12 @@ def test_repeated_runs_write_equal_bytes(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def cnn(tmp_path_factory: pytest.TempPathFactory) -> Choice:
+def cnn(tmp_path_factory: pytest.TempPathFactory) -> ModelView:
     model = make_cnn(tmp_path_factory.mktemp("cnn") / "m.onnx")
-    return ModelView(model, {"x": (1, 3, 16, 16)}).choice(None)
+    return ModelView(model, {"x": (1, 3, 16, 16)})
 
 
-def test_layers_across_the_whole_model_are_chosen_by_default(cnn: Choice, tmp_path: Path) -> None:
+def test_layers_across_the_whole_model_are_chosen_by_default(cnn: ModelView, tmp_path: Path) -> None:
     names = choose(cnn, TensorSelection())
     assert names[0] == "x"
     assert "y" in names
@@ -275,7 +275,7 @@ def test_with_a_reference_tensors_of_both_models_are_chosen(tmp_path: Path) -> N
         ({"tensors": ["x"], "op_types": ["Softmax"]}, {"x", "y"}),
     ],
 )
-def test_tensors_are_selected(settings: dict[str, Any], expected: set[str], cnn: Choice) -> None:
+def test_tensors_are_selected(settings: dict[str, Any], expected: set[str], cnn: ModelView) -> None:
     assert set(choose(cnn, TensorSelection(settings.get("tensors", ()), settings.get("op_types", ())))) == expected
 
 

@@ -306,7 +306,7 @@ def _select_tensors(
     view: ModelView, reference: ModelView | None, request: Request, built: BuiltModel | None
 ) -> list[InspectedTensor]:
     """Return the tensors to inspect, in order. Raises `RequestError` for names and patterns that match nothing."""
-    names = choose(view.choice(reference), request.selection) if built is None else _choose_built(view, request, built)
+    names = choose(view, request.selection, reference) if built is None else _choose_built(view, request, built)
     if len(request.until) > 1:  # each stopping point is of interest, whatever else is selected
         wanted = {*names, *view.outputs}
         names = [name for name in (*view.inputs, *view.places) if name in wanted]
@@ -330,11 +330,10 @@ def _select_tensors(
 
 def _choose_built(view: ModelView, request: Request, built: BuiltModel) -> list[str]:
     """Return the selected tensors that a built file has, all of them by default."""
-    choice = view.choice(None)
     if request.selection.is_empty:
-        known = [*view.inputs, *(place.name for place in choice.floats)]
+        known = [*view.inputs, *(place.name for place in view.floats)]
         return [name for name in known if name in built.available]
-    chosen = choose(choice, request.selection)
+    chosen = choose(view, request.selection)
     found = [name for name in chosen if name in built.available]
     if not found:
         has = ", ".join(short_name(name) for name in sorted(built.available)[:5])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -59,56 +59,32 @@ class TensorSelection:
         return not (self.patterns or self.op_types or self.every)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The tensors that can be selected."""
-
-    places: Sequence[TensorPlace]
-    """In the order of execution."""
-    inputs: Sequence[str]
-    outputs: Collection[str]
-    is_float: Callable[[str], bool]
-    sizes: Mapping[str, tuple[int, ...]]
-    """Tensor -> height and width, or its other dimensions after the channels, if known."""
-
-    shared: Collection[str]
-    """Tensors that the reference has too; they are preferred in an automatic selection. All tensors if there is no
-    reference."""
-
-    @property
-    def floats(self) -> list[TensorPlace]:
-        """Return the float tensors computed by nodes of the main graph, except constants."""
-        computed = (place for place in self.places if not place.in_body and place.op_type != "Constant")
-        return [place for place in computed if self.is_float(place.name)]
-
-
-def choose(choice: Choice, selection: TensorSelection) -> list[str]:
+def choose(view: ModelView, selection: TensorSelection, reference: ModelView | None = None) -> list[str]:
     """Return the names of the selected tensors, inputs first, then in the order of execution.
 
-    Raises `RequestError` for a pattern or operator that matches nothing, with the nearest name.
+    Tensors that `reference` has too are preferred if nothing is selected. Raises `RequestError` for a pattern or
+    operator that matches nothing, with the nearest name.
     """
     if selection.is_empty:
-        return [*filter(choice.is_float, choice.inputs), *_spread(choice)]
-    chosen = (
-        {place.name for place in choice.floats[selection.every - 1 :: selection.every]} if selection.every else set()
-    )
+        return [*filter(view.is_float, view.inputs), *_spread(view, reference)]
+    chosen = {place.name for place in view.floats[selection.every - 1 :: selection.every]} if selection.every else set()
     for pattern in selection.patterns:
-        chosen |= _matching(choice, pattern)
+        chosen |= _matching(view, pattern)
     for op_type in selection.op_types:
-        names = {place.name for place in choice.places if place.op_type == op_type and not place.in_body}
+        names = {place.name for place in view.places.values() if place.op_type == op_type and not place.in_body}
         if not names:
-            near = suggest(op_type, [place.op_type for place in choice.places])
+            near = suggest(op_type, [place.op_type for place in view.places.values()])
             raise RequestError(f'op_types: the model has no node of type "{op_type}"; {near}')
         chosen |= names
-    return [name for name in (*choice.inputs, *(place.name for place in choice.places)) if name in chosen]
+    return [name for name in (*view.inputs, *(place.name for place in view.places.values())) if name in chosen]
 
 
-def _matching(choice: Choice, pattern: str) -> set[str]:
+def _matching(view: ModelView, pattern: str) -> set[str]:
     matches = name_matcher(pattern)
-    matching = [place for place in choice.places if matches(place.name) or (place.node and matches(place.node))]
+    matching = [place for place in view.places.values() if matches(place.name) or (place.node and matches(place.node))]
     # Constants are selected only by their literal name: half of the tensors that a glob matches may be weights.
     computed = matching if is_plain(pattern) else [place for place in matching if place.op_type != "Constant"]
-    chosen = {place.name for place in computed if not place.in_body} | set(filter(matches, choice.inputs))
+    chosen = {place.name for place in computed if not place.in_body} | set(filter(matches, view.inputs))
     if chosen:
         return chosen
     if matching:
@@ -118,27 +94,27 @@ def _matching(choice: Choice, pattern: str) -> set[str]:
             else "only tensors inside bodies of If, Loop or Scan, which have no single value"
         )
         raise RequestError(f'tensors: "{pattern}" matches {why} ({matching[0].name}). Name the tensor that reads it.')
-    names = [name for place in choice.places for name in (place.name, place.node) if name]
-    near = suggest(pattern, [*choice.inputs, *names])
+    names = [name for place in view.places.values() for name in (place.name, place.node) if name]
+    near = suggest(pattern, [*view.inputs, *names])
     raise RequestError(f'tensors: the model has no tensor and no node "{pattern}"; {near}')
 
 
-def _spread(choice: Choice) -> list[str]:
+def _spread(view: ModelView, reference: ModelView | None) -> list[str]:
     """Return outputs, the last layer before each change of resolution, and evenly spaced layers in between.
 
     Tensors with one number per channel, such as the gates of squeeze and excitation, are skipped: they give no image.
     """
-    floats = [place for place in choice.floats if place.name in choice.shared] or choice.floats
-    floats = [place for place in floats if set(choice.sizes.get(place.name, ())) != {1}] or floats
+    sizes = view.sizes
+    floats = [place for place in view.floats if reference is None or place.name in reference] or view.floats
+    floats = [place for place in floats if set(sizes.get(place.name, ())) != {1}] or floats
     layers = [place.name for place in floats if place.op_type in _HEAVY] or [place.name for place in floats]
-    outputs = [place.name for place in choice.places if place.name in choice.outputs]
+    outputs = [place.name for place in view.places.values() if place.name in view.outputs]
     room = max(MOST_BY_DEFAULT - len(outputs), 0)
-    sizes = choice.sizes
     known = ((name, sizes.get(name), sizes.get(behind)) for name, behind in pairwise(layers))
     ends = [name for name, before, after in known if before is not None and after is not None and before != after]
     kept = {*outputs, *_evenly(ends, room)}
     kept |= set(_evenly([name for name in layers if name not in kept], MOST_BY_DEFAULT - len(kept)))
-    return [place.name for place in choice.places if place.name in kept]
+    return [place.name for place in view.places.values() if place.name in kept]
 
 
 def _evenly(names: Sequence[str], count: int) -> list[str]:
@@ -183,13 +159,19 @@ class ModelView:
         value = self._values.get(name)
         return activation_bounds(None if value is None else value.producer())
 
-    def choice(self, reference: ModelView | None) -> Choice:
-        """Return the tensors that can be selected; those that `reference` has too are preferred."""
-        sizes = {name: size for name, value in self._values.items() if (size := _size(value))}
-        shared = frozenset(name for name in self.places if reference is None or name in reference)
-        return Choice(tuple(self.places.values()), self.inputs, frozenset(self.outputs), self._is_float, sizes, shared)
+    @property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """Return tensor -> height and width, or its other dimensions after the channels, if known."""
+        return {name: size for name, value in self._values.items() if (size := _size(value))}
 
-    def _is_float(self, name: str) -> bool:
+    @property
+    def floats(self) -> list[TensorPlace]:
+        """Return the float tensors computed by nodes of the main graph, except constants."""
+        computed = (place for place in self.places.values() if not place.in_body and place.op_type != "Constant")
+        return [place for place in computed if self.is_float(place.name)]
+
+    def is_float(self, name: str) -> bool:
+        """Return whether a tensor is float, or may be."""
         value = self._values.get(name)
         if value is None or value.type is None:
             return True  # unknown after unknown operators; non-tensors are never captured
