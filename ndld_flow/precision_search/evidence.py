@@ -77,18 +77,14 @@ class FloatSuspect:
             sentence = f"its outputs were not observed; {without or 'no trial converted it'}"
             return (Evidence(cause="sensitivity", sentence=sentence),)
         limits = FORMAT_LIMITS[self.precision]
-        evidence = [
-            *self._overflow(self.error, limits),
-            *self._range(self.error, limits),
-            *self._underflow(self.error, limits),
-        ]
+        tensors = [("its output", tensor) for tensor in self.error.output_ranges]
+        tensors += [("it reads", tensor) for tensor in self.error.input_ranges]
+        evidence = [_beyond(place, tensor, limits) for place, tensor in tensors if tensor.beyond_share > 0]
+        evidence += self._range(self.error, limits)
+        if self.severity >= 1.0:  # else the node is accurate enough: lost values do not matter
+            evidence += self._lost_weights(self.error, limits)
+            evidence += [_vanishing(place, tensor, limits) for place, tensor in tensors if _vanishes(tensor, limits)]
         return tuple(evidence) or (self._sensitivity(self.error, without),)
-
-    def _overflow(self, error: LocalError, limits: FormatLimits) -> Iterator[Evidence]:
-        for place, ranges in (("its output", error.output_ranges), ("it reads", error.input_ranges)):
-            for tensor in ranges:
-                if tensor.beyond_share > 0:
-                    yield _beyond(place, tensor, limits)
 
     def _range(self, error: LocalError, limits: FormatLimits) -> Iterator[Evidence]:
         clamped = sorted((loss for loss in error.weights if loss.clamped), key=lambda loss: -loss.largest)
@@ -109,9 +105,7 @@ class FloatSuspect:
         changed = scale_in_half(self.node) if variance is not None and variance.name == loss.name else None
         return "" if changed is None else f"; clamping them scales a channel by {changed.factor:.3g}"
 
-    def _underflow(self, error: LocalError, limits: FormatLimits) -> Iterator[Evidence]:
-        if self.severity < 1.0:
-            return  # the node is accurate enough: the lost values do not matter
+    def _lost_weights(self, error: LocalError, limits: FormatLimits) -> Iterator[Evidence]:
         for loss in error.weights:
             if 2 * loss.vanished > loss.size:
                 yield Evidence(
@@ -122,10 +116,6 @@ class FloatSuspect:
                     value=loss.largest,
                     limit=limits.smallest,
                 )
-        for place, ranges in (("its output", error.output_ranges), ("it reads", error.input_ranges)):
-            for tensor in ranges:
-                if tensor.vanishing_share >= _VANISHED or 0 < tensor.rms < _FEW_BITS * limits.smallest:
-                    yield _vanishing(place, tensor, limits)
 
     def _sensitivity(self, error: LocalError, without: str) -> Evidence:
         usual = ROUNDING_ERROR[self.precision]
@@ -152,6 +142,10 @@ def _beyond(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidence:
         value=tensor.largest_abs,
         limit=limits.largest,
     )
+
+
+def _vanishes(tensor: TensorRange, limits: FormatLimits) -> bool:
+    return tensor.vanishing_share >= _VANISHED or 0 < tensor.rms < _FEW_BITS * limits.smallest
 
 
 def _vanishing(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidence:

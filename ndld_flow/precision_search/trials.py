@@ -215,10 +215,7 @@ class Judge:
                     agreement.add(reference, storable(array))
         return TrialResult(
             {name: agreement.metrics() for name, agreement in agreements.items()},
-            {
-                name: agreement.only_candidate_nonfinite + agreement.only_reference_nonfinite
-                for name, agreement in agreements.items()
-            },
+            {name: agreement.nonfinite for name, agreement in agreements.items()},
             places={name: agreement.worst_slices() for name, agreement in agreements.items()},
         )
 

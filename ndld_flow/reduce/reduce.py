@@ -15,7 +15,7 @@ from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.precision_search.minimal_set import BudgetSpentError, Kept, needed_pieces, smallest_count
 from ndld_flow.processes.fork_server import ForkServer
-from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.reduce.failure import FailedRun, Failure, failures_of_record, run_once, words_in
 from ndld_flow.reduce.inspect_model import Inspector
 from ndld_flow.reduce.options import ReduceOptions
@@ -30,7 +30,6 @@ from ndld_flow.reduce.search import (
     measure_quickly,
     models_between,
     shorten_recipe,
-    start_at,
 )
 from ndld_flow.reduce.trials import Original, Stage, TrialOutcome, Trials
 from ndld_flow.runner.events import Notice
@@ -269,7 +268,7 @@ class _Reduction:
         return shorter if self._fails(shorter, kept) else stage
 
     def _start_at(self, stage: Stage, name: str) -> Stage | None:
-        short = start_at(self._recipe, stage.recipe, name, self._failing)
+        short = bypass(self._recipe, stage.recipe, name, self._failing, SOURCE)
         step = next(step for step in self._record.steps if step.name == name)
         if short is None or step.record is None:
             return None

@@ -285,22 +285,15 @@ def models_between(recipe: Recipe, short: Mapping[str, Any], failing: Iterable[s
     return [name for name in reversed(short["steps"]) if kinds[name] == (Onnx, Onnx) and name not in set(failing)]
 
 
-def bypass(recipe: Recipe, short: Mapping[str, Any], name: str, failing: Iterable[str]) -> dict[str, Any] | None:
-    """Return a recipe without a step: what read its result reads its source; None if a step then compares a model with
-    itself."""
-    step = next(step for step in recipe.steps if step.name == name)
-    source = short["steps"][name].get(step.type.cls.read_key, SOURCE)
-    return _with_read(recipe, short, name, source, failing)
-
-
-def start_at(recipe: Recipe, short: Mapping[str, Any], name: str, failing: Iterable[str]) -> dict[str, Any] | None:
-    """Return a recipe whose model is the result of a step, without the steps before it; None as for `bypass`."""
-    return _with_read(recipe, short, name, SOURCE, failing)
-
-
-def _with_read(
-    recipe: Recipe, short: Mapping[str, Any], name: str, source: str, failing: Iterable[str]
+def bypass(
+    recipe: Recipe, short: Mapping[str, Any], name: str, failing: Iterable[str], source: str | None = None
 ) -> dict[str, Any] | None:
+    """Return a recipe without a step: what read its result reads `source`, by default what the step reads.
+
+    None if a step then compares a model with itself.
+    """
+    step = next(step for step in recipe.steps if step.name == name)
+    source = source or short["steps"][name].get(step.type.cls.read_key, SOURCE)
     keys = {step.name: list(step.own_reads) for step in recipe.steps}
     steps = {
         other: {key: source if key in keys[other] and value == name else value for key, value in settings.items()}

@@ -289,7 +289,7 @@ def draw_weight_fault(site: WeightSite, stream: np.random.Generator) -> WeightFa
     right = np.array(tensor.numpy())
     size = right.shape[site.axis] if right.shape else 1
     is_byte = right.dtype.itemsize == 1 and right.dtype.kind in "iu"
-    kinds = _OF_TABLES if site.is_table else _OF_SCALARS if size == 1 else _OF_WEIGHTS
+    kinds: tuple[str, ...] = _OF_TABLES if site.is_table else _OF_SCALARS if size == 1 else _OF_WEIGHTS
     kinds = tuple(kind for kind in kinds if not (is_byte and "scaled" in kind))
     for _ in range(_TRIES):
         first, second = stream.integers(size), stream.integers(size)

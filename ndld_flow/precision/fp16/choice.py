@@ -220,18 +220,12 @@ def _outside(model: ir.Model, limits: ValueLimits) -> dict[ir.Node, str]:
                 continue
             if value not in surveys:
                 surveys[value] = survey(tensor, limits.min_abs)
-            reason = _why_outside(surveys[value], limits)
-            if reason:
-                reasons.setdefault(node, f"block.values_outside: {value.name} {reason}")
+            found, where = surveys[value], f"block.values_outside: {value.name} has"
+            if found.largest > limits.max_abs:
+                reasons.setdefault(node, f"{where} values up to {found.largest:.4g}")
+            elif found.small > limits.share * found.count:
+                reasons.setdefault(node, f"{where} {found.small} of {found.count} values below {limits.min_abs:.2g}")
     return reasons
-
-
-def _why_outside(survey: Survey, limits: ValueLimits) -> str:
-    if survey.largest > limits.max_abs:
-        return f"has values up to {survey.largest:.4g}"
-    if survey.small > limits.share * survey.count:
-        return f"has {survey.small} of {survey.count} values below {limits.min_abs:.2g}"
-    return ""
 
 
 _PASSED = ("Cast", "Concat", "Div", "Dropout", "Identity", "Mul")
@@ -247,15 +241,11 @@ def _crashing_matmuls(model: ir.Model) -> dict[ir.Node, str]:
     return {
         node: "ONNX Runtime crashes when it fuses this Transpose and MatMul in fp16"
         for matmul in model.graph.all_nodes()
-        if is_op(matmul, "MatMul") and _by_weight(matmul)
+        if is_op(matmul, "MatMul") and (weight := matmul.inputs[1]) is not None and is_constant(weight)
+        if weight.shape is None or len(weight.shape) == 2
         for chain in _chains(matmul.inputs[0], None, (matmul,))
         for node in chain
     }
-
-
-def _by_weight(matmul: ir.Node) -> bool:
-    weight = matmul.inputs[1]
-    return weight is not None and is_constant(weight) and (weight.shape is None or len(weight.shape) == 2)
 
 
 def _chains(

@@ -270,16 +270,14 @@ class Rewriter:
         """Remove the model's own Casts whose source now has their target type."""
         for node in list(self._model.graph.all_nodes()):
             source, graph = node.inputs[0] if node.inputs else None, node.graph
-            if is_op(node, "Cast") and source is not None and graph is not None and self._is_idle(node, source):
+            if not is_op(node, "Cast") or source is None or graph is None or node.outputs[0].is_graph_output():
+                continue
+            if self._type(source) == tensor_of(ir.DataType(node.attributes["to"].as_int())):
                 node.outputs[0].replace_all_uses_with(source)
                 for dtype, uses in self._readers.pop(node.outputs[0], {}).items():
                     self._readers.setdefault(source, {}).setdefault(dtype, []).extend(uses)
                 graph.remove(node, safe=True)
                 self.casts_removed += 1
-
-    def _is_idle(self, node: ir.Node, source: ir.Value) -> bool:
-        target = tensor_of(ir.DataType(node.attributes["to"].as_int()))
-        return self._type(source) == target and not node.outputs[0].is_graph_output()
 
 
 def _redirect(uses: list[Use], value: ir.Value) -> None:
