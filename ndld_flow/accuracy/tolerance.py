@@ -212,12 +212,10 @@ class MetricTolerance(Settings):
     def outside(self, name: str, reference: float, candidate: float) -> list[str]:
         """Return a sentence for each bound that does not hold."""
         sentences = []
-        if self.min is not None and candidate < self.min:
-            measured, limit = apart((candidate, self.min), "")
-            sentences.append(f"{name} {measured} is less than {limit}")
-        if self.max is not None and candidate > self.max:
-            measured, limit = apart((candidate, self.max), "")
-            sentences.append(f"{name} {measured} is more than {limit}")
+        for words, end, sign in (("less", self.min, 1), ("more", self.max, -1)):
+            if end is not None and sign * candidate < sign * end:
+                measured, limit = apart((candidate, end), "")
+                sentences.append(f"{name} {measured} is {words} than {limit}")
         for words, difference, bound, relative in (
             ("less", reference - candidate, self.drop, self.relative_drop),
             ("more", candidate - reference, self.rise, self.relative_rise),

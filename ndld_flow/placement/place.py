@@ -375,7 +375,10 @@ class Placer:
     def _decide(self, index: int, delivered: _Set | None) -> tuple[RegionDecision, str]:
         alone, sets = self._alone(index), self._sets_of
         missing = self._unmeasured.get(self._regions[index].kind, "")
-        measured = f"{_compare(alone)} alone: {alone.text}" if alone is not None else f"not measured alone: {missing}"
+        measured = f"not measured alone: {missing}"
+        if alone is not None:
+            compared = "faster" if alone.high < 1 else "slower" if alone.low > 1 else "not faster"
+            measured = f"{compared} alone: {alone.text}"
         if delivered is not None and index in delivered.quantized:
             return "quantized", measured if self._is_faster_alone(index) else f"{measured}; the whole set is faster"
         if index in sets.broken:
@@ -430,7 +433,3 @@ class Placer:
     def _used(self) -> float:
         """Return the used share of the time."""
         return (time.monotonic() - self._started) * 1e3 / self._request.placement.time
-
-
-def _compare(alone: MeasuredRatio) -> str:
-    return "faster" if alone.high < 1 else "slower" if alone.low > 1 else "not faster"

@@ -17,7 +17,6 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name
 from ndld_flow.models.derived_tensors import FORMATS
 from ndld_flow.models.element_types import (
-    Signature,
     Types,
     dtype_of,
     element_of,
@@ -72,10 +71,8 @@ def _may_be_fp32(node: ir.Node, types: Types, stored: Stored, opsets: Mapping[st
     if is_op(node, "BitCast"):
         return False
     signature = signature_of(node, opsets)
-    return signature is not None and not any(subgraphs_of(node)) and _admits_fp32(node, signature, types, stored)
-
-
-def _admits_fp32(node: ir.Node, signature: Signature, types: Types, stored: Stored) -> bool:
+    if signature is None or any(subgraphs_of(node)):
+        return False
     ports = [*zip(node.inputs, signature.inputs, strict=False), *zip(node.outputs, signature.outputs, strict=False)]
     return all(
         signature.admits(variable, with_element(types[value], ir.DataType.FLOAT))

@@ -114,7 +114,12 @@ def _cut(whole: Whole, cut: Cut, folder: Path) -> CutPart:
         replaceable=tuple(labels),
         is_captured=whole.capture,
         samples=count,
-        names=tuple(sorted(_names_in(edited.model))),
+        names=tuple(
+            sorted(
+                {value.name for value in values_of(edited.model.graph) if value.name}
+                | set(map(node_label, edited.model.graph))
+            )
+        ),
     )
 
 
@@ -188,11 +193,6 @@ def drop_unused(graph: ir.Graph) -> None:
     graph.inputs[:] = [value for value in graph.inputs if value not in unused]  # in IR version 3, all are inputs too
     for value in unused:
         del graph.initializers[value.name or ""]
-
-
-def _names_in(model: ir.Model) -> set[str]:
-    values = {value.name for value in values_of(model.graph) if value.name}
-    return values | {node_label(node) for node in model.graph}
 
 
 def _states(whole: Whole, part: Part) -> dict[str, str]:

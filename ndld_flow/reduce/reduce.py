@@ -6,7 +6,7 @@ import contextlib
 import math
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -75,15 +75,6 @@ def reduce_recipe(request: Request, target: Path, options: ReduceOptions, listen
             return _Reduction(failed, request, options, listener, server).run(target)
 
 
-@dataclass(frozen=True)
-class _Counts:
-    nodes: int
-    """Number of nodes of the whole model."""
-    runs: int
-    """Number of runs of the reduced model."""
-    failed: int
-
-
 class _Reduction:
     def __init__(
         self, failed: FailedRun, request: Request, options: ReduceOptions, listener: Listener, server: ForkServer
@@ -109,6 +100,8 @@ class _Reduction:
         """Message of the reduced model's failure."""
         self._suspects: dict[str, float] = {}
         self._original: Original = None
+        self._runs = self._failed_runs = 0
+        """Number of runs of the reduced model, and of those that failed in the same way."""
         self._needs_values: bool | None = True if options.keep_values else None
         """True if the failure needs original values; None as long as that is not known."""
 
@@ -122,12 +115,12 @@ class _Reduction:
                 self._take(same)
             smallest, kept = self._reduce(stage, nodes)
             smallest = replace(smallest, recipe=measure_as(full.recipe, smallest.recipe))
-            runs, failed = self._verify(smallest, kept)
-            if failed:
-                return self._pack(target, smallest, kept, _Counts(len(nodes), runs, failed))
+            self._verify(smallest, kept)
+            if self._failed_runs:
+                return self._pack(target, smallest, kept, len(nodes))
         raise RequestError(
             "the failure is not the same each time: the reduced model failed, and then passed in "
-            f"{counted(runs, 'run')}. Make the recipe deterministic, or its gate less close to the limit."
+            f"{counted(self._runs, 'run')}. Make the recipe deterministic, or its gate less close to the limit."
         )
 
     def _reduce(self, stage: Stage, nodes: Sequence[NodeFacts]) -> tuple[Stage, Kept]:
@@ -423,8 +416,8 @@ class _Reduction:
             return None
         return frozenset(label for label, _ in needed)
 
-    def _verify(self, stage: Stage, kept: Kept) -> tuple[int, int]:
-        """Run the result again, and return how often, and how often it failed."""
+    def _verify(self, stage: Stage, kept: Kept) -> None:
+        """Run the result again, and count how often, and how often it fails."""
         runs = failed = int(self._trials.has_failed(stage, kept, self._original))
         while runs < (_LAST_RUNS if failed == runs and self._trials.repeats == 1 else _LAST_RUNS_OF_FLAKY):
             runs += 1
@@ -434,9 +427,9 @@ class _Reduction:
             self._message = same.message if same is not None else self._message
         if failed < runs:
             self._minimal = self._minimal and self._trials.repeats > 1
-        return runs, failed
+        self._runs, self._failed_runs = runs, failed
 
-    def _pack(self, target: Path, stage: Stage, kept: Kept, counts: _Counts) -> Reduced:
+    def _pack(self, target: Path, stage: Stage, kept: Kept, nodes_before: int) -> Reduced:
         folder = self._scratch / "packed"
         written = self._trials.write(folder, stage, kept, self._original)
         part = written.part
@@ -447,7 +440,7 @@ class _Reduction:
             page=str(page),
             failure=str(self._failure),
             nodes=self._inspector.count_nodes(folder / "model.onnx"),
-            nodes_before=counts.nodes,
+            nodes_before=nodes_before,
             trials=self._trials.count,
             minimal=self._minimal,
             captured=part.is_captured,
@@ -455,8 +448,8 @@ class _Reduction:
             other_files=tuple(sorted({*files_in(stage.recipe)})),
             samples=max((len(files) for files in part.inputs.values()), default=1),
             steps=tuple(stage.recipe["steps"]),
-            verified=counts.runs,
-            failed=counts.failed,
+            verified=self._runs,
+            failed=self._failed_runs,
         )
         message = self._message or self._failure.message
         write_zip(folder, target, reduced, self._record.versions, message)

@@ -10,7 +10,7 @@ import wave
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.records.measurement import RATE_UNKNOWN
 from ndld_flow.samples.generated_values import is_float
-from ndld_flow.samples.wanted_inputs import Pattern, WantedInput, shape_unknown
+from ndld_flow.samples.wanted_inputs import Feed, FileSamples, Pattern, WantedInput, shape_unknown
 
 MOST_VALUES = 2**28
 """Maximum number of samples of a file, all channels together: 1 GiB of float32, 93 minutes of stereo at 24 kHz."""
@@ -41,34 +41,20 @@ _KAISER_BETA = 9.0
 
 
 @dataclass(frozen=True)
-class Window:
-    """The values of an input from a part of an audio file."""
+class AudioFile(FileSamples):
+    """An audio file: one sample for an input of any length, else windows of the input's length, the last one padded
+    with zeros.
 
-    values: Array
-    start: int
-    """The first sample, at the rate of the values; -1 for the whole file."""
-    description: str
-    """`speech.wav: 44100 -> 16000 Hz, 2 -> 1 channels, padded by 12 samples`."""
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class AudioInput:
-    """The conversion of audio to values of an input: `[N, T]`, `[T]`, `[N, C, T]` or, by `layout`, `[N, T, C]` or
-    `[C, T]`.
-
-    Floats are in [-1, 1), integers use the full range of their type.
+    Inputs are `[N, T]`, `[T]`, `[N, C, T]` or, by `layout`, `[N, T, C]` or `[C, T]`. Floats are in [-1, 1), integers
+    use the full range of their type.
     """
 
-    name: str
-    given: InputSpec
-    dtype: np.dtype[Any]
     layout: str
     sizes: dict[str, int | None]
     """Letter of the layout -> size; None if it is dynamic."""
 
     @classmethod
-    def of(cls, wanted: WantedInput, path: Path) -> AudioInput:
+    def of(cls, wanted: WantedInput, label: str, path: Path) -> AudioFile:
         """Prepare the conversion. Raises `RequestError` if the input's shape or dtype does not fit audio."""
         where = f'input "{wanted.name}" from the audio file {path}'
         if wanted.pattern is None:
@@ -88,30 +74,41 @@ class AudioInput:
             raise RequestError(f"{where}: `mean` and `std` need one number each, and `std` not 0.")
         if sizes["T"] == 0:
             raise RequestError(f"{where}: the input {shape_text(wanted.pattern)} is empty.")
-        return cls(wanted.name, wanted.given, wanted.dtype, layout, sizes)
+        return cls(wanted, label, path, layout, sizes)
+
+    @property
+    def given(self) -> InputSpec:
+        return self.wanted.given
+
+    @property
+    def name(self) -> str:
+        return self.wanted.name
+
+    @property
+    def has_frames(self) -> bool:
+        return self.sizes["T"] is not None
 
     @property
     def hop(self) -> int:
         """Return the distance between the starts of two windows."""
         return self.given.hop or self.sizes["T"] or 1
 
-    def count(self, path: Path, most: int) -> int:
-        """Return the number of windows, counted up to `most`: 1 if the input takes files of any length."""
-        rate, frames = _measure(path, self.name)
-        self._check_rate(rate, path)
+    def count(self, most: int) -> int:
+        rate, frames = _measure(self.path, self.name)
+        self._check_rate(rate)
         frames = _converted_length(frames, rate, self.given.rate)
-        _check_length(frames, path, self.name)
+        _check_length(frames, self.path, self.name)
         return min(-(-self._windows(frames) // self.given.every), most)
 
-    def windows(self, path: Path) -> Iterator[Window]:
-        """Yield every N-th window of a file. Raises `RequestError` for a file that cannot be read or does not fit."""
+    def feeds(self) -> Iterator[tuple[str, Feed]]:
+        path = self.path
         rate, waveform = read_audio(path, self.name)
-        self._check_rate(rate, path)
+        self._check_rate(rate)
         changes = []
         channels = self.sizes.get("C", 1 if "C" not in self.layout else None)
         if channels is not None and channels != len(waveform):
             changes.append(f"{len(waveform)} -> {channels} channel{'s' * (channels != 1)}")
-            waveform = self._with_channels(waveform, channels, path)
+            waveform = self._with_channels(waveform, channels)
         if self.given.rate not in (None, rate):
             changes.append(f"{rate} -> {self.given.rate} Hz")
             _check_length(_converted_length(waveform.size, rate, self.given.rate), path, self.name)
@@ -119,7 +116,7 @@ class AudioInput:
         else:
             changes.append(f"{rate} Hz")
         shown = visible_name(str(path))
-        note = "" if self.given.rate else f"{shown} has {rate} Hz and {RATE_UNKNOWN}"
+        notes = () if self.given.rate else (f"{shown} has {rate} Hz and {RATE_UNKNOWN}",)
         length = self.sizes["T"] or waveform.shape[1]
         for index in range(0, self._windows(waveform.shape[1]), self.given.every):
             start = index * self.hop
@@ -127,7 +124,10 @@ class AudioInput:
             missing = length - part.shape[1]
             padding = [f"padded by {missing} sample{'s' * (missing != 1)}"] if missing else []
             values = self._arranged(np.pad(part, ((0, 0), (0, missing))))
-            yield Window(values, start if self.sizes["T"] else -1, ", ".join((*changes, *padding)), note)
+            self.wanted.check_shape(values.shape, f"{path} has")
+            where = f" sample {start}" if self.sizes["T"] else ""
+            described = ", ".join((f"audio {shown}{where}", *changes, *padding, self.wanted.describe(values)))
+            yield f"{self.label}{where}", Feed(values, described, is_from_file=True, notes=notes)
 
     def _windows(self, frames: int) -> int:
         length = self.sizes["T"]
@@ -136,7 +136,8 @@ class AudioInput:
         # A hop beyond the length leaves no rest after the last window.
         return min(1 + -(-(frames - length) // self.hop), -(-frames // self.hop))
 
-    def _check_rate(self, rate: int, path: Path) -> None:
+    def _check_rate(self, rate: int) -> None:
+        path = self.path
         if not 0 < rate <= _HIGHEST_RATE:
             raise RequestError(f'input "{self.name}": {path} has a sample rate of {rate} Hz.')
         wanted = self.given.rate or rate
@@ -146,23 +147,24 @@ class AudioInput:
                 f"converted up to a factor of {_MOST_TIMES}: correct the file's header or `rate`."
             )
 
-    def _with_channels(self, waveform: Array, channels: int, path: Path) -> Array:
+    def _with_channels(self, waveform: Array, channels: int) -> Array:
         if channels == 1:
             return np.asarray(waveform.mean(axis=0, keepdims=True))
         if len(waveform) == 1:
             return np.repeat(waveform, channels, axis=0)
         raise RequestError(
-            f'input "{self.name}": {path} has {len(waveform)} channels, the input {channels}: convert it first.'
+            f'input "{self.name}": {self.path} has {len(waveform)} channels, the input {channels}: convert it first.'
         )
 
     def _arranged(self, waveform: Array) -> Array:
         """Return a waveform `[C, T]` in the input's layout and dtype."""
         scale, mean, std = self.given.scale, self.given.mean, self.given.std
         values = waveform * np.float32(1.0 if scale is None else scale)
-        if is_float(self.dtype):
+        dtype = self.wanted.dtype
+        if is_float(dtype):
             values = (values - np.float32(mean[0])) / np.float32(std[0])
         else:
-            info = np.iinfo(self.dtype)
+            info = np.iinfo(dtype)
             values = np.clip(np.round(values.astype(np.float64) * (info.max + 1.0)), info.min, info.max)
         if "C" not in self.layout:
             values = values[0]
@@ -170,7 +172,7 @@ class AudioInput:
             values = values.T
         if "N" in self.layout:
             values = np.broadcast_to(values, (self.sizes["N"] or 1, *values.shape))
-        return np.ascontiguousarray(values.astype(self.dtype))
+        return np.ascontiguousarray(values.astype(dtype))
 
 
 def _find_layout(pattern: Pattern) -> str:

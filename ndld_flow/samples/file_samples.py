@@ -15,7 +15,7 @@ from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import visible_name
 from ndld_flow.models.tensors import TEXT, Array, dtype_text, shape_text
 from ndld_flow.records.measurement import DISTORTED
-from ndld_flow.samples.audio import AudioInput
+from ndld_flow.samples.audio import AudioFile
 from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.images import ImageInput, count_frames, count_video, image_frames, image_size, video_frames
 from ndld_flow.samples.tables import open_lines, open_table
@@ -47,7 +47,7 @@ def open_file(wanted: WantedInput, file: FoundFile) -> FileSamples:
     if suffix in (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES):
         return ImageFile(wanted, file.label, file.path, ImageInput.of(wanted, file.path))
     if suffix in AUDIO_SUFFIXES:
-        return AudioFile(wanted, file.label, file.path, AudioInput.of(wanted, file.path))
+        return AudioFile.of(wanted, file.label, file.path)
     if suffix in TEXT_SUFFIXES:
         return TextFile(wanted, file.label, file.path)
     raise RequestError(
@@ -218,39 +218,6 @@ class ImageFile(FileSamples):
     @property
     def _is_video(self) -> bool:
         return self.path.suffix.lower() in VIDEO_SUFFIXES
-
-
-@dataclass(frozen=True)
-class AudioFile(FileSamples):
-    """An audio file: one sample for an input of any length, else windows of the input's length.
-
-    The last window is padded with zeros.
-    """
-
-    waveform: AudioInput
-
-    @property
-    def has_frames(self) -> bool:
-        return self.waveform.sizes["T"] is not None
-
-    def count(self, most: int) -> int:
-        return self.waveform.count(self.path, most)
-
-    def feeds(self) -> Iterator[tuple[str, Feed]]:
-        wanted = self.wanted
-        for window in self.waveform.windows(self.path):
-            where = "" if window.start < 0 else f" sample {window.start}"
-            wanted.check_shape(window.values.shape, f"{self.path} has")
-            described = f"audio {visible_name(str(self.path))}{where}, {window.description}"
-            yield (
-                f"{self.label}{where}",
-                Feed(
-                    window.values,
-                    f"{described}, {wanted.describe(window.values)}",
-                    is_from_file=True,
-                    notes=(window.note,) if window.note else (),
-                ),
-            )
 
 
 def _of_test_set(wanted: WantedInput, folder: Path) -> Path:

@@ -60,9 +60,7 @@ class SharedInputs:
             declared = self.candidate_dtypes[name]
             dtype = TEXT if declared == "string" else numpy_dtype(declared)
             if dtype is None:
-                raise ModelError(
-                    f'input "{name}" is {self.candidate_dtypes[name]} in the candidate, which cannot be fed.'
-                )
+                raise ModelError(f'input "{name}" is {declared} in the candidate, which cannot be fed.')
             own = feed.values if feed.image is None else self._image_for_candidate(name, feed, feed.image, dtype)
             values[self.candidate_names[name]] = cast_to_model(own, dtype, name, "the reference's input")
         return values

@@ -64,7 +64,10 @@ class TextFile(FileSamples):
         last = wanted.pattern[-1]
         length = last if isinstance(last, int) else None
         limit = min(filter(None, (length, wanted.given.max_length)), default=None)
-        tokenizer = _load(Path(str(wanted.given.tokenizer)), wanted.name)
+        file = Path(str(wanted.given.tokenizer))
+        require("text", f'input "{wanted.name}": {file}')
+        check_text_size(file, wanted.name)
+        tokenizer = _read_tokenizer(file, file.stat().st_mtime_ns, wanted.name)
         try:
             encoding, tokens = tokenizer.encode(text, limit)
         except Exception as error:  # the package raises Exception itself, such as for a missing unknown token
@@ -109,12 +112,6 @@ def check_text_size(path: Path, name: str) -> None:
         raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).') from None
     if length > MOST_BYTES:
         raise RequestError(f'input "{name}": {path} has {size(length)}, more than {size(MOST_BYTES)}.')
-
-
-def _load(path: Path, name: str) -> _Tokens:
-    require("text", f'input "{name}": {path}')
-    check_text_size(path, name)
-    return _read_tokenizer(path, path.stat().st_mtime_ns, name)
 
 
 @dataclass(frozen=True)

@@ -326,14 +326,13 @@ class NodeFault:
 
 def node_faults(model: ir.Model) -> list[NodeFault]:
     """Return every wrong twin of a node of the model and its bodies."""
-    return [fault for node in model.graph.all_nodes() for fault in _all_twins(node)]
-
-
-def _all_twins(node: ir.Node) -> Iterator[NodeFault]:
-    if node.domain == DOMAIN:
-        yield from (NodeFault(node, kind, node.op_type, wrong) for kind, wrong in wrong_attributes(node))
-    elif node.domain in ("", "ai.onnx") and len(node.outputs) == 1:
-        yield from _twins(node)
+    faults: list[NodeFault] = []
+    for node in model.graph.all_nodes():
+        if node.domain == DOMAIN:
+            faults += [NodeFault(node, kind, node.op_type, wrong) for kind, wrong in wrong_attributes(node)]
+        elif node.domain in ("", "ai.onnx") and len(node.outputs) == 1:
+            faults += _twins(node)
+    return faults
 
 
 _TWINS: Mapping[str, tuple[str, Mapping[str, Any]]] = {

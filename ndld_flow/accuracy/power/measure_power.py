@@ -13,7 +13,7 @@ import numpy as np
 
 from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick
 from ndld_flow.accuracy.model_comparison import StoredOutputs, storable
-from ndld_flow.accuracy.power.faults import Fault, WeightFault
+from ndld_flow.accuracy.power.faults import WeightFault
 from ndld_flow.accuracy.power.planted_model import PlantedModel, plant
 from ndld_flow.accuracy.power.reached import Branching, ClassOutput, Forest, Table
 from ndld_flow.accuracy.sequence_runs import Outputs
@@ -206,7 +206,13 @@ class _Trial:
                 return
             wrong = self.planted.feeds_of(number)
             outcome = self._judge({**feeds, **wrong} for feeds in map(self._cast, self.feeds)).outcome
-            yield _record_of(fault, outcome)
+            yield PlantedFault(
+                node=str(fault.node.name or fault.node.outputs[0].name or ""),
+                op_type=fault.node.op_type,
+                weight=str(fault.site.weight.name) if isinstance(fault, WeightFault) else "",
+                kind=fault.kind,
+                outcome=outcome,
+            )
 
     def _judge(self, samples: Iterator[dict[str, Array]]) -> _FaultJudgement:
         """Judge the outputs for changed inputs, up to the sample that proves that the check fails."""
@@ -271,14 +277,3 @@ class _FaultJudgement:
 
 _MEANS: Mapping[str, float] = {"slice_rms": 0.5, "rmse": 0.5, "mean_abs": 1.0, "mismatched": 1.0}
 """Metric that is a mean over all samples -> the power of the samples' share by which those seen bound it from below."""
-
-
-def _record_of(fault: Fault, outcome: FaultOutcome) -> PlantedFault:
-    node = fault.node
-    return PlantedFault(
-        node=str(node.name or node.outputs[0].name or ""),
-        op_type=node.op_type,
-        weight=str(fault.site.weight.name) if isinstance(fault, WeightFault) else "",
-        kind=fault.kind,
-        outcome=outcome,
-    )
