@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ndld_flow.base.quantities import seconds
+from ndld_flow.base.quantities import counted, seconds
 from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.runtimes.protocol import Timing
@@ -99,7 +99,7 @@ def go_on(tallies: Sequence[Tally]) -> bool:
 def stopped_because(tally: Tally, all_tallies: Sequence[Tally]) -> str:
     """Return the reason for stopping, such as `stable: ±1.2 % after 5 runs`."""
     count = len(tally.medians_ms)
-    runs = "1 run" if count == 1 else f"{count} runs"
+    runs = counted(count, "run")
     reached = spread(tally.medians_ms)
     outcome = f"after {runs}" if reached is None else f"{spread_text(reached)} after {runs}"
     if tally.is_stable:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.base.errors import RequestError
@@ -43,6 +44,8 @@ PROFILE_METRICS = {
 Sign = Literal["<=", "<", ">=", ">"]
 _SIGNS: dict[str, Sign] = {"<=": "<=", "≤": "<=", "<": "<", ">=": ">=", "≥": ">=", ">": ">"}
 
+_HOLDS: Mapping[Sign, Callable[[float, float], bool]] = {"<=": le, "<": lt, ">=": ge, ">": gt}
+
 _GATE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|<|>|≤|≥)\s*([+\-\u2212]?)\s*([^\s+\-\u2212<>=].*?)\s*", re.DOTALL)
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE]-?\d+)?")
 _LONGEST = 200
@@ -64,12 +67,7 @@ class ParsedGate:
     """`ms`, `bytes`, or empty for a plain number."""
 
     def holds(self, value: float) -> bool:
-        return {
-            "<=": value <= self.limit,
-            "<": value < self.limit,
-            ">=": value >= self.limit,
-            ">": value > self.limit,
-        }[self.sign]
+        return _HOLDS[self.sign](value, self.limit)
 
 
 def parse_comparison_gate(text: str) -> ParsedGate:

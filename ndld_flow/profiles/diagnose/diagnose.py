@@ -61,9 +61,6 @@ def insights_of_engine(subject: EngineSubject) -> tuple[Insight, ...]:
     return tuple(replace(insight, name=rule.__name__) for rule in ENGINE_RULES for insight in rule(subject))
 
 
-_ONE_LAYER = 0.5
-_REFORMATTING = 0.3
-_COPYING = 0.3
 _OUTSIDE = 1 / 3
 _HALF = 0.5
 """A roof bounds a layer that reaches this share of it, and the pass if such layers take this part of the time."""
@@ -73,7 +70,7 @@ def bound_of(subject: Subject) -> Bound:
     """Return what takes most of the latency, with the evidence; `unknown` if the numbers do not show it."""
     for word, rule, binds in _BOUNDS:
         insight = next(rule(subject), None)
-        if insight is not None and binds(subject):
+        if insight is not None and binds(subject, insight):
             return Bound(word, f"{insight.title}: {insight.evidence.removesuffix('.')}")
     parts = _parts_at_roofs(subject)
     roof, part = max(parts.items(), key=lambda item: item[1])
@@ -83,34 +80,29 @@ def bound_of(subject: Subject) -> Bound:
 
 
 def _reformatting(subject: Subject) -> Iterator[Insight]:
-    """Report layers that only change layouts and types, for whatever reason, if they take 30 %."""
+    """Report all layers that only change layouts and types, for whatever reason."""
     positions = subject.where(lambda layer: layer.purpose in ("reformat", "cast", "quantize"))
-    if subject.share(positions) >= _REFORMATTING:
-        yield Insight(subject.call_types(positions), subject.took_part(positions), "")
+    yield Insight(subject.call_types(positions), subject.took_part(positions), "", positions)
 
 
-def _copies_take_longest(subject: Subject) -> bool:
+def _copies_take_longest(subject: Subject, _: Insight) -> bool:
     compute = subject.lane_ms(lambda run: run.compute_ms)
     return compute is not None and subject.copies_ms >= compute
 
 
-def _one_takes_half(subject: Subject) -> bool:
-    return subject.share(subject.longest_first(range(len(subject.layers)))[:1]) >= _ONE_LAYER
+def _takes(least: float) -> Callable[[Subject, Insight], bool]:
+    return lambda subject, insight: subject.share(insight.layers) >= least
 
 
-def _copies_take_much(subject: Subject) -> bool:
-    return subject.share(subject.where(lambda layer: layer.role == "copy")) >= _COPYING
-
-
-_BOUNDS: tuple[tuple[BoundWord, Rule, Callable[[Subject], bool]], ...] = (
-    ("host enqueue", rules_overheads.bound_by_enqueue, lambda _: True),
+_BOUNDS: tuple[tuple[BoundWord, Rule, Callable[[Subject, Insight], bool]], ...] = (
+    ("host enqueue", rules_overheads.bound_by_enqueue, _takes(0)),
     ("transfers", rules_overheads.transfers, _copies_take_longest),
-    ("unknown", rules_measurement.layers_exceed_passes, lambda _: True),
-    ("one layer", rules_layers.one_layer, _one_takes_half),
-    ("reformatting", _reformatting, lambda _: True),
-    ("transfers", rules_overheads.copies, _copies_take_much),
-    ("dispatch overhead", rules_overheads.time_outside_layers, lambda subject: outside_layers(subject) >= _OUTSIDE),
-    ("dispatch overhead", rules_overheads.many_tiny_layers, lambda _: True),
+    ("unknown", rules_measurement.layers_exceed_passes, _takes(0)),
+    ("one layer", rules_layers.one_layer, _takes(0.5)),
+    ("reformatting", _reformatting, _takes(0.3)),
+    ("transfers", rules_overheads.copies, _takes(0.3)),
+    ("dispatch overhead", rules_overheads.time_outside_layers, lambda subject, _: outside_layers(subject) >= _OUTSIDE),
+    ("dispatch overhead", rules_overheads.many_tiny_layers, _takes(0)),
 )
 """Bottleneck, the finding that shows it, and the condition under which it bounds the latency; the first counts."""
 

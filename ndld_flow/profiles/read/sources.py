@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import first_of
 from ndld_flow.profiles.read.untrusted_files import read_ends
 
 Kind = Literal["profile", "build", "trtexec", "trex", "onnxruntime"]
@@ -182,5 +183,4 @@ def _prefix(path: Path) -> str:
 
 
 def _names(files: Iterable[Path]) -> str:
-    names = [file.name for file in files]
-    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+    return first_of([file.name for file in files], 6)

@@ -41,7 +41,9 @@ SECTIONS = (
 _PREFIX = re.compile(r".{0,200}?(?:\[(\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\] ?)?\[[VIWE]\] ?")
 """CI systems and other programs add their own prefix to each line."""
 _HEADING = re.compile(r"=== (\w[\w /-]{0,60}) ===")
-_STATISTIC = re.compile(r"(min|max|mean|median|percentile\(\d{1,3}(?:\.\d{1,6})?%\)) = ([-+\d.e]{1,30}) ms")
+_STATISTIC = re.compile(
+    r"(min|max|mean|median|percentile\(\d{1,3}(?:\.\d{1,6})?%\)) = (\d{1,16}(?:\.\d{1,16})?(?:e[-+]?\d\d)?) ms"
+)
 _VERSION = re.compile(r"TensorRT(?:[- ]RTX)? version: ([\d.]{1,20})", re.IGNORECASE)
 _RUNNING = re.compile(r"&&&& RUNNING (\S{1,60}) \[TensorRT\S{0,8} v(\d{4,7})\]")
 _COMMAND = re.compile(r"\] # (.{1,4000})")
@@ -153,23 +155,13 @@ def _spelt(number: int) -> str:
 def statistics_of(value: JsonValue) -> dict[str, float]:
     """Return the numbers of `min = 0.8 ms, max = ...`, or of TREx's list [min, max, mean, median, percentile]."""
     if isinstance(value, str):
-        return dict(_statistics(value))
+        return {match[1]: number for match in _STATISTIC.finditer(value) if (number := float(match[2])) <= 1e15}
     if isinstance(value, list) and len(value) == 5:
         names = ("min", "max", "mean", "median", "percentile(99%)")
         return {
             name: float(number) for name, number in zip(names, value, strict=True) if isinstance(number, int | float)
         }
     return {}
-
-
-def _statistics(text: str) -> Iterator[tuple[str, float]]:
-    for match in _STATISTIC.finditer(text):
-        try:
-            number = float(match[2])
-        except ValueError:
-            continue
-        if 0 <= number <= 1e15:
-            yield match[1], number
 
 
 MAX_PASSES = 1_000_000
