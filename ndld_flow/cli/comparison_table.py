@@ -13,9 +13,9 @@ from ndld_flow.base.text import short_name
 from ndld_flow.cli.tables import SIGNS, TerminalTable, wide_console
 from ndld_flow.records.comparison import NOT_RECORDED, Comparison, ComparisonGate, MetricVerdict, ProfileComparison
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.comparison.layers import AlignedRow, largest_changes
+from ndld_flow.report.comparison.layers import largest_changes
 from ndld_flow.report.comparison.verdicts import measured_apart, metric_values
-from ndld_flow.report.tables import Column, Table, Value
+from ndld_flow.report.tables import Column, Table
 
 _LAYERS = 8
 _LONGEST_LABEL = 28
@@ -139,12 +139,14 @@ def _changed_layers(compared: ProfileComparison, profiles: Sequence[Profile], ca
         Column("matched by", "text"),
         Column("", "outcome"),
     )
-    return Table(columns, tuple(map(_layer_cells, rows)))
-
-
-def _layer_cells(row: AlignedRow) -> tuple[Value, ...]:
-    values = row.base_ms, row.candidate_ms, row.delta, row.change
-    return (*values, short_name(row.name, 60), short_name(row.type, 24), row.method, row.verdict)
+    cells = [
+        (
+            *(row.base_ms, row.candidate_ms, row.delta, row.change),
+            *(short_name(row.name, 60), short_name(row.type, 24), row.method, row.verdict),
+        )
+        for row in rows
+    ]
+    return Table(columns, tuple(cells))
 
 
 def _name_owner(comparison: Comparison, gate: ComparisonGate) -> str:

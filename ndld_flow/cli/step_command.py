@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,7 @@ from ndld_flow.cli.options import (
     outputs_option,
     shapes_option,
 )
+from ndld_flow.recipe.places import change_value
 from ndld_flow.recipe.step_types import StepType, StepTypes
 from ndld_flow.recipe.write_recipe import StepRecipe, parse_shape, settings_as_options
 from ndld_flow.recipe.yaml_file import parse_yaml
@@ -141,7 +141,7 @@ def _run(kind: StepType, names: Mapping[str, str], values: dict[str, Any]) -> in
 
     settings = dict(_given(kind, names, values))
     for text in values["overrides"]:
-        _override(settings, text)
+        settings = _override(settings, text)
     step = StepRecipe(
         kind, values["model"], settings, dict(map(parse_shape, values.get("shapes", ()))), values.get("data", ())
     )
@@ -203,19 +203,16 @@ def _given(kind: StepType, names: Mapping[str, str], values: Mapping[str, Any]) 
             yield setting, value if isinstance(value, bool) else _read_value(value, word, schema)
 
 
-def _override(settings: dict[str, JsonValue], text: str) -> None:
-    """Set `setting=value` or, inside a setting, `a.b=value`. Raises UsageError for another form."""
+def _override(settings: dict[str, JsonValue], text: str) -> dict[str, JsonValue]:
+    """Return settings with `setting=value` or, inside a setting, `a.b=value`. Raises UsageError for another form."""
     place, equals, value = text.partition("=")
-    *outer, last = place.split(".")
-    if not equals or not all((*outer, last)):
+    words = place.split(".")
+    if not equals or not all(words):
         raise click.UsageError(f"{text}: write SETTING=VALUE, such as block.op_types=[Softmax].")
-    inner = settings
-    for name in outer:
-        found = inner.setdefault(name, {})
-        if not isinstance(found, dict):
-            raise click.UsageError(f"{text}: {name} has the value {json.dumps(found)}, so that nothing is in it.")
-        inner = found
-    inner[last] = _read_value(value, place, {})
+    try:
+        return {**change_value(settings, words, _read_value(value, place, {}))}
+    except ValueError as error:
+        raise click.UsageError(f"{text}: {error}.") from None
 
 
 def _read_value(text: str, option: str, schema: Mapping[str, Any]) -> JsonValue:

@@ -145,7 +145,7 @@ class ValueCheck:
             if problems and self._try_first(axis, value):
                 for problem in (_of_value(each, axis, value) for each in problems):
                     places_by_problem.setdefault(replace(problem, path=""), []).append(f"{place}{problem.path}")
-            elif recipe is not None and self.base is not None and _does_the_same(recipe, self.base):
+            elif recipe is not None and self.base is not None and _work_of(recipe) == _work_of(self.base):
                 own.append(value)
         for problem, places in places_by_problem.items():
             everywhere = len(places) == len(samples) > 1
@@ -191,10 +191,9 @@ def _of_value(problem: Problem, axis: SweptAxis, value: JsonValue) -> Problem:
     return replace(problem, where="", path="", what=f"with {shown}, {problem.path}: {problem.what}")
 
 
-def _does_the_same(recipe: Recipe, base: Recipe) -> bool:
-    """Return whether two recipes describe the same work."""
-    gates = [gate.text for gate in recipe.gates] == [gate.text for gate in base.gates]
-    return gates and (recipe.steps, recipe.models, recipe.file.inputs) == (base.steps, base.models, base.file.inputs)
+def _work_of(recipe: Recipe) -> object:
+    """Return all that decides what a recipe does."""
+    return [gate.text for gate in recipe.gates], recipe.steps, recipe.models, recipe.file.inputs
 
 
 def _own_value(base: Recipe, key: str) -> JsonValue:

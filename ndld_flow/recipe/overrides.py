@@ -86,12 +86,7 @@ def find_axis(override: str) -> tuple[str, str] | None:
 
 def read_one_value(override: str) -> JsonValue:
     """Return the value of an override that has one. Raises AxisError with the reason."""
-    from hydra.errors import HydraException
-
-    try:
-        parsed = _parse(override)
-    except (HydraException, RecursionError) as error:
-        raise _no_grammar(override.partition("=")[2], error) from None
+    parsed = _parse_axis(override.partition("=")[2])
     if parsed.is_sweep_override():
         raise AxisError("this gives several values", EXAMPLES)
     return _plain(parsed.value())
@@ -152,18 +147,16 @@ def _parse_axis(text: str) -> Override:
     try:
         return _parse(f"key={text}")
     except (HydraException, RecursionError) as error:
-        raise _no_grammar(text, error) from None
+        what = "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        raise AxisError(
+            f"{_shorten(text)!r} does not follow Hydra's grammar: {_shorten(what, 160)}", EXAMPLES
+        ) from None
 
 
 def _parse(override: str) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     return OverridesParser.create().parse_override(override)
-
-
-def _no_grammar(text: str, error: Exception) -> AxisError:
-    what = "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
-    return AxisError(f"{_shorten(text)!r} does not follow Hydra's grammar: {_shorten(what, 160)}", EXAMPLES)
 
 
 def _range(name: str, swept: RangeSweep) -> Numbers:

@@ -16,7 +16,7 @@ from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.config_files import list_choices
 from ndld_flow.recipe.overrides import AxisError, find_axis, read_axis, read_choices, read_one_value
 from ndld_flow.recipe.places import change_value, find_value, split_key
-from ndld_flow.recipe.sweep_section import AxisForm, NumberRange
+from ndld_flow.recipe.sweep_section import AxisForm
 from ndld_flow.recipe.validate import Mistakes
 from ndld_flow.sweep_search.space import Axis, Choices, Numbers, key_of, values_of
 
@@ -127,18 +127,16 @@ def _read_axis(
         return SweptAxis(name, tuple(keys), Choices(name, tuple(variants)), variants)
     try:
         key = find_root_key(name, values)
-        return SweptAxis(name, (key,), _read_values(name, form))
+        if isinstance(form, str):
+            axis = read_axis(name, form)
+        elif isinstance(form, list):
+            axis = Choices(name, tuple(form))
+        else:
+            axis = Numbers(name, form.low, form.high, form.step, form.integer, form.log)
+        return SweptAxis(name, (key,), axis)
     except AxisError as error:
         mistakes.add(place, error.what, error.hint)
         return None
-
-
-def _read_values(name: str, form: list[JsonValue] | str | NumberRange) -> Axis:
-    if isinstance(form, str):
-        return read_axis(name, form)
-    if isinstance(form, list):
-        return Choices(name, tuple(form))
-    return Numbers(name, form.low, form.high, form.step, form.integer, form.log)
 
 
 def _read_variant(

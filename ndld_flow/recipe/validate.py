@@ -769,7 +769,11 @@ def check_sentence(
         if step not in steps:
             mistakes.add(dotted, f"{text!r}: there is no step `{step}`", suggest(step, steps))
             continue
-        returned = _find_metric(metric, steps[step], settled=step not in varying)
+        known = steps[step]
+        declared = known.type.cls.returns if known is not None else None
+        returned = None  # it is known only after a run
+        if known is not None and declared is not None:
+            returned = find_metric(metric, known.step, declared, settled=step not in varying)
         if isinstance(returned, Wrong):
             mistakes.add(dotted, f"{text!r}: step `{step}`: {returned.what}", returned.hint)
         units[name] = returned.unit if isinstance(returned, Returns) else UNKNOWN
@@ -781,11 +785,3 @@ def check_sentence(
         mistakes.add(dotted, f"{text!r}: {error}")
         return None
     return sentence
-
-
-def _find_metric(name: str, step: RecipeStep | None, *, settled: bool) -> Returns | Wrong | None:
-    """Return the declaration of a step's metric; None if it is known only after a run."""
-    declared = step.type.cls.returns if step is not None else None
-    if step is None or declared is None:
-        return None
-    return find_metric(name, step.step, declared, settled=settled)

@@ -162,7 +162,9 @@ def write_recipe(
     trial, data = try_data(model, options, ask)
     advice = _advise(model, options)
     name = name_recipe(model)
-    command = f"ndld-flow run {short_name(str(path))} -o {short_name(_name_result(name, options))}"
+    # The result's name says what it is; whether it is faster shows only the run.
+    ending = f"{options.precision or 'clean'}.onnx" if options.runtime in _MODEL_RUNTIMES else "engine"
+    command = f"ndld-flow run {short_name(str(path))} -o {short_name(f'{name}.{ending}')}"
     result = {"fp16": "half", "int8": "small", None: "sanitize"}[options.precision]
     bound = "20 %" if options.precision == "int8" else "5 %"
     text = _TEMPLATE.format(
@@ -180,13 +182,6 @@ def write_recipe(
     except OSError as error:
         raise OutputsError(f"{path}: the recipe cannot be written ({error.strerror}). Choose another path.") from None
     return WrittenRecipe(path, trial, command, advice)
-
-
-def _name_result(name: str, options: RecipeOptions) -> str:
-    """Return a name for the result that says what it is; whether it is faster shows only the run."""
-    if options.runtime not in _MODEL_RUNTIMES:
-        return f"{name}.engine"
-    return f"{name}.{options.precision or 'clean'}.onnx"
 
 
 def _advise(model: Path, options: RecipeOptions) -> str:

@@ -114,7 +114,13 @@ def command(
     as_json: bool,
 ) -> int:
     if words[:1] == ("accept",):
-        _accept(words[1:], note, at, outputs, as_json=as_json)
+        if len(words) != 3:
+            raise click.UsageError("give the recipe and the metric: history accept RECIPE STEP.METRIC --note TEXT.")
+        if not note.strip():
+            raise click.UsageError("--note is missing: the reason is what others will look for.")
+        change = accept(words[1], words[2], note.strip(), at=at, outputs=outputs)
+        where = f"{change.metric} at {change.recipe}/{change.run}; {outputs / 'accepted.json'} has the note"
+        print_json(OUTPUT, change) if as_json else click.echo(f"accepted: {where}")
         return 0
     if note or at:
         raise click.UsageError("--note and --at are options of `history accept`.")
@@ -132,20 +138,6 @@ def command(
             click.echo(f"page {html}")
     newest = [series.steps[-1] for series in found.series if series.steps]
     return 1 if exit_code and any(step.verdict == "regressed" and step.accepted is None for step in newest) else 0
-
-
-def _accept(words: Sequence[str], note: str, at: str, outputs: Path, *, as_json: bool) -> None:
-    if len(words) != 2:
-        raise click.UsageError("give the recipe and the metric: history accept RECIPE STEP.METRIC --note TEXT.")
-    if not note.strip():
-        raise click.UsageError("--note is missing: the reason is what others will look for.")
-    change = accept(words[0], words[1], note.strip(), at=at, outputs=outputs)
-    if as_json:
-        print_json(OUTPUT, change)
-    else:
-        click.echo(
-            f"accepted: {change.metric} at {change.recipe}/{change.run}; {outputs / 'accepted.json'} has the note"
-        )
 
 
 def _print_history(history: MetricHistory, metrics: Collection[str]) -> None:

@@ -13,6 +13,7 @@ Use a model like yours, at the time and under the load that are usual for your m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,12 +79,11 @@ def command(
 
     if model is not None and "=" in model and not Path(model).exists():
         settings, model = (model, *settings), None
+    with nullcontext(ignore) if as_json else choose_listener(loudness=loudness) as listener:
+        learned = noise(model, settings, outputs=outputs, listener=leave_out_end(listener), **options)
     if as_json:
-        learned = noise(model, settings, outputs=outputs, **options)
         print_json(OUTPUT, learned)
         return
-    with choose_listener(loudness=loudness) as listener:
-        learned = noise(model, settings, outputs=outputs, listener=leave_out_end(listener), **options)
     ratios = sorted(abs(sample.ratio - 1) for sample in learned.samples)
     click.echo(f"{len(learned.samples)} comparisons of {learned.model} with itself: up to {share(ratios[-1])} apart")
     click.echo(

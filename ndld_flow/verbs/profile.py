@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,14 +83,14 @@ def command(model: str, loudness: Loudness | None, as_json: bool, **options: Giv
     from ndld_flow.cli.progress import choose_listener, leave_out_end
 
     options["command"] = ("ndld-flow", *sys.argv[1:])
+    with nullcontext(ignore) if as_json else choose_listener(loudness=loudness) as listener:
+        # The triage replaces the verdict of a run with one step.
+        profiled = profile(model, **options, listener=leave_out_end(listener))
     if as_json:
-        profiled = profile(model, **options)
         from ndld_flow.runner.described_results import ProfileOutput
 
         print_json(OUTPUT, ProfileOutput(profile=profiled.profile, triage=profiled.triage()))
         return
-    with choose_listener(loudness=loudness) as listener:  # the triage replaces the verdict of a run with one step
-        profiled = profile(model, **options, listener=leave_out_end(listener))
     from ndld_flow.cli.triage_table import print_headline, print_triage
 
     title, run = Path(model.rpartition(":")[2]).name, profiled.finished
