@@ -30,23 +30,7 @@ from ndld_flow.cli.plain import (
     print_end,
 )
 from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible
-from ndld_flow.runner.events import (
-    Event,
-    Fetching,
-    Notice,
-    PointFinished,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    StepFinished,
-    StepLogged,
-    StepProgressed,
-    StepStarted,
-    StepWaits,
-    SweepFinished,
-    SweepStarted,
-    VariantTried,
-)
+from ndld_flow.runner import events
 
 MARKS = {
     "done": ("✓", "green"),
@@ -93,26 +77,26 @@ class LiveDisplay:
         """Time at which the first step of the sweep started."""
         self._last_point = 0.0
         """Time at which the latest point finished."""
-        self._variants: dict[str, VariantTried] = {}
+        self._variants: dict[str, events.VariantTried] = {}
         """The variants that `optimize` has tried."""
         self._start = self._changed = time.monotonic()
         self._remaining_s: float | None = None
         self._expected_s: float | None = None
-        self._listeners: dict[type[Event], Callable[[Any], None]] = {
-            RunStarted: self._begin_run,
-            Notice: self._print_notice,
-            Fetching: self._show_fetch,
-            StepWaits: self._wait,
-            StepStarted: self._begin_step,
-            StepProgressed: self._advance,
-            StepLogged: self._print_log,
-            StepFinished: self._end,
-            RunFinished: self._conclude,
-            RunFailed: self._fail,
-            SweepStarted: self._begin_sweep,
-            PointFinished: self._end_point,
-            SweepFinished: self._conclude,
-            VariantTried: self._rank_variant,
+        self._listeners: dict[type[events.Event], Callable[[Any], None]] = {
+            events.RunStarted: self._begin_run,
+            events.Notice: self._print_notice,
+            events.Fetching: self._show_fetch,
+            events.StepWaits: self._wait,
+            events.StepStarted: self._begin_step,
+            events.StepProgressed: self._advance,
+            events.StepLogged: self._print_log,
+            events.StepFinished: self._end,
+            events.RunFinished: self._conclude,
+            events.RunFailed: self._fail,
+            events.SweepStarted: self._begin_sweep,
+            events.PointFinished: self._end_point,
+            events.SweepFinished: self._conclude,
+            events.VariantTried: self._rank_variant,
         }
         self._paused = False
         self._held = contextlib.ExitStack()
@@ -148,23 +132,23 @@ class LiveDisplay:
         """Draw the state now."""
         self._live.refresh()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         listener = self._listeners.get(type(event))
         if listener is not None:
             listener(event)
 
-    def _begin_run(self, event: RunStarted) -> None:
+    def _begin_run(self, event: events.RunStarted) -> None:
         self._steps = event.steps
         self._ended.clear()
         self._width = max(map(cell_len, event.steps))
 
-    def _print_notice(self, event: Notice) -> None:
+    def _print_notice(self, event: events.Notice) -> None:
         if event.warning:
             self._print(Text.assemble(("! ", "yellow"), event.text))
         else:
             self.console.print(Text(event.text, style="dim"), soft_wrap=True)
 
-    def _show_fetch(self, event: Fetching) -> None:
+    def _show_fetch(self, event: events.Fetching) -> None:
         if self._fetch is None:
             self.console.print(Text(describe_fetch(event), style="dim"), soft_wrap=True)
             self._fetch = _Task("")
@@ -174,7 +158,7 @@ class LiveDisplay:
             self._fetch = None
         self._changed = time.monotonic()
 
-    def _print_log(self, event: StepLogged) -> None:
+    def _print_log(self, event: events.StepLogged) -> None:
         if self._verbose:
             self.console.print(Text.assemble((f"  {event.name}: ", "dim"), event.text), soft_wrap=True)
 
@@ -189,7 +173,7 @@ class LiveDisplay:
         for number, line in enumerate(lines):
             self.console.print(Text.assemble(start if not number else " " * start.cell_len, line), soft_wrap=True)
 
-    def _wait(self, event: StepWaits) -> None:
+    def _wait(self, event: events.StepWaits) -> None:
         task = _Task(f"waits for {event.waits_for}")
         before = self._tasks.get(event.name)
         if before is not None and before.what.startswith("waits for "):
@@ -198,7 +182,7 @@ class LiveDisplay:
             self.console.print(Text(f"{event.name}: {task.what}", style="dim"), soft_wrap=True)
         self._tasks[event.name] = task
 
-    def _begin_step(self, event: StepStarted) -> None:
+    def _begin_step(self, event: events.StepStarted) -> None:
         detail = f" ({event.detail})" if event.detail else ""
         self._tasks[event.name] = _Task(f"starts{describe_target(event)}: {event.reason}{detail}")
         self._remaining_s, self._expected_s = event.remaining_s, event.expected_s
@@ -206,15 +190,15 @@ class LiveDisplay:
         if self._points is not None and self._found_points is None:
             self._found_points, self._computing = self._points.done, self._changed
 
-    def _advance(self, event: StepProgressed) -> None:
+    def _advance(self, event: events.StepProgressed) -> None:
         task = self._tasks.get(event.name)
         if task is not None:
             task.what, task.done, task.total = event.what, event.done, event.total or None
 
-    def _begin_sweep(self, event: SweepStarted) -> None:
+    def _begin_sweep(self, event: events.SweepStarted) -> None:
         self._points = _Task(event.method, total=event.point_count)
 
-    def _end_point(self, event: PointFinished) -> None:
+    def _end_point(self, event: events.PointFinished) -> None:
         for name in [name for name in self._tasks if name.endswith(f"#{event.number}")]:
             self._tasks.pop(name, None)
         if self._points is not None and not event.again:
@@ -225,7 +209,7 @@ class LiveDisplay:
         mark, colour = POINT_MARKS[event.outcome]
         self._print(Text(describe_point(event)), Text.assemble((f"{mark} ", colour), (f"{event.number:>4}  ", "bold")))
 
-    def _rank_variant(self, event: VariantTried) -> None:
+    def _rank_variant(self, event: events.VariantTried) -> None:
         for name in [name for name, task in self._tasks.items() if task.what.startswith("waits for ")]:
             self._tasks.pop(name)  # variants are measured only while the device is held
         if event.leads:
@@ -233,7 +217,7 @@ class LiveDisplay:
         self._variants[event.variant.name] = event
         self._changed = time.monotonic()
 
-    def _end(self, event: StepFinished) -> None:
+    def _end(self, event: events.StepFinished) -> None:
         self._tasks.pop(event.name, None)
         self._ended.add(event.name)
         self._changed = time.monotonic()
@@ -247,14 +231,14 @@ class LiveDisplay:
             Text.assemble((f"{mark} ", colour), (name, "bold"), (f" {took:>9}  ", "dim")),
         )
 
-    def _fail(self, event: RunFailed) -> None:
+    def _fail(self, event: events.RunFailed) -> None:
         self._stop()
         head, *rest = describe_failure(event)
         self.console.print(Text(head, style="bold red"), soft_wrap=True)
         for line in rest:
             self.console.print(Text(line), soft_wrap=True)
 
-    def _conclude(self, event: RunFinished | SweepFinished) -> None:
+    def _conclude(self, event: events.RunFinished | events.SweepFinished) -> None:
         self._stop()
         print(flush=True)
         print_end(event)
@@ -358,16 +342,16 @@ _COLOURS = {1: "green", 3: "yellow", 4: "red"}
 _LEADS, _LAST = 0, 5
 
 
-def _rank(event: VariantTried) -> tuple[int, float]:
+def _rank(event: events.VariantTried) -> tuple[int, float]:
     """Return the key of the order: the leader, then those that are right, each the fastest first."""
     speed = event.variant.speed
     rank = _LEADS if event.leads else _RANKS.get(event.variant.outcome, _LAST)
     return rank, speed.ratio if speed is not None and is_possible(speed) else float("inf")
 
 
-def draw_variants(events: Iterable[VariantTried], width: int, height: int) -> Table:
+def draw_variants(variants: Iterable[events.VariantTried], width: int, height: int) -> Table:
     """Return the table for a terminal of this size, with at least two lines; the best variants stay."""
-    ordered = sorted(events, key=_rank)
+    ordered = sorted(variants, key=_rank)
     room = max(height - 1, 1)
     shown = ordered if len(ordered) <= room else ordered[: max(room - 1, 0)]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)

@@ -13,23 +13,7 @@ from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.terminal import format_end
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.report.value_text import value_text
-from ndld_flow.runner.events import (
-    Event,
-    Fetching,
-    Notice,
-    PointFinished,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    StepFinished,
-    StepLogged,
-    StepProgressed,
-    StepStarted,
-    StepWaits,
-    SweepFinished,
-    SweepStarted,
-    VariantTried,
-)
+from ndld_flow.runner import events
 
 MARKS = {
     "passed": ("✓", "green"),
@@ -44,12 +28,12 @@ _REPORT_EVERY_S = 60.0
 """Seconds between lines about the progress of a long step."""
 
 
-def describe_target(event: StepStarted) -> str:
+def describe_target(event: events.StepStarted) -> str:
     """Return ` on h100`; empty for a step that runs here."""
     return f" on {event.target}" if event.target else ""
 
 
-def describe_point(event: PointFinished) -> str:
+def describe_point(event: events.PointFinished) -> str:
     """Describe a finished point: `speed.threads=2, speed.optimization=all  3.21 ms`."""
     values = visible_text(", ".join(f"{name}={value_text(value)}" for name, value in event.values.items()))
     objectives = ", ".join(quantity(metric.value, metric.unit) for metric in event.objectives.values())
@@ -58,7 +42,7 @@ def describe_point(event: PointFinished) -> str:
     return "  ".join(filter(None, parts))
 
 
-def describe_variant(event: VariantTried) -> str:
+def describe_variant(event: events.VariantTried) -> str:
     """Describe a variant: `INT8: may be the best: 1.82x as fast (1.75x to 1.85x), cosine 0.9995, 2.1 s`."""
     from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible  # not for runs
 
@@ -72,12 +56,12 @@ def describe_variant(event: VariantTried) -> str:
     return ": ".join(filter(None, [name, describe_place(event), why, found]))
 
 
-def describe_place(event: VariantTried) -> str:
+def describe_place(event: events.VariantTried) -> str:
     """Return the outcome of a variant as long as the search runs."""
     return "the best so far" if event.leads else _PLACES.get(event.variant.outcome, event.variant.outcome)
 
 
-def describe_step_end(event: StepFinished) -> str:
+def describe_step_end(event: events.StepFinished) -> str:
     """Describe the end of a step: `half: done in 0.82 s: fp16: 326 nodes`."""
     if event.outcome == "skipped":
         return f"{event.name}: skipped, {event.reason}"
@@ -88,18 +72,18 @@ def describe_step_end(event: StepFinished) -> str:
     return f"{event.name}: {how}: {event.summary}"
 
 
-def describe_failure(event: RunFailed) -> list[str]:
+def describe_failure(event: events.RunFailed) -> list[str]:
     """Describe a failed run: outcome, step and report. The error itself is printed last."""
     steps = f" in step {' and '.join(event.steps)}" if event.steps else ""
     return [f"{ENDINGS[event.outcome].headline} {event.run}{steps}", f"report {event.report}"]
 
 
-def end_lines(event: RunFinished | SweepFinished, *, quiet: bool = False) -> list[str]:
+def end_lines(event: events.RunFinished | events.SweepFinished, *, quiet: bool = False) -> list[str]:
     """Return the last lines of a run or a sweep: the verdict first, then the report and the results.
 
     `quiet` leaves only the verdict, what failed or stayed undecided, and the results; the report if there are none.
     """
-    lines = _end_of_sweep(event) if isinstance(event, SweepFinished) else _end_of_run(event)
+    lines = _end_of_sweep(event) if isinstance(event, events.SweepFinished) else _end_of_run(event)
     if not quiet:
         return lines
     problems = [line for line in lines[1:] if line.startswith(("and ", "warning "))]
@@ -107,7 +91,7 @@ def end_lines(event: RunFinished | SweepFinished, *, quiet: bool = False) -> lis
     return [lines[0], *problems, *(results or lines[-1:])]
 
 
-def _end_of_run(event: RunFinished) -> list[str]:
+def _end_of_run(event: events.RunFinished) -> list[str]:
     verdict = [*event.verdict]
     if event.nothing_to_do:
         word = "passed" if event.passed else "was INCONCLUSIVE" if event.exit_code == 4 else "FAILED"
@@ -118,7 +102,7 @@ def _end_of_run(event: RunFinished) -> list[str]:
     return [*verdict, f"report {event.report}", *results]
 
 
-def _end_of_sweep(event: SweepFinished) -> list[str]:
+def _end_of_sweep(event: events.SweepFinished) -> list[str]:
     verdict = [*event.verdict]
     if event.nothing_to_do:
         head = f"nothing to do: sweep {event.sweep} has all of these results"
@@ -127,35 +111,37 @@ def _end_of_sweep(event: SweepFinished) -> list[str]:
     return [*verdict, *applied, f"report {event.report}"]
 
 
-def print_end(event: RunFinished | SweepFinished, *, quiet: bool = False, stream: IO[str] | None = None) -> None:
+def print_end(
+    event: events.RunFinished | events.SweepFinished, *, quiet: bool = False, stream: IO[str] | None = None
+) -> None:
     """Print the last lines of a run or a sweep, by default on standard output."""
-    undecided = event.exit_code == 4 or (isinstance(event, SweepFinished) and event.too_noisy)
+    undecided = event.exit_code == 4 or (isinstance(event, events.SweepFinished) and event.too_noisy)
     tone = "yellow" if undecided else "green" if event.passed else "red"
     lines = format_end(end_lines(event, quiet=quiet), tone, stream or sys.stdout)
     print("\n".join(lines), file=stream, flush=True)
 
 
-def _describe_wait(event: StepWaits) -> list[str]:
+def _describe_wait(event: events.StepWaits) -> list[str]:
     return [f"{event.name}: waits for {event.waits_for}"]
 
 
-def _describe_notice(event: Notice) -> list[str]:
+def _describe_notice(event: events.Notice) -> list[str]:
     return [f"warning: {event.text}" if event.warning else event.text]
 
 
-def describe_fetch(event: Fetching) -> str:
+def describe_fetch(event: events.Fetching) -> str:
     """Describe the start of a fetch: `fetching https://example.org/m.onnx, 7.21 MiB`."""
     return f"fetching {event.source}, {'of unknown size' if event.size_bytes is None else size(event.size_bytes)}"
 
 
-_LINES: Mapping[type[Event], Callable[[Any], list[str]]] = {
-    PointFinished: lambda event: [f"point {event.number}: {event.outcome}: {describe_point(event)}"],
-    VariantTried: lambda event: [describe_variant(event)],
-    StepWaits: _describe_wait,
-    Notice: _describe_notice,
-    RunFailed: describe_failure,
+_LINES: Mapping[type[events.Event], Callable[[Any], list[str]]] = {
+    events.PointFinished: lambda event: [f"point {event.number}: {event.outcome}: {describe_point(event)}"],
+    events.VariantTried: lambda event: [describe_variant(event)],
+    events.StepWaits: _describe_wait,
+    events.Notice: _describe_notice,
+    events.RunFailed: describe_failure,
 }
-"""Event -> its lines, of those that are described alike in runs and in sweeps."""
+"""events.Event -> its lines, of those that are described alike in runs and in sweeps."""
 
 
 class PlainLines:
@@ -174,43 +160,43 @@ class PlainLines:
         self._fetched = ""
         """The source that is fetched, whose line is printed."""
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RunFinished | SweepFinished):
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.RunFinished | events.SweepFinished):
             print_end(event, quiet=self._loudness == "quiet", stream=self._stream)
             return
         lines = self._problems(event) if self._loudness == "quiet" else self._describe(event)
         if lines:
             print("\n".join(lines), file=self._stream, flush=True)
 
-    def _problems(self, event: Event) -> list[str]:
-        if isinstance(event, Notice):
+    def _problems(self, event: events.Event) -> list[str]:
+        if isinstance(event, events.Notice):
             return _describe_notice(event) if event.warning or event.waits else []
-        if isinstance(event, StepWaits):
+        if isinstance(event, events.StepWaits):
             return _describe_wait(event)
-        if isinstance(event, StepFinished):
+        if isinstance(event, events.StepFinished):
             return [] if event.outcome in ("done", "reused") or self._sweeps else [describe_step_end(event)]
-        if isinstance(event, SweepStarted):
+        if isinstance(event, events.SweepStarted):
             self._sweeps = True
-        return describe_failure(event) if isinstance(event, RunFailed) else []
+        return describe_failure(event) if isinstance(event, events.RunFailed) else []
 
-    def _describe(self, event: Event) -> list[str]:
-        if isinstance(event, SweepStarted):
+    def _describe(self, event: events.Event) -> list[str]:
+        if isinstance(event, events.SweepStarted):
             self._sweeps = True
             count = "" if event.point_count is None else f" of at most {event.point_count} points"
             return [f"{event.recipe}: sweep{count}, {event.method}"]
-        if isinstance(event, Fetching):
+        if isinstance(event, events.Fetching):
             before, self._fetched = self._fetched, "" if event.finished else event.source
             return [] if before else [describe_fetch(event)]
-        if isinstance(event, StepLogged):
+        if isinstance(event, events.StepLogged):
             return [f"{event.name}: {event.text}"] if self._loudness == "verbose" else []
         if describe := _LINES.get(type(event)):
             return describe(event)
         return [] if self._sweeps else self._describe_step(event)  # a sweep may have thousands of steps
 
-    def _describe_step(self, event: Event) -> list[str]:
-        if isinstance(event, RunStarted):
+    def _describe_step(self, event: events.Event) -> list[str]:
+        if isinstance(event, events.RunStarted):
             self._places = {name: f"{index} of {len(event.steps)}" for index, name in enumerate(event.steps, 1)}
-        elif isinstance(event, StepStarted):
+        elif isinstance(event, events.StepStarted):
             detail = f" ({event.detail})" if event.detail else ""
             lasts = f", about {seconds(event.expected_s)}" if event.expected_s is not None else ""
             self._reported_s[event.name] = time.monotonic()
@@ -218,9 +204,9 @@ class PlainLines:
                 f"step {self._places[event.name]}, {event.name}: {event.step} starts{describe_target(event)}, "
                 f"{event.reason}{detail}{lasts}"
             ]
-        elif isinstance(event, StepFinished):
+        elif isinstance(event, events.StepFinished):
             return [describe_step_end(event)]
-        elif isinstance(event, StepProgressed) and self._is_due(event.name):
+        elif isinstance(event, events.StepProgressed) and self._is_due(event.name):
             return [f"{event.name}: {event.what}"]
         return []
 
