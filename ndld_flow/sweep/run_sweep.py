@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
-from pydantic import JsonValue
-
 from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.recipe.apply_point import apply_point
-from ndld_flow.recipe.compose import WITHOUT_SWEEP
 from ndld_flow.recipe.config_files import finds_the_same
-from ndld_flow.recipe.places import find_value, split_key
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.outcomes import ENDINGS, judge, outcome_of_code
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, RunDocuments, read_sweep_record
 from ndld_flow.records.run_record import RunFailure, RunRecord
-from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.run_page import draw_documents
 from ndld_flow.report.sweep.outcome import summarize_sweep
@@ -58,86 +53,6 @@ from ndld_flow.sweep.state import Goals, PointRun, SweepState, describe_failure
 from ndld_flow.sweep.try_points import TriedPoints, try_points
 from ndld_flow.sweep.winners import Finalist, choose_finalists, measure_again
 from ndld_flow.sweep_search.searches import make_search
-
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-_WORDS = {"true", "false", "null", "nan", "inf"}
-_WORD_OF_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*|0|[1-9][0-9]*")
-_KEY_OF_MAPPING = re.compile(r"[A-Za-z_/]([A-Za-z0-9_./: -]*[A-Za-z0-9_./:-])?")
-
-
-class NoOverrideError(ValueError):
-    """Hydra's grammar cannot express a key."""
-
-
-def point_overrides(changes: Mapping[str, JsonValue], recipe: dict[str, JsonValue]) -> tuple[str, ...]:
-    """Return overrides that give a recipe a point's values: `steps.speed.threads=2`.
-
-    `recipe` shows which keys contain dots. Raises NoOverrideError for a key that cannot be written.
-    """
-    return tuple(override for key, value in changes.items() for override in _write_change(key, value, recipe))
-
-
-def write_value(value: JsonValue) -> str:
-    """Return a value in Hydra's override grammar. Raises NoOverrideError."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_write_key(key)}:{write_value(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(write_value, value)) + "]"
-    if isinstance(value, str):
-        return _write_text(value)
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _write_change(key: str, value: JsonValue, recipe: dict[str, JsonValue]) -> Iterator[str]:
-    path = list(_split_path(key.split("."), recipe))
-    plain = next((index for index, word in enumerate(path) if not _WORD_OF_PATH.fullmatch(word)), len(path))
-    inside = plain < len(path)
-    if not plain or (inside and (isinstance(value, dict) or not _leads_through_mappings(path, plain, recipe))):
-        raise NoOverrideError(key)
-    for word in reversed(path[plain:]):
-        value = {word: value}
-    written = ".".join(path[:plain])
-    if isinstance(value, dict) and not inside:
-        yield f"{written}=null"  # Hydra merges mappings; this one replaces the old value
-    yield f"{written}={write_value(value)}"
-
-
-def _split_path(words: list[str], recipe: JsonValue) -> Iterator[str]:
-    """Yield the keys of a path; a key that contains dots is one."""
-    rest = words
-    while rest:
-        if isinstance(recipe, dict):
-            key, left = split_key(recipe, rest)
-        else:
-            key, left = rest[0], rest[1:]
-        yield key
-        recipe, rest = find_value(recipe, [key]), list(left)
-
-
-def _leads_through_mappings(path: list[str], begin: int, recipe: JsonValue) -> bool:
-    """Return whether a path leads through mappings only, from position `begin` on: only these are merged."""
-    for index, word in enumerate(path[:-1]):
-        recipe = recipe.get(word) if isinstance(recipe, dict) else find_value(recipe, [word])
-        if index >= begin and not isinstance(recipe, dict | None):
-            return False
-    return True
-
-
-def _write_key(key: str) -> str:
-    if not _KEY_OF_MAPPING.fullmatch(key) or key.lower() in _WORDS:
-        raise NoOverrideError(key)
-    return re.sub("([: ])", r"\\\1", key)
-
-
-def _write_text(text: str) -> str:
-    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
-        return text
-    # In Hydra's grammar a backslash is an escape only in front of a quote.
-    escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
-    return f"'{escaped}'"
-
 
 MARK = "# The best of sweep "
 """First line of a file that `--best` wrote: only such files are overwritten."""
@@ -223,13 +138,15 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
     parent = outputs.sweeps / record.recipe_name
     make_folder(parent)
     folder = parent / record.id
+    given = ("--outputs", str(outputs.root)) if outputs.root != Path("outputs") else ()
+    given += ("--trust",) if "--trust" in record.command else ()
     with outputs.store.building() as aside:
         built = aside / record.id
         built.mkdir()
         for point, run in zip(record.points, ended.tried.points, strict=True):
             if point.folder:
                 final = ended.finalists.get(point.number)
-                command = _repeat_point(record, point, ended, folder)
+                command = ("ndld-flow", "run", str(folder.absolute() / point.folder / "recipe.yaml"), *given)
                 ended_well = final is not None and final.judgement.outcome != "failed"
                 shown = final.point if final and ended_well else run
                 described = _describe_point(shown, f"{record.id}#{point.number}", command)
@@ -260,24 +177,6 @@ def _describe_point(point: PointRun, run_id: str, command: tuple[str, ...]) -> R
     )
     gates = decide_gates(run, as_far_as_known=True)
     return describe_ended(run, EndedRun(steps, gates, outcome_of_code(error.exit_code), failure))
-
-
-def _repeat_point(sweep: SweepRecord, point: SweepPoint, ended: Ended, folder: Path) -> tuple[str, ...]:
-    """Return the command that runs a point alone: with overrides, or with its own recipe if Hydra cannot write a
-    key."""
-    own_recipe = (str(folder.absolute() / point.folder / "recipe.yaml"),)
-    try:
-        chosen, settings = ended.sweep.variations.split_choices(point.changes)
-        changes = (*chosen, *point_overrides(settings, sweep.recipe))
-        has_file = ended.sweep.variations.composed.file.has_file
-        plain = (str(ended.sweep.base.path), WITHOUT_SWEEP, *ended.sweep.plain_overrides)
-        repeated = (*plain, *changes) if has_file else own_recipe
-    except NoOverrideError:
-        repeated = own_recipe
-    outputs = ended.state.outputs.root
-    elsewhere = ("--outputs", str(outputs)) if outputs != Path("outputs") else ()
-    trust = ("--trust",) if "--trust" in sweep.command else ()
-    return ("ndld-flow", "run", *repeated, *elsewhere, *trust)
 
 
 def _log_lines(sweep: SweepRecord) -> list[str]:
