@@ -21,7 +21,7 @@ from ndld_flow.recipe.sweep_axes import GivenAxis, SweptAxis, add_axes, find_roo
 from ndld_flow.recipe.sweep_section import Sentences, SweepSection, sentences
 from ndld_flow.recipe.validate import Checker, Known, Mistakes, check_sentence, check_step_names, known_steps
 from ndld_flow.sweep_search.search import Direction, Saturation, SearchOptions
-from ndld_flow.sweep_search.space import Assignment, Choices, NumberedSpace, Space, count_points, values_of
+from ndld_flow.sweep_search.space import Assignment, Choices, NumberedSpace, Space, values_of
 
 _NO_OBJECTIVE_HINT = "name the objective with `minimize:` or `maximize:`"
 
@@ -208,7 +208,7 @@ def _own_value(base: Recipe, key: str) -> JsonValue:
 
 def _check_size(space: Space, mistakes: Mistakes) -> None:
     try:
-        if count_points(space) == 0:
+        if NumberedSpace(space).size == 0:
             mistakes.add("sweep.exclude", "everything is excluded", "leave a point to try")
     except ValueError as error:
         mistakes.add("sweep.over", str(error).rstrip("."))

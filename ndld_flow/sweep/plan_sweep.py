@@ -11,21 +11,21 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import FormatError, NdldFlowError, Problem, RecipeError, RequestError
+from ndld_flow.base.errors import NdldFlowError, Problem, RecipeError, RequestError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
-from ndld_flow.records.document import DAMAGE, Record, read_tree
+from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
-from ndld_flow.records.run_record import StepRecord
+from ndld_flow.records.run_record import RunStep, StepRecord
 from ndld_flow.runner.check_inputs import Inputs, find_wrong_inputs
 from ndld_flow.runner.events import Notice
-from ndld_flow.runner.executors.executor import Task
+from ndld_flow.runner.executors.executor import Executor, Task
 from ndld_flow.runner.executors.ssh.targets import open_targets, send_to
 from ndld_flow.runner.expected_times import hardware_of, is_this_machine
 from ndld_flow.runner.listener import Listener
@@ -41,20 +41,16 @@ from ndld_flow.sweep.state import Goals, PointRun, SweepState, describe_trial, j
 from ndld_flow.sweep.try_points import TriedPoints, ask_batches, depends_on_results, open_points, run_session
 from ndld_flow.sweep.winners import choose_finalists, is_measured, measure_again
 from ndld_flow.sweep_search.searches import make_search
-from ndld_flow.sweep_search.space import Assignment, excluded_count
+from ndld_flow.sweep_search.space import Assignment, NumberedSpace
 
 _ASSUMED_SPREAD = 0.5
 """Assumed relative standard deviation of a step that ran once: the effect of other settings is unknown."""
 _LEAST_SPREAD = 0.1
-_MOST_FILES = 300
-"""Maximum number of records of the store that are read, the newest first: a plan must be quick."""
-_ENOUGH = 10
-"""Maximum number of records of one step type that are read; older ones add little."""
 
 Pending: TypeAlias = "Mapping[str, tuple[str, float]]"
 """Step's name -> its type, and how many times it must run."""
 Durations: TypeAlias = "Mapping[tuple[str, str], Sequence[float]]"
-"""Step's name (or empty, for any) and its type -> its durations in seconds."""
+"""Step's name and its type -> its durations in seconds."""
 
 
 class Estimate(Record):
@@ -66,7 +62,7 @@ class Estimate(Record):
     high_s: float
     step_type_count: int
     unknown: tuple[str, ...] = ()
-    """Step types that never ran here: their time is not included."""
+    """Step types that this recipe has not run here: their time is not included."""
 
     @property
     def text(self) -> str:
@@ -74,22 +70,13 @@ class Estimate(Record):
         about = f"about {seconds(self.seconds)} ({seconds(self.low_s)} to {seconds(self.high_s)}) from earlier runs"
         if not self.unknown:
             return about
-        return f"{about}; {len(self.unknown)} of {self.step_type_count} step types never ran here"
-
-
-def estimate_seconds(pending: Pending, recipe: str, outputs: Outputs) -> Estimate | None:
-    """Estimate the duration of pending steps; None if no such step ever ran here.
-
-    A step is expected to take as long as in this recipe's latest run and sweep; a step that was in neither, as long as
-    the newest of its type in the store.
-    """
-    durations = dict(read_own_times(recipe, outputs))
-    missing = {step for name, (step, count) in pending.items() if count > 0 and (name, step) not in durations}
-    return add_up(pending, {**durations, **read_times_of_types(missing, outputs.store)})
+        return f"{about}; {len(self.unknown)} of {self.step_type_count} step types have not run yet"
 
 
 def add_up(pending: Pending, durations: Durations) -> Estimate | None:
-    """Add up the durations of all steps, with a 95 % interval.
+    """Add up the durations of all steps, with a 95 % interval; None if none is known.
+
+    A step is expected to take as long as in this recipe's latest run and sweep.
 
     The prediction of a sum of `count` durations from `n` observed ones has a standard error of the standard deviation
     times sqrt(count + count² / n). Errors of steps are independent; the interval is two standard errors on each side.
@@ -98,7 +85,7 @@ def add_up(pending: Pending, durations: Durations) -> Estimate | None:
     types = {step for step, count in pending.values() if count > 0}
     unknown: dict[str, None] = {}
     for name, (step, count) in pending.items():
-        times = durations.get((name, step)) or durations.get(("", step)) or ()
+        times = durations.get((name, step), ())
         if count <= 0:
             continue
         if not times:
@@ -151,56 +138,31 @@ def _times_of_sweep(folder: Path | None) -> Iterator[tuple[str, str, float]]:
         yield from ((step.name, step.step, step.wall_s) for step in point.steps if step.outcome == "done")
 
 
-def read_times_of_types(types: set[str], store: Store) -> Durations:
-    """Return the durations in the newest records of these step types on this machine, under an empty name."""
-    durations: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for path in _newest_records(store) if types else ():
-        if all(len(durations["", step]) >= _ENOUGH for step in types):
-            break
-        try:
-            record: dict[str, Any] = read_tree(path)
-            step, machine, wall_s = record["parts"]["step"], record["parts"]["machine"], float(record["wall_s"])
-        except (OSError, FormatError, *DAMAGE):
-            continue
-        if step in types and len(durations["", step]) < _ENOUGH and is_this_machine(machine):
-            durations["", step].append(wall_s)
-    return {key: times for key, times in durations.items() if times}
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step of the recipe over all known points."""
 
-
-def _newest_records(store: Store) -> list[Path]:
-    dated = []
-    for path in (store.root / "records").glob("*/*.json"):
-        try:
-            dated.append((path.stat().st_mtime, path.name, path))
-        except OSError:
-            continue  # removed in the meantime
-    return [path for *_, path in sorted(dated, reverse=True)[:_MOST_FILES]]
-
-
-@dataclass
-class CountedStep:
-    """A step over all points, counted by the inputs on which its result depends."""
-
+    name: str
     step: str
-    """Its type."""
-    uses: int = 0
+    uses: int
     """Number of points that have it."""
-    distinct: set[str] = field(default_factory=set)
-    there: set[str] = field(default_factory=set)
-    cached: set[str] = field(default_factory=set)
-    """Those of `there` that only the shared cache has."""
+    distinct: int
+    """Number of different computations: each runs once."""
+    stored: int
+    """Number of these whose results are in the store, or in the shared cache."""
+    cached: int = 0
+    """Number of these that only the shared cache has."""
 
 
 @dataclass
 class _Counter:
-    """Counts the steps of the points of one batch."""
+    """Tells the computations of the steps of one batch apart, by everything that their results depend on."""
 
-    counted: dict[str, CountedStep]
     digests: dict[tuple[int, str], str] = field(default_factory=dict)
-    """Point's number and step's name -> the digest of everything that its result depends on."""
+    """Point's number and step's name -> the digest of its computation."""
 
-    def count(self, units: Sequence[tuple[PointRun, Unit]]) -> None:
-        """Count steps that run at the same time: a measurement depends on all others of its session."""
+    def add(self, units: Sequence[tuple[PointRun, Unit]]) -> None:
+        """Add steps that run at the same time: a measurement depends on all others of its session."""
         alone = {(point.number, step.name): self._digest(point, step) for point, unit in units for step in unit}
         groups = defaultdict[Hashable, set[str]](set)
         for point, unit in units:
@@ -210,7 +172,6 @@ class _Counter:
             for step in unit:
                 own = alone[point.number, step.name]
                 self.digests[point.number, step.name] = digest_json([own, together]) if len(together) > 1 else own
-                self._note(point, step)
 
     def _digest(self, point: PointRun, step: RecipeStep) -> str:
         models = point.run.models
@@ -222,31 +183,36 @@ class _Counter:
         inputs: dict[str, JsonValue] = {name: part.model_dump(mode="json") for name, part in used.items()}
         return digest_json([step.type.name, step.type.version, step.settings, reads, inputs])
 
-    def _note(self, point: PointRun, step: RecipeStep) -> None:
-        done = point.run.done.get(step.name)
-        if done is not None and done.record is None:
-            return  # skipped after a failure
-        counted_step = self.counted.setdefault(step.name, CountedStep(step.type.name))
-        counted_step.uses += 1
-        counted_step.distinct.add(self.digests[point.number, step.name])
-        if done is not None:
-            counted_step.there.add(self.digests[point.number, step.name])
-            if done.reason == Reason.CACHED.text:
-                counted_step.cached.add(self.digests[point.number, step.name])
 
-
-def count_steps(batches: Sequence[Sequence[PointRun]]) -> Mapping[str, CountedStep]:
+def count_steps(batches: Sequence[Sequence[PointRun]]) -> tuple[PlannedStep, ...]:
     """Count each step of the recipe over all points, as far as is known without running them.
 
     `batches`: points that run together.
     """
-    counted: dict[str, CountedStep] = {}
+    types: dict[str, str] = {}
+    found: dict[str, list[tuple[str, RunStep | None]]] = defaultdict(list)
     for batch in batches:
         points = [point for point in batch if point.failure is None]
-        counter = _Counter(counted)
-        for units in zip_longest(*(arrange_steps(point.run.recipe) for point in points)):
-            counter.count([(point, unit) for point, unit in zip(points, units, strict=True) if unit is not None])
-    return counted
+        counter = _Counter()
+        for of_points in zip_longest(*(arrange_steps(point.run.recipe) for point in points)):
+            units = [(point, unit) for point, unit in zip(points, of_points, strict=True) if unit is not None]
+            counter.add(units)
+            for point, step in ((point, step) for point, unit in units for step in unit):
+                done = point.run.done.get(step.name)
+                if done is None or done.record is not None:  # else skipped after a failure
+                    types.setdefault(step.name, step.type.name)
+                    found[step.name].append((counter.digests[point.number, step.name], done))
+    return tuple(
+        PlannedStep(
+            name,
+            types[name],
+            uses=len(uses),
+            distinct=len({digest for digest, _ in uses}),
+            stored=len({digest for digest, done in uses if done is not None}),
+            cached=len({digest for digest, done in uses if done is not None and done.reason == Reason.CACHED.text}),
+        )
+        for name, uses in found.items()
+    )
 
 
 def _session_of(step: RecipeStep) -> Hashable:
@@ -270,22 +236,6 @@ class PlannedPoint:
     """The contradiction between its settings that prevents its run; empty without one."""
 
 
-@dataclass(frozen=True)
-class PlannedStep:
-    """A step of the recipe over all known points."""
-
-    name: str
-    step: str
-    uses: int
-    """Number of points that have it."""
-    distinct: int
-    """Number of different computations: each runs once."""
-    stored: int
-    """Number of these whose results are in the store, or in the shared cache."""
-    cached: int = 0
-    """Number of these that only the shared cache has."""
-
-
 class SweepPlan(Record):
     """The work of a sweep."""
 
@@ -303,7 +253,7 @@ class SweepPlan(Record):
     """Points that will be measured again at the end; empty if their results are stored or none will be, None where they
     are not known yet."""
     estimate: Estimate | None
-    """Duration of the work that is not stored; None when no such step ever ran here."""
+    """Duration of the work that is not stored; None if this recipe has run none of its steps here."""
 
 
 class _NotStoredError(Exception):
@@ -324,28 +274,45 @@ class _StoreOnly:
 
 def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
     """Plan a sweep. Nothing is computed, but models are downloaded if necessary. Raises NdldFlowError."""
-    outputs = Outputs(request.outputs)
-    targets = open_targets(
-        send_to(sweep.base, request.on), listener, typed=request.on, trust=request.trust, axes=sweep.axes
-    )
-    cache = open_cache(request, outputs.store, listener, looks_only=True)
-    state = SweepState(
-        outputs,
-        lambda event: listener(event) if isinstance(event, Notice) else None,  # such as downloads
-        choose_forced(request.force, sweep.base),
-        cache=cache,
-        targets=targets,
-        on=request.on,
-        looks_only=True,
-        executor=_StoreOnly(),
-        goals=Goals(sweep.objectives, sweep.constraints),
-        section=sweep.section,
-    )
-    with contextlib.ExitStack() as opened:
-        for each in (cache, targets):
-            if each is not None:
-                opened.callback(each.close)
+    with open_state(sweep, request, listener, looks_only=True) as state:
+        state.listener = lambda event: listener(event) if isinstance(event, Notice) else None  # such as downloads
         return _plan(sweep, state)
+
+
+@contextlib.contextmanager
+def open_state(sweep: Sweep, request: Request, listener: Listener, *, looks_only: bool = False) -> Iterator[SweepState]:
+    """Yield the state that the points share; at the end, or after an error, all tasks are stopped."""
+    outputs = Outputs(request.outputs)
+    with contextlib.ExitStack() as opened:
+        targets = open_targets(
+            send_to(sweep.base, request.on), listener, typed=request.on, trust=request.trust, axes=sweep.axes
+        )
+        if targets is not None:
+            opened.callback(targets.close)
+        cache = open_cache(request, outputs.store, listener, looks_only=looks_only)
+        if cache is not None:
+            opened.callback(cache.close)
+        executor: Executor = _StoreOnly()
+        machine_of = None
+        if not looks_only:
+            from ndld_flow.runner.executors.choose_executor import open_executor
+
+            chosen = open_executor(sweep, request, outputs.store, listener, cache, targets)
+            executor, machine_of = chosen.executor, chosen.machine_of
+            opened.callback(executor.close)
+        yield SweepState(
+            outputs=outputs,
+            executor=executor,
+            machine_of=machine_of,
+            cache=cache,
+            targets=targets,
+            on=request.on,
+            looks_only=looks_only,
+            listener=listener,
+            goals=Goals(sweep.objectives, sweep.constraints),
+            section=sweep.section,
+            forced=choose_forced(request.force, sweep.base),
+        )
 
 
 def _plan(sweep: Sweep, state: SweepState) -> SweepPlan:
@@ -365,38 +332,30 @@ def _plan(sweep: Sweep, state: SweepState) -> SweepPlan:
     if not all(point.finished for point in points):
         refuse_wrong_inputs_of_points(sweep, state)
     points.sort(key=lambda point: point.number)
-    counted = count_steps(batches)
+    steps = count_steps(batches)
     return SweepPlan(
         method=sweep.section.method,
         point_count=search.size,
-        excluded_count=excluded_count(sweep.space),
+        excluded_count=NumberedSpace(sweep.space).excluded_count,
         points=tuple(_describe(point) for point in points),
-        steps=tuple(
-            PlannedStep(
-                name,
-                counted_step.step,
-                counted_step.uses,
-                len(counted_step.distinct),
-                len(counted_step.there),
-                len(counted_step.cached),
-            )
-            for name, counted_step in counted.items()
-        ),
+        steps=steps,
         remeasured=_plan_again(sweep, points, state),
-        estimate=_estimate(counted, len(points), search.size, state.outputs, sweep),
+        estimate=_estimate(steps, len(points), search.size, state.outputs, sweep),
     )
 
 
 def _advance_over_store(points: Sequence[PointRun], state: SweepState) -> None:
     """Advance points as far as the store has their results."""
-    advanced = True
-    while advanced:
+    while True:
         for point in points:
             _take_found(point, state)
         unfinished = [point for point in points if not point.finished]
-        advanced = (
-            bool(unfinished) and all(_measures(point) for point in unfinished) and _find_session(unfinished, state)
-        )
+        if not unfinished or not all(_measures(point) for point in unfinished):
+            return
+        try:
+            run_session(unfinished, state)
+        except _NotStoredError:
+            return
 
 
 def _take_found(point: PointRun, state: SweepState) -> None:
@@ -409,15 +368,6 @@ def _take_found(point: PointRun, state: SweepState) -> None:
         if decision.record is None:
             return
         state.place_found(point, [decision], [decision.record])
-
-
-def _find_session(points: Sequence[PointRun], state: SweepState) -> bool:
-    """Place the stored results of the next session of these points; return whether there are any."""
-    try:
-        run_session(points, state)
-    except _NotStoredError:
-        return False
-    return True
 
 
 def _plan_again(sweep: Sweep, points: Sequence[PointRun], state: SweepState) -> tuple[int, ...] | None:
@@ -446,15 +396,12 @@ def _describe(point: PointRun) -> PlannedPoint:
 
 
 def _estimate(
-    counted: Mapping[str, CountedStep], known: int, point_count: int | None, outputs: Outputs, sweep: Sweep
+    steps: Sequence[PlannedStep], known: int, point_count: int | None, outputs: Outputs, sweep: Sweep
 ) -> Estimate | None:
     """Estimate the steps that are not stored, with unknown points counted like known ones."""
     scale = max(point_count or known, known) / known if known else 0.0
-    pending = {
-        name: (counted_step.step, scale * (len(counted_step.distinct) - len(counted_step.there)))
-        for name, counted_step in counted.items()
-    }
-    return estimate_seconds(pending, sweep.base.name, outputs)
+    pending = {step.name: (step.step, scale * (step.distinct - step.stored)) for step in steps}
+    return add_up(pending, read_own_times(sweep.base.name, outputs))
 
 
 _NAMING = ("inputs", "model", "models")

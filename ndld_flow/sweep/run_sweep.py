@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.quantities import counted
+from ndld_flow.base.text import visible_name
+from ndld_flow.base.users import name_me
+from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.apply_point import apply_point
 from ndld_flow.recipe.config_files import finds_the_same
-from ndld_flow.recipe.points import Sweep
+from ndld_flow.recipe.gates import GateError
+from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.records.outcomes import ENDINGS, judge, outcome_of_code
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, RunDocuments, read_sweep_record
-from ndld_flow.records.run_record import RunFailure, RunRecord
-from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.records.run_record import RunFailure, RunRecord, StepRecord
+from ndld_flow.records.sweep import MeasuredAgain, PointStep, SweepAxis, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.run_page import draw_documents
 from ndld_flow.report.sweep.outcome import summarize_sweep
 from ndld_flow.report.sweep.page import draw_sweep
 from ndld_flow.runner.events import Notice, SweepFinished, SweepStarted
-from ndld_flow.runner.executors.choose_executor import open_executor
-from ndld_flow.runner.executors.ssh.targets import open_targets, send_to
 from ndld_flow.runner.listener import Listener, synchronized
-from ndld_flow.runner.open_run import open_cache
 from ndld_flow.runner.outputs import Outputs, name_folder
+from ndld_flow.runner.plan import Reason
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run import pushing_results
 from ndld_flow.runner.run_folder import (
@@ -41,18 +46,181 @@ from ndld_flow.runner.run_folder import (
     write_texts,
 )
 from ndld_flow.runner.run_record import Ended as EndedRun
-from ndld_flow.runner.run_record import decide_gates, describe_ended, describe_run, find_artifacts, log_line
-from ndld_flow.runner.run_state import choose_forced
+from ndld_flow.runner.run_record import (
+    decide_gates,
+    describe_ended,
+    describe_run,
+    find_artifacts,
+    library_versions,
+    log_line,
+    model_digests,
+)
+from ndld_flow.runner.run_state import RunState
 from ndld_flow.runner.verify import find_sweep_damage
+from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_bytes_atomically, write_text_atomically
+from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials, hide_in_values
 from ndld_flow.store.kinds import LOG_FILE
 from ndld_flow.store.store import Store
-from ndld_flow.sweep.conclude_sweep import Ended, describe_sweep
-from ndld_flow.sweep.plan_sweep import refuse_wrong_inputs_of_points
-from ndld_flow.sweep.state import Goals, PointRun, SweepState, describe_failure
+from ndld_flow.sweep.plan_sweep import open_state, refuse_wrong_inputs_of_points
+from ndld_flow.sweep.state import Judgement, PointRun, SweepState, describe_failure
 from ndld_flow.sweep.try_points import TriedPoints, try_points
-from ndld_flow.sweep.winners import Finalist, choose_finalists, measure_again
+from ndld_flow.sweep.winners import Finalist, choose_finalists, measure_again, rank_tried
+from ndld_flow.sweep_search.ranking import Place, find_best
 from ndld_flow.sweep_search.searches import make_search
+from ndld_flow.sweep_search.space import NumberedSpace, Numbers
+
+
+def active_seconds(records: Iterable[StepRecord]) -> float:
+    """Return the seconds in which at least one of these steps was running: parallel steps count once."""
+    spans = sorted((record.started_at, record.ended_at) for record in records if record.ended_at is not None)
+    active_s, until = 0.0, None
+    for began, ended in spans:
+        if until is None or began > until:
+            active_s += (ended - began).total_seconds()
+        elif ended > until:
+            active_s += (ended - until).total_seconds()
+        until = ended if until is None else max(until, ended)
+    return active_s
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A sweep whose points have all been tried."""
+
+    sweep: Sweep
+    state: SweepState
+    tried: TriedPoints
+    finalists: Mapping[int, Finalist]
+    base: RunState
+    """The run of the recipe without its sweep: models, command and start are those of the sweep."""
+
+
+def describe_sweep(ended: Ended) -> SweepRecord:
+    """Return the record of a sweep."""
+    sweep, state, tried, finalists, base = ended.sweep, ended.state, ended.tried, ended.finalists, ended.base
+    places, comparisons = rank_tried(tried, finalists, sweep, state)
+    points = tuple(
+        _describe_point(point, judged, places[point.number], comparisons.get(point.number))
+        for point, judged in zip(tried.points, _judge_at_end(tried, finalists), strict=True)
+    )
+    wall_s = time.perf_counter() - base.start
+    return SweepRecord(
+        id=base.id,
+        recipe_name=sweep.base.name,
+        description=sweep.base.file.description,
+        recipe=sweep.resolve(model_digests(base)),
+        identity=_identity(ended),
+        command=tuple(map(hide_credentials, base.command)),
+        directory=str(Path.cwd()),
+        user=visible_name(name_me()),
+        host=visible_name(platform.node()),
+        started_at=base.started_at,
+        wall_s=wall_s,
+        own_s=max(wall_s - active_seconds([state.known[key] for key in state.computed]), 0.0),
+        method=sweep.section.method,
+        seed=sweep.section.seed,
+        axes=tuple(_describe_axes(sweep, tried.points)),
+        objectives=tuple(_describe_objective(objective, tried.points) for objective in sweep.objectives),
+        constraints=tuple(gate.text for gate in sweep.constraints),
+        points=points,
+        sessions=tuple(state.sessions),
+        best=find_best(places),
+        stopped_because=tried.stopped_because,
+        excluded_count=NumberedSpace(sweep.space).excluded_count or 0,
+        steps_done=len(state.computed),
+        steps_shared=sum(step.reason == Reason.SHARED.text for point in points for step in point.steps),
+        steps_reused=len(state.known.keys() - state.computed),
+        machine=describe_machine(),
+        versions=library_versions(sweep.base),
+        passed=any(point.outcome == "passed" for point in points),
+    )
+
+
+def _describe_point(point: PointRun, judged: Judgement, place: Place, again: MeasuredAgain | None) -> SweepPoint:
+    return SweepPoint(
+        number=point.number,
+        values=hide_in_values(point.point),
+        changes=hide_in_values(point.changes),
+        outcome=judged.outcome,
+        reason=judged.reason,
+        failed_step=point.failed_step,
+        metrics=point.metrics,
+        objectives=judged.objectives,
+        constraints=judged.constraints,
+        steps=tuple(
+            PointStep(
+                name=step.name,
+                step=step.step,
+                outcome=step.outcome,
+                reason=step.reason,
+                key=step.record.key if step.record is not None else "",
+                wall_s=step.wall_s,
+            )
+            for step in point.run.steps
+        ),
+        session=point.session,
+        again=again,
+        rank=place.rank,
+        tied=place.tied,
+        on_front=place.on_front,
+        wall_s=sum(step.wall_s for step in point.run.steps),
+        folder=f"points/{point.number:04}" if point.is_begun and not judged.missing else "",
+    )
+
+
+def _judge_at_end(tried: TriedPoints, finalists: Mapping[int, Finalist]) -> Iterator[Judgement]:
+    """Yield the final judgements of the points; a winner that fails when it is measured again has not passed."""
+    for point, judged in zip(tried.points, tried.judgements, strict=True):
+        again = finalists[point.number].judgement if point.number in finalists else judged
+        reason = (
+            f"measured again: {again.reason}" if again is not judged and again.outcome != "passed" else judged.reason
+        )
+        yield replace(judged, outcome=again.outcome, reason=reason)
+
+
+def _describe_axes(sweep: Sweep, points: Sequence[PointRun]) -> list[SweepAxis]:
+    axes = []
+    for swept, axis in zip(sweep.axes, sweep.space.axes, strict=True):
+        tried = {digest_json(point.point[axis.name]): point.point[axis.name] for point in points}
+        # Listed values are as listed, numbers ascending.
+        if isinstance(axis, Numbers):
+            values: tuple[JsonValue, ...] = tuple(
+                sorted(value for value in tried.values() if isinstance(value, int | float))
+            )
+        else:
+            values = tuple(hide_all_credentials(value) for value in axis.values if digest_json(value) in tried)
+        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        log = isinstance(axis, Numbers) and axis.log
+        axes.append(SweepAxis(name=swept.name, keys=swept.keys, values=values, numeric=numeric, log=log))
+    return axes
+
+
+def _describe_objective(objective: Objective, points: Sequence[PointRun]) -> SweepObjective:
+    units = set()
+    for point in points:
+        with contextlib.suppress(GateError):  # in points that did not reach it
+            units.add(objective.expression.evaluate(point.metrics).unit)
+    unit = units.pop() if len(units) == 1 else ""
+    return SweepObjective(text=objective.text, direction=objective.direction, unit=unit)
+
+
+def _identity(ended: Ended) -> str:
+    """Return a digest that is equal for sweeps with the same work and the same results."""
+    sweep = ended.sweep
+    points: list[JsonValue] = [
+        [
+            hide_in_values(point.point),
+            {step.name: step.record.key if step.record else step.reason for step in point.run.steps},
+        ]
+        for point in (*ended.tried.points, *(finalist.point for finalist in ended.finalists.values()))
+    ]
+    judgements = [*ended.tried.judgements, *(finalist.judgement for finalist in ended.finalists.values())]
+    reason: list[JsonValue] = [[judged.outcome, judged.reason] for judged in judgements]
+    gates: list[JsonValue] = [gate.text for gate in sweep.base.gates]
+    section = hide_all_credentials(sweep.section.model_dump(mode="json"))
+    return digest_json([sweep.base.name, sweep.base.file.description, section, gates, points, reason])
+
 
 MARK = "# The best of sweep "
 """First line of a file that `--best` wrote: only such files are overwritten."""
@@ -149,7 +317,7 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
                 command = ("ndld-flow", "run", str(folder.absolute() / point.folder / "recipe.yaml"), *given)
                 ended_well = final is not None and final.judgement.outcome != "failed"
                 shown = final.point if final and ended_well else run
-                described = _describe_point(shown, f"{record.id}#{point.number}", command)
+                described = _record_point(shown, f"{record.id}#{point.number}", command)
                 write_point(described, built / point.folder, folder / point.folder, outputs.store)
         write_recipe_and_command(record, "sweep", built, folder)
         (built / LOG_FILE).write_text("\n".join(_log_lines(record)) + "\n", encoding="utf-8")
@@ -159,7 +327,7 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
     return folder
 
 
-def _describe_point(point: PointRun, run_id: str, command: tuple[str, ...]) -> RunRecord:
+def _record_point(point: PointRun, run_id: str, command: tuple[str, ...]) -> RunRecord:
     """Return the record of a point's run, finished or failed."""
     run, error = replace(point.run, id=run_id, command=command), point.failure
     if error is None:
@@ -202,7 +370,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
     outputs, listener = Outputs(request.outputs), synchronized(listener)
     check_target(sweep, request)
     outputs.store.locks.warn_once(lambda text: listener(Notice(text=text, warning=True)))
-    with _open_state(sweep, request, outputs, listener) as state:
+    with open_state(sweep, request, listener) as state:
         # A sweep that fails leaves the folder of a run of its base recipe, with the reason.
         base = state.open_run(sweep.base)
         base.command = request.command_in(outputs.sweeps / sweep.base.name / base.id)
@@ -220,36 +388,6 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
         ended.state.listener(Notice(text=f"writing the reports of {counted(len(record.points), 'point')}"))
         finished = _describe_end(record, write_sweep_folder(record, ended), ended, nothing_to_do=False)
     return finished.model_copy(update={"applied": apply_best(record, ended.tried, ended.sweep, request)})
-
-
-@contextlib.contextmanager
-def _open_state(sweep: Sweep, request: Request, outputs: Outputs, listener: Listener) -> Iterator[SweepState]:
-    """Yield the state that the points share; at the end, or after an error, all tasks are stopped."""
-    forced = choose_forced(request.force, sweep.base)
-    targets = open_targets(
-        send_to(sweep.base, request.on), listener, typed=request.on, trust=request.trust, axes=sweep.axes
-    )
-    cache = open_cache(request, outputs.store, listener)
-    chosen = open_executor(sweep, request, outputs.store, listener, cache, targets)
-    try:
-        yield SweepState(
-            outputs=outputs,
-            executor=chosen.executor,
-            machine_of=chosen.machine_of,
-            cache=cache,
-            targets=targets,
-            on=request.on,
-            listener=listener,
-            goals=Goals(sweep.objectives, sweep.constraints),
-            section=sweep.section,
-            forced=forced,
-        )
-    finally:
-        chosen.executor.close()
-        if targets is not None:
-            targets.close()
-        if cache is not None:
-            cache.close()
 
 
 def _measure_winners(sweep: Sweep, tried: TriedPoints, state: SweepState) -> dict[int, Finalist]:

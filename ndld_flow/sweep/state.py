@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from pydantic import JsonValue
 
@@ -29,11 +29,13 @@ from ndld_flow.store.hidden_credentials import hide_in_values
 from ndld_flow.sweep_search.search import Trial
 from ndld_flow.sweep_search.space import Assignment
 
+T = TypeVar("T")
 
-def decide_gate(gate: Gate, metrics: Mapping[str, Metric]) -> GateResult | None:
-    """Decide a gate; None if a metric is missing, or a divisor is zero."""
+
+def if_known(decide: Callable[[Mapping[str, Metric]], T], metrics: Mapping[str, Metric]) -> T | None:
+    """Decide a gate, or evaluate an expression; None if a metric is missing, or a divisor is zero."""
     try:
-        return gate.decide(metrics)
+        return decide(metrics)
     except GateError:
         return None
 
@@ -103,7 +105,7 @@ class PointRun:
         Measuring such a point would be useless. Returns whether it was refused.
         """
         failed_step = next((step.name for step in self.run.steps if step.outcome == "failed"), "")
-        decided = (decide_gate(gate, self.metrics) for gate in constraints)
+        decided = (if_known(gate.decide, self.metrics) for gate in constraints)
         broken = next((result.gate for result in decided if result is not None and not result.passed), "")
         if failed_step or broken:
             self.refused = True
@@ -143,11 +145,12 @@ class Judgement:
 def judge_point(point: PointRun, goals: Goals) -> Judgement:
     """Judge a finished point."""
     metrics = point.metrics
-    values = tuple(_evaluate(objective, metrics) for objective in goals.objectives)
+    evaluated = [if_known(objective.expression.evaluate, metrics) for objective in goals.objectives]
     missing = _describe_missing(point, goals, metrics)
-    decided = [(gate, result) for gate in goals.constraints if (result := decide_gate(gate, metrics)) is not None]
-    reason = "; ".join(_objections(point, goals, metrics))
-    outcome: PointOutcome = "passed" if not reason else "inconclusive" if _is_undecided(point, goals) else "refused"
+    decided = [(gate, result) for gate in goals.constraints if (result := if_known(gate.decide, metrics)) is not None]
+    objections, is_undecided = _objections(point, goals, metrics)
+    reason = "; ".join(objections)
+    outcome: PointOutcome = "passed" if not reason else "inconclusive" if is_undecided else "refused"
     if point.failure is not None:
         outcome, reason = "failed", describe_failure(point)
     elif missing and not reason:
@@ -155,7 +158,7 @@ def judge_point(point: PointRun, goals: Goals) -> Judgement:
     return Judgement(
         outcome=outcome,
         reason=reason,
-        objectives=values,
+        objectives=tuple(None if metric is None else metric.value for metric in evaluated),
         constraints=tuple(result for _, result in decided),
         violation=max((gate.violation(metrics) for gate, _ in decided), default=0.0) or float(bool(reason)),
         missing=missing,
@@ -167,13 +170,6 @@ def describe_trial(point: PointRun, judgement: Judgement) -> Trial:
     known = tuple(value for value in judgement.objectives if value is not None)
     reached = judgement.outcome != "failed" and len(known) == len(judgement.objectives)
     return Trial(point.point, known if reached else None, judgement.violation)
-
-
-def _evaluate(objective: Objective, metrics: Mapping[str, Metric]) -> float | None:
-    try:
-        return objective.expression.evaluate(metrics).value
-    except GateError:
-        return None
 
 
 def _describe_missing(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> str:
@@ -192,28 +188,21 @@ def _describe_missing(point: PointRun, goals: Goals, metrics: Mapping[str, Metri
     return ""
 
 
-def _objections(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> Iterator[str]:
-    """Yield sentences about failed or undecided steps, gates and constraints."""
-    for step in point.run.steps:
-        if step.record is not None and not step.record.passed:
-            verb = "is inconclusive" if step.record.inconclusive else "failed"
-            yield f"{step.name} {verb}: {step.record.summary}"
-    for result in _failed_gates(point, goals, metrics):
-        yield f"{result.gate} failed: {' against '.join(apart((result.left, result.right), result.unit))}"
-
-
-def _failed_gates(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> Iterator[GateResult]:
-    for gate in (*goals.constraints, *point.run.recipe.gates):
-        result = decide_gate(gate, metrics)
-        if result is not None and not result.passed:
-            yield result
-
-
-def _is_undecided(point: PointRun, goals: Goals) -> bool:
-    """Return whether nothing failed, although not everything passed."""
-    records = [step.record for step in point.run.steps if step.record is not None]
-    failed = any(not record.passed and not record.inconclusive for record in records)
-    return not failed and not any(_failed_gates(point, goals, point.metrics))
+def _objections(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> tuple[list[str], bool]:
+    """Return sentences about failed or undecided steps, gates and constraints, and whether none of them failed."""
+    steps = [step for step in point.run.steps if step.record is not None and not step.record.passed]
+    decided = (if_known(gate.decide, metrics) for gate in (*goals.constraints, *point.run.recipe.gates))
+    failed = [result for result in decided if result is not None and not result.passed]
+    sentences = [
+        f"{step.name} {'is inconclusive' if step.record.inconclusive else 'failed'}: {step.record.summary}"
+        for step in steps
+        if step.record is not None
+    ]
+    sentences += [
+        f"{result.gate} failed: {' against '.join(apart((result.left, result.right), result.unit))}"
+        for result in failed
+    ]
+    return sentences, not failed and all(step.record is not None and step.record.inconclusive for step in steps)
 
 
 def describe_failure(point: PointRun) -> str:

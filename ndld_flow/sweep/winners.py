@@ -47,10 +47,6 @@ class Finalist:
     """A separate run: the records of the first one stay."""
     judgement: Judgement
 
-    @property
-    def metrics(self) -> dict[str, Metric]:
-        return self.point.metrics
-
 
 def measure_again(winners: Sequence[PointRun], sweep: Sweep, state: SweepState) -> Mapping[int, Finalist]:
     """Measure these points again in one session, with the recipe's own settings; their other results are reused. Return
@@ -207,19 +203,14 @@ def _compare_without_runs(ours: float, theirs: float, aim: Aim, timed: bool) -> 
     if math.isclose(ours, theirs, rel_tol=1e-9):
         return AgainstBest("tie", 1.0)
     is_worse = (ours > theirs) == (aim.direction == "minimize")
-    if not is_worse or (timed and _is_single_run_noise(ratio, aim.rules)):
-        return AgainstBest("inconclusive", ratio)
-    return AgainstBest("worse", ratio)
-
-
-def _is_single_run_noise(ratio: float | None, rules: Rules) -> bool:
-    """Return whether single runs of the same model differ as much."""
-    threshold = rules.noise.single_run_threshold if rules.noise else ASSUMED_SINGLE_RUN
-    return ratio is not None and ratio > 0 and max(ratio, 1 / ratio) <= 1 + threshold
+    if timed and ratio is not None and ratio > 0:  # single runs of the same model may differ as much
+        noise = aim.rules.noise
+        threshold = noise.single_run_threshold if noise is not None else ASSUMED_SINGLE_RUN
+        is_worse = is_worse and max(ratio, 1 / ratio) > 1 + threshold
+    return AgainstBest("worse" if is_worse else "inconclusive", ratio)
 
 
 Finalists = Mapping[int, Finalist]
-Comparisons = Mapping[int, MeasuredAgain]
 
 
 def choose_finalists(tried: TriedPoints, sweep: Sweep) -> list[int]:
@@ -241,7 +232,7 @@ def choose_finalists(tried: TriedPoints, sweep: Sweep) -> list[int]:
 
 def rank_tried(
     tried: TriedPoints, finalists: Finalists, sweep: Sweep, state: SweepState
-) -> tuple[Mapping[int, Place], Comparisons]:
+) -> tuple[Mapping[int, Place], Mapping[int, MeasuredAgain]]:
     """Rank all points; return number -> place, and number -> comparison of a winner with the best."""
     goals = _goals(sweep)
     best = find_best(rank_points(_contenders(tried, finalists, {}), goals))
@@ -252,7 +243,15 @@ def rank_tried(
         comparisons = judge_winners(finals, best, first.expression, first.direction, state.outputs)
     places = rank_points(_contenders(tried, finalists, comparisons), goals)
     return places, {
-        number: _describe_again(finalists[number], against_best) for number, against_best in comparisons.items()
+        number: MeasuredAgain(
+            metrics=finalists[number].point.metrics,
+            objectives=finalists[number].judgement.objectives,
+            verdict=against_best.verdict,
+            ratio=against_best.ratio,
+            ratio_low=against_best.low,
+            ratio_high=against_best.high,
+        )
+        for number, against_best in comparisons.items()
     }
 
 
@@ -270,32 +269,17 @@ def is_measured(objective: Objective, sweep: Sweep) -> bool:
 
 
 def _contenders(tried: TriedPoints, finalists: Finalists, comparisons: Mapping[int, AgainstBest]) -> list[Contender]:
-    return [
-        _contender(point, judged, finalists.get(point.number), comparisons.get(point.number))
-        for point, judged in zip(tried.points, tried.judgements, strict=True)
-    ]
-
-
-def _contender(
-    point: PointRun, judged: Judgement, finalist: Finalist | None, against_best: AgainstBest | None
-) -> Contender:
-    """Return a point for ranking. A winner that failed when it was measured again has not passed."""
-    again = finalist.judgement if finalist is not None else None
-    return Contender(
-        number=point.number,
-        passed=judged.outcome == "passed" and (again is None or again.outcome == "passed"),
-        objectives=judged.objectives,
-        again=again.objectives if again is not None else None,
-        verdict=against_best.verdict if against_best is not None else None,
-    )
-
-
-def _describe_again(finalist: Finalist, against_best: AgainstBest) -> MeasuredAgain:
-    return MeasuredAgain(
-        metrics=finalist.metrics,
-        objectives=finalist.judgement.objectives,
-        verdict=against_best.verdict,
-        ratio=against_best.ratio,
-        ratio_low=against_best.low,
-        ratio_high=against_best.high,
-    )
+    """Return the points for ranking. A winner that failed when it was measured again has not passed."""
+    contenders = []
+    for point, judged in zip(tried.points, tried.judgements, strict=True):
+        again = finalists[point.number].judgement if point.number in finalists else None
+        contenders.append(
+            Contender(
+                number=point.number,
+                passed=judged.outcome == "passed" and (again is None or again.outcome == "passed"),
+                objectives=judged.objectives,
+                again=again.objectives if again is not None else None,
+                verdict=comparisons[point.number].verdict if point.number in comparisons else None,
+            )
+        )
+    return contenders

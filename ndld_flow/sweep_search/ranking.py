@@ -238,49 +238,36 @@ def main_effects(axes: Mapping[str, Sequence[JsonValue]], points: Sequence[Obser
     the median over all points with the value. That mixes in the effects of other axes, evenly if points were drawn at
     random; a search that concentrates on good points is not even.
     """
-    compared = [_Point(point, {name: _text(value) for name, value in point.values.items()}) for point in points]
-    effects = [_effect(name, values, compared) for name, values in axes.items()]
+    effects = [_effect(name, values, points) for name, values in axes.items()]
     return tuple(sorted((effect for effect in effects if len(effect.levels) > 1), key=lambda effect: -effect.size))
 
 
-@dataclass(frozen=True)
-class _Point:
-    """A point, and its values as texts for comparison."""
-
-    point: Observed
-    texts: Mapping[str, str]
-
-    @property
-    def objective(self) -> float:
-        return self.point.objective
-
-
-def _effect(axis: str, values: Sequence[JsonValue], points: Sequence[_Point]) -> Effect:
-    there = {point.texts[axis] for point in points}
+def _effect(axis: str, values: Sequence[JsonValue], points: Sequence[Observed]) -> Effect:
+    there = {_text(point.values[axis]) for point in points}
     present = [value for value in values if _text(value) in there]
     if len(present) > _MOST_LEVELS and all(
         isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in present
     ):
         return Effect(axis, _grouped(axis, points), paired=False)
-    by_others: dict[tuple[str, ...], list[_Point]] = defaultdict(list)
-    for each in points:
-        by_others[tuple(text for name, text in sorted(each.texts.items()) if name != axis)].append(each)
+    by_others: dict[str, list[Observed]] = defaultdict(list)
+    for point in points:
+        by_others[_text({name: value for name, value in point.values.items() if name != axis})].append(point)
     blocks = [block for block in by_others.values() if len(block) == len(present)]
     paired = _are_enough(axis, blocks, points)
     observed = _paired(axis, blocks) if paired else _plain(axis, points)
     return Effect(axis, tuple(Level((value,), tuple(sorted(observed[_text(value)]))) for value in present), paired)
 
 
-def _are_enough(axis: str, blocks: Sequence[Sequence[_Point]], points: Sequence[_Point]) -> bool:
-    counted = Counter(point.texts[axis] for point in points)
-    paired = Counter(point.texts[axis] for block in blocks for point in block)
+def _are_enough(axis: str, blocks: Sequence[Sequence[Observed]], points: Sequence[Observed]) -> bool:
+    counted = Counter(_text(point.values[axis]) for point in points)
+    paired = Counter(_text(point.values[axis]) for block in blocks for point in block)
     if not blocks:
         return False
     ((commonest, _),) = counted.most_common(1)
     return all(2 * paired[value] >= counted[value] for value in counted if value != commonest)
 
 
-def _paired(axis: str, blocks: Sequence[Sequence[_Point]]) -> dict[str, list[float]]:
+def _paired(axis: str, blocks: Sequence[Sequence[Observed]]) -> dict[str, list[float]]:
     """Return text of a value -> the objective in each block, without the differences between blocks."""
     # Differences of logarithms are ratios.
     ratios = min(point.objective for block in blocks for point in block) > 0
@@ -290,23 +277,23 @@ def _paired(axis: str, blocks: Sequence[Sequence[_Point]]) -> dict[str, list[flo
     observed: dict[str, list[float]] = defaultdict(list)
     for block, mean in zip(blocks, means, strict=True):
         for point in block:
-            observed[point.texts[axis]].append(back(there(point.objective) + middle - mean))
+            observed[_text(point.values[axis])].append(back(there(point.objective) + middle - mean))
     return observed
 
 
-def _plain(axis: str, points: Sequence[_Point]) -> dict[str, list[float]]:
+def _plain(axis: str, points: Sequence[Observed]) -> dict[str, list[float]]:
     observed: dict[str, list[float]] = defaultdict(list)
     for point in points:
-        observed[point.texts[axis]].append(point.objective)
+        observed[_text(point.values[axis])].append(point.objective)
     return observed
 
 
-def _grouped(axis: str, points: Sequence[_Point]) -> tuple[Level, ...]:
+def _grouped(axis: str, points: Sequence[Observed]) -> tuple[Level, ...]:
     """Group neighbouring numbers, with about as many points in each group; equal numbers stay together."""
-    of_number: dict[float, list[_Point]] = defaultdict(list)
+    of_number: dict[float, list[Observed]] = defaultdict(list)
     for point in points:
-        of_number[float(point.texts[axis])].append(point)
-    groups: dict[int, list[_Point]] = defaultdict(list)
+        of_number[float(_text(point.values[axis]))].append(point)
+    groups: dict[int, list[Observed]] = defaultdict(list)
     before = 0
     for _, members in sorted(of_number.items()):
         # The group that contains the middle of these points.
@@ -315,8 +302,8 @@ def _grouped(axis: str, points: Sequence[_Point]) -> tuple[Level, ...]:
     return tuple(_group_level(axis, group) for group in groups.values())
 
 
-def _group_level(axis: str, group: Sequence[_Point]) -> Level:
-    ends = {end.texts[axis]: end.point.values[axis] for end in (group[0], group[-1])}
+def _group_level(axis: str, group: Sequence[Observed]) -> Level:
+    ends = {_text(end.values[axis]): end.values[axis] for end in (group[0], group[-1])}
     return Level(tuple(ends.values()), tuple(sorted(point.objective for point in group)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -33,26 +33,57 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 
-class Grid:
-    """All points in order, the last axis fastest. The order does not depend on the size of requests."""
+class InOrder:
+    """Points in an order that depends on neither results nor the size of requests."""
 
-    def __init__(self, space: Space) -> None:
-        check_countable(space, "grid")
-        self._space = NumberedSpace(space)
-        self._asked = 0
-        self.size = self._space.count
+    def __init__(self, space: NumberedSpace, places: Iterable[Place], size: int | None) -> None:
+        self._space, self._places, self.size = space, iter(places), size
+        self._asked, self._is_over = 0, size == 0
 
     @property
     def stopped_because(self) -> str:
-        return all_tried(self.size) if self._asked == self.size else ""
+        return all_tried(self._asked) if self._is_over else ""
 
     def ask(self, count: int) -> list[Assignment]:
-        numbers = range(self._asked, min(self._asked + count, self.size))
-        self._asked = numbers.stop
-        return [self._space.point(self._space.place(number)) for number in numbers]
+        points = [self._space.point(place) for place in islice(self._places, count)]
+        self._asked += len(points)
+        self._is_over = self._asked == self.size or len(points) < count
+        return points
 
     def tell(self, trials: Sequence[Trial]) -> None:
         pass
+
+
+def grid(space: Space) -> InOrder:
+    """Return a search over all points, the last axis fastest. Raises ValueError for an axis that is not countable."""
+    check_countable(space, "grid")
+    numbered = NumberedSpace(space)
+    return InOrder(numbered, map(numbered.place, range(numbered.count)), numbered.count)
+
+
+def one_at_a_time(space: Space, start: Assignment | None) -> InOrder:
+    """Return a search over the recipe's own point, then every other value of each axis, with all other axes as in the
+    recipe.
+
+    If the recipe has no value for an axis, the first value is used. Raises ValueError as `grid`.
+    """
+    check_countable(space, "one_at_a_time")
+    numbered = NumberedSpace(space)
+    own = numbered.start(start)
+    varied = (
+        (*own[:depth], position, *own[depth + 1 :])
+        for depth, axis in enumerate(numbered.axes)
+        for position in range(axis.count or 0)
+        if position != own[depth]
+    )
+    places = [place for place in (own, *varied) if not numbered.excludes(place)]
+    return InOrder(numbered, places, len(places))
+
+
+def random_points(space: Space, seed: int) -> InOrder:
+    """Return a search over seeded draws, until a finite space is exhausted."""
+    numbered = NumberedSpace(space)
+    return InOrder(numbered, iter(UntriedPoints(numbered, seed).draw, None), numbered.size)
 
 
 def check_countable(space: Space, method: str) -> None:
@@ -65,64 +96,8 @@ def check_countable(space: Space, method: str) -> None:
             )
 
 
-class OneAtATime:
-    """The recipe's own point first, then every other value of each axis, with all other axes as in the recipe.
-
-    If the recipe has no value for an axis, the first value is used. The order does not depend on the size of requests.
-    """
-
-    def __init__(self, space: Space, start: Assignment | None) -> None:
-        check_countable(space, "one_at_a_time")
-        self._space = NumberedSpace(space)
-        self._start = self._space.start(start)
-        self._places = self._in_order()
-        self._asked = 0
-        self.size = sum(1 for _ in self._in_order())
-
-    @property
-    def stopped_because(self) -> str:
-        return all_tried(self.size) if self._asked == self.size else ""
-
-    def ask(self, count: int) -> list[Assignment]:
-        points = [self._space.point(place) for place in islice(self._places, count)]
-        self._asked += len(points)
-        return points
-
-    def tell(self, trials: Sequence[Trial]) -> None:
-        pass
-
-    def _in_order(self) -> Iterator[Place]:
-        return (place for place in self._varied() if self._space.number(place) is not None)
-
-    def _varied(self) -> Iterator[Place]:
-        yield self._start
-        for depth, axis in enumerate(self._space.axes):
-            for position in range(axis.count or 0):
-                if position != self._start[depth]:
-                    yield (*self._start[:depth], position, *self._start[depth + 1 :])
-
-
-class RandomPoints:
-    """Seeded draws, until a finite space is exhausted. The order does not depend on the size of requests."""
-
-    def __init__(self, space: Space, seed: int) -> None:
-        self._space = NumberedSpace(space)
-        self._untried = UntriedPoints(self._space, seed)
-        self.size = self._space.size
-
-    @property
-    def stopped_because(self) -> str:
-        return self._untried.exhausted_because
-
-    def ask(self, count: int) -> list[Assignment]:
-        drawn = (self._untried.draw() for _ in range(count))
-        return [self._space.point(place) for place in drawn if place is not None]
-
-    def tell(self, trials: Sequence[Trial]) -> None:
-        pass
-
-
 _STRIDES = tuple(2.0**-halvings for halvings in range(2, 9))
+"""Distances of neighbours, as fractions of an axis's length."""
 
 
 class HillClimb:
@@ -144,7 +119,10 @@ class HillClimb:
         self._space = NumberedSpace(space)
         self._untried = UntriedPoints(self._space, options.seed)
         self._known: dict[Place, Quality] = {}
-        self._strides = (*_strides(self._space.axes), 0.0)
+        lengths = [math.inf if axis.count is None else axis.count for axis in self._space.axes if axis.ordered]
+        longest = max(lengths, default=1) - 1
+        # Those that exceed the distance of values on the longest axis, and at last the next value.
+        self._strides = (*(stride for stride in _STRIDES if stride * longest > 1), 0.0)
         self._stride = 0
         self._here: Place | None = None
         start = self._space.start(options.start)
@@ -189,12 +167,6 @@ class HillClimb:
         self._waiting = [place for place in around if self._untried.take(place)]
         self._neighbours = [place for place in around if place in self._known or place in self._waiting]
         return True
-
-
-def _strides(axes: Sequence[AxisValues]) -> Iterator[float]:
-    """Yield strides, as fractions of an axis's length, that exceed the distance of values on the longest axis."""
-    lengths = [math.inf if axis.count is None else axis.count for axis in axes if axis.ordered]
-    return (stride for stride in _STRIDES if stride * (max(lengths, default=1) - 1) > 1)
 
 
 class Saturating:
@@ -278,7 +250,7 @@ class SaturatingAxis:
         places = (self._space.start(point) for point in at_each)
         self._others_point, self._trials = others, []
         self._streak = _Streak(self._saturation, self._direction)
-        self._remaining = [self._space.point(place) for place in places if self._space.number(place) is not None]
+        self._remaining = [self._space.point(place) for place in places if not self._space.excludes(place)]
         self._begun += bool(self._remaining)
         if not self._remaining:
             self._end()
@@ -286,7 +258,7 @@ class SaturatingAxis:
     def _end(self) -> None:
         """Report the best point of the series to the search over the others."""
         assert self._others_point is not None
-        best = min(self._trials, key=self._streak.quality_of, default=Trial({}, None))
+        best = min(self._trials, key=lambda trial: quality_of(trial, self._direction), default=Trial({}, None))
         self._others.tell([Trial(self._others_point, best.objectives, best.violation)])
         self._others_point, self._remaining = None, []
 
@@ -313,12 +285,10 @@ class _Streak:
         """Points that must be tried before the streak can be over."""
         return self._saturation.points - self._length + (self._level is None)
 
-    def quality_of(self, trial: Trial) -> Quality:
-        return quality_of(trial, self._direction)
-
     def add(self, trial: Trial) -> None:
-        rank, height = self.quality_of(trial)
-        if rank == 0 and (self._level is None or self._gains(height, self._level)):
+        rank, height = quality_of(trial, self._direction)
+        least = 0.0 if self._level is None else self._saturation.gain * abs(self._level)
+        if rank == 0 and (self._level is None or (height < self._level and self._level - height >= least)):
             self._level, self._length = height, 0
         elif self._level is not None:
             self._length += 1
@@ -327,15 +297,6 @@ class _Streak:
         saturation = self._saturation
         row = "1 point" if saturation.points == 1 else f"{saturation.points} points in a row"
         return f"{row} gained less than {100 * saturation.gain:.4g} %"
-
-    def _gains(self, height: float, level: float) -> bool:
-        return height < level and level - height >= self._saturation.gain * abs(level)
-
-
-def without_axis(space: Space, name: str) -> Space:
-    """Return the space without an axis. Exclusions that name this axis are dropped."""
-    exclude = tuple(named for named in space.exclude if name not in named)
-    return Space(tuple(axis for axis in space.axes if axis.name != name), exclude)
 
 
 def _values_along(space: Space, name: str) -> list[JsonValue]:
@@ -520,30 +481,31 @@ def make_search(space: Space, options: SearchOptions) -> Search:
     Raises ValueError if the method does not fit the space or the objectives. Raises BackendError if the method needs a
     library that is not installed.
     """
-    search = (
-        _by_method(space, options) if options.saturation is None else _saturating(space, options, options.saturation)
-    )
+    search = _by_method(space, options) if options.saturation is None else _saturating(space, options)
     return search if options.points is None else Budget(search, options.points)
 
 
-def _saturating(space: Space, options: SearchOptions, saturation: Saturation) -> Search:
+def _saturating(space: Space, options: SearchOptions) -> Search:
+    saturation = options.saturation
+    assert saturation is not None
     if not options.directions:
         raise ValueError("`saturation` requires an objective: set one with `minimize` or `maximize`.")
     direction = options.directions[0]
     if not saturation.along:
         return Saturating(_by_method(space, options), saturation, direction)
-    others = _by_method(without_axis(space, saturation.along), options)
-    return SaturatingAxis(space, others, saturation, direction)
+    exclude = tuple(named for named in space.exclude if saturation.along not in named)
+    others = Space(tuple(axis for axis in space.axes if axis.name != saturation.along), exclude)
+    return SaturatingAxis(space, _by_method(others, options), saturation, direction)
 
 
 def _by_method(space: Space, options: SearchOptions) -> Search:
     match options.method:
         case "grid":
-            return Grid(space)
+            return grid(space)
         case "one_at_a_time":
-            return OneAtATime(space, options.start)
+            return one_at_a_time(space, options.start)
         case "random":
-            return RandomPoints(space, options.seed)
+            return random_points(space, options.seed)
         case "hill_climb":
             return HillClimb(space, options)
         case "tpe":

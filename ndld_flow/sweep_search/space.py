@@ -92,12 +92,11 @@ class AxisValues(Protocol):
 
 
 def values_of(axis: Axis) -> AxisValues:
-    """Return the values of an axis. Raises ValueError for invalid bounds."""
+    """Return the values of an axis, whose bounds were checked in the recipe. Raises ValueError if there is none."""
     if isinstance(axis, Choices):
         if not axis.values:
             raise ValueError(f"{visible_name(axis.name)}: it has no values to try.")
         return Listed(axis.values)
-    _check_bounds(axis)
     step = axis.step if axis.step is not None else 1 if axis.integer else None
     if step is not None:
         return Stepped(axis, Decimal(str(step)))
@@ -232,21 +231,6 @@ class Between:
         return []
 
 
-def _check_bounds(axis: Numbers) -> None:
-    if not (math.isfinite(axis.low) and math.isfinite(axis.high) and axis.low <= axis.high):
-        raise ValueError(
-            f"{visible_name(axis.name)}: it goes from {axis.low:g} to {axis.high:g}; give the smaller number first."
-        )
-    if axis.log and axis.low <= 0:
-        raise ValueError(
-            f"{visible_name(axis.name)}: it starts at {axis.low:g}, but a logarithmic axis must start above 0."
-        )
-    if axis.step is not None and not (math.isfinite(axis.step) and axis.step > 0):
-        raise ValueError(f"{visible_name(axis.name)}: its step is {axis.step:g}, but must be above 0.")
-    if axis.integer and not all(float(number).is_integer() for number in (axis.low, axis.step or 1)):
-        raise ValueError(f"{visible_name(axis.name)}: integers must start at an integer and have an integer step.")
-
-
 def _log_share(number: float, low: float, high: float) -> float:
     return math.log(number / low) / math.log(high / low)
 
@@ -277,10 +261,10 @@ MOST_POINTS = 1_000_000
 
 
 class NumberedSpace:
-    """Points in the order of a grid, the last axis fastest; excluded points have no number.
+    """Points in the order of a grid, the last axis fastest, without excluded ones.
 
-    A continuous axis counts as one position. Raises ValueError for invalid bounds, exclusions of unknown axes, and more
-    than `MOST_POINTS` points.
+    A continuous axis counts as one position. Raises ValueError for axes without values, exclusions of unknown axes, and
+    more than `MOST_POINTS` points.
     """
 
     def __init__(self, space: Space) -> None:
@@ -303,20 +287,18 @@ class NumberedSpace:
         """Number of points; None with a continuous axis, unless everything is excluded."""
         return self.count if self.finite or not self.count else None
 
+    @property
+    def excluded_count(self) -> int | None:
+        """Number of excluded points; None with a continuous axis."""
+        return self.with_excluded - self.count if self.finite else None
+
     def place(self, number: int) -> Place:
         """Return the place of a point by its number, from 0; on continuous axes 0."""
         return self._places[number]
 
-    def number(self, place: Place) -> int | None:
-        """Return the number of the point at a place; None if it is excluded."""
-        if any(all(place[depth] in at for depth, at in named.items()) for named in self._exclusions):
-            return None
-        listed = zip(self.axes, place, strict=True)
-        return self._numbers.get(tuple(0 if axis.count is None else int(position) for axis, position in listed))
-
-    @cached_property
-    def _numbers(self) -> Mapping[Place, int]:
-        return {place: number for number, place in enumerate(self._places)}
+    def excludes(self, place: Place) -> bool:
+        """Return whether the point at a place is excluded."""
+        return any(all(place[depth] in at for depth, at in named.items()) for named in self._exclusions)
 
     def point(self, place: Place) -> Assignment:
         """Return axis -> value of a place."""
@@ -378,20 +360,6 @@ def _away(axis: AxisValues, position: Position, stride: float) -> list[Position]
     return [end for end in dict.fromkeys(ends) if end != position] or axis.adjacent(position)
 
 
-def count_points(space: Space) -> int | None:
-    """Return the number of points that are not excluded; None with a continuous axis.
-
-    Raises ValueError for invalid bounds and for exclusions of unknown axes.
-    """
-    return NumberedSpace(space).size
-
-
-def excluded_count(space: Space) -> int | None:
-    """Return the number of excluded points; None with a continuous axis. Raises as `count_points`."""
-    numbered = NumberedSpace(space)
-    return numbered.with_excluded - numbered.count if numbered.finite else None
-
-
 _TRIES = 64
 
 
@@ -401,33 +369,27 @@ def all_tried(count: int) -> str:
 
 
 class UntriedPoints:
-    """Gives each point once, at random or by place; the order depends only on the seed.
-
-    The cost of a draw does not depend on how many points are excluded or left.
-    """
+    """Gives each point once, at random or by place; the order depends only on the seed."""
 
     def __init__(self, space: NumberedSpace, seed: int) -> None:
         self._space = space
         self._random = random.Random(seed)  # noqa: S311 (it keeps nothing secret)
-        self._left = _Remaining(space.count) if space.finite else None
+        self._numbers = iter(self._random.sample(range(space.count), space.count) if space.finite else ())
+        """Points of a finite space in random order: those that were not drawn evenly yet."""
         self._taken: set[Place] = set()
         self._found_none = False
 
     @property
     def exhausted_because(self) -> str:
         """`all 24 points tried` when none is left; else empty."""
-        if self._found_none or (self._left is not None and not self._left.count):
-            return all_tried(len(self._taken))
-        return ""
+        is_exhausted = self._found_none or (self._space.finite and len(self._taken) == self._space.count)
+        return all_tried(len(self._taken)) if is_exhausted else ""
 
     def take(self, place: Place) -> bool:
         """Take this point; False if it is excluded or was taken before."""
-        number = self._space.number(place)
-        if number is None or place in self._taken:
+        if self._space.excludes(place) or place in self._taken:
             return False
         self._taken.add(place)
-        if self._left is not None:
-            self._left.remove(number)
         return True
 
     def draw(self) -> Place | None:
@@ -435,25 +397,18 @@ class UntriedPoints:
 
         When logarithmic axes are nearly exhausted, the remaining points are equally likely.
         """
-        place = self._draw_by_scale() if any(axis.log for axis in self._space.axes) else None
-        if place is None:
-            place = self._draw_evenly()
+        place = None
+        if any(axis.log for axis in self._space.axes):
+            place = self._first_free(
+                tuple(axis.nearest(self._random.random()) if axis.log else at for axis, at in self._anywhere())
+                for _ in range(_TRIES)
+            )
+        if place is None and self._space.finite:
+            place = self._first_free(map(self._space.place, self._numbers))
+        elif place is None:
+            place = self._first_free(tuple(at for _, at in self._anywhere()) for _ in range(_TRIES))
         self._found_none = place is None
         return place
-
-    def _draw_by_scale(self) -> Place | None:
-        return self._first_free(
-            tuple(axis.nearest(self._random.random()) if axis.log else at for axis, at in self._anywhere())
-            for _ in range(_TRIES)
-        )
-
-    def _draw_evenly(self) -> Place | None:
-        if self._left is None:
-            return self._first_free(tuple(at for _, at in self._anywhere()) for _ in range(_TRIES))
-        if not self._left.count:
-            return None
-        place = self._space.place(self._left.at(self._random.randrange(self._left.count)))
-        return place if self.take(place) else None
 
     def _first_free(self, places: Iterable[Place]) -> Place | None:
         return next((place for place in places if self.take(place)), None) if self._space.count else None
@@ -463,24 +418,3 @@ class UntriedPoints:
         place = self._space.place(self._random.randrange(self._space.count))
         for axis, at in zip(self._space.axes, place, strict=True):
             yield axis, axis.nearest(self._random.random()) if axis.count is None else at
-
-
-class _Remaining:
-    """The numbers from 0 to count - 1 without removed ones, unordered: the last number replaces a removed one.
-
-    Only moved numbers are stored (Fisher and Yates' shuffle without its list).
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._moved: dict[int, int] = {}
-        self._where: dict[int, int] = {}
-
-    def at(self, index: int) -> int:
-        return self._moved.get(index, index)
-
-    def remove(self, number: int) -> None:
-        self.count -= 1
-        index, last = self._where.get(number, number), self.at(self.count)
-        self._moved[index] = last
-        self._where[last] = index

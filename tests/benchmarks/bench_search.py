@@ -14,14 +14,14 @@ import time
 
 from ndld_flow.sweep_search.search import Method, SearchOptions
 from ndld_flow.sweep_search.searches import make_search
-from ndld_flow.sweep_search.space import count_points
+from ndld_flow.sweep_search.space import NumberedSpace
 from tests.support.search_landscapes import LANDSCAPES, Landscape, regrets
 
 METHODS: tuple[Method, ...] = ("random", "hill_climb", "tpe")
 
 
 def bench(landscape: Landscape, method: Method, seeds: int, batch: int) -> None:
-    size = count_points(landscape.space) or 0
+    size = NumberedSpace(landscape.space).size or 0
     quarter, half, near, cost = [], [], [], []
     for seed in range(seeds):
         options = SearchOptions(method, ("minimize",), points=size // 2, seed=seed)

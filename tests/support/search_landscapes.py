@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ndld_flow.sweep_search.search import Method, Search, SearchOptions, Trial
-from ndld_flow.sweep_search.searches import Grid, make_search
-from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space, count_points
+from ndld_flow.sweep_search.searches import grid, make_search
+from ndld_flow.sweep_search.space import Assignment, Choices, NumberedSpace, Numbers, Space
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Landscape:
     @cached_property
     def heights(self) -> list[float]:
         """Return the values of all feasible points, without noise."""
-        points = Grid(self.space).ask(10**6)
+        points = grid(self.space).ask(10**6)
         return sorted(self.height(point) for point in points if self.violation(point) <= 0)
 
     def trial(self, point: Assignment, scatter: random.Random) -> Trial:
@@ -125,7 +125,7 @@ LANDSCAPES = (
 
 def near_best(landscape: Landscape, method: Method, seeds: int = 20) -> int:
     """Count the seeds that end within 2 % of the best feasible point after a quarter of the grid, 8 at a time."""
-    points = (count_points(landscape.space) or 0) // 4
+    points = (NumberedSpace(landscape.space).size or 0) // 4
     ends = []
     for seed in range(seeds):
         options = SearchOptions(method, ("minimize",), points=points, seed=seed)
