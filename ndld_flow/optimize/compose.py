@@ -17,7 +17,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import counted, parse_duration_ms
 from ndld_flow.base.text import short_name
-from ndld_flow.optimize.conditions import FIRST_SAMPLES, first_of, read_conditions
+from ndld_flow.optimize.conditions import first_of, read_conditions
 from ndld_flow.optimize.objectives import AT_LEAST, SLOWER, choose_objectives
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.presets import read_preset
@@ -41,8 +41,6 @@ _NO_WORTH = (
     "What the check of a proof would notice is not measured, and no samples are made for it: a tenth of the budget is "
     "too short for that."
 )
-_LONG_CHECK_MS = 10_000
-"""Duration of the passes of a check of accuracy from which a few samples are judged first."""
 _QUICK = ", runs: 1, passes: 10, layer_passes: 3, duration: 0, stable: 0"
 """Settings of `profile` for what is measured in rounds as well: they show where the time is."""
 _SHORT = {"runs": 1, "passes": 10, "layer_passes": 0}
@@ -155,7 +153,7 @@ class Composer(Subject):
             variants=variants,
             threads=f"\n    speed.threads: {list(threads)}" if len(threads) > 1 else "",
             objectives="\n".join([f"  {direction}: {text}" for direction, text in goals.items()]),
-            conditions=json.dumps([*self._early(), *self.conditions.of("agree"), *self._sizes()]),
+            conditions=json.dumps([*self.conditions.of("agree"), *self._sizes()]),
             again="" if self.preset.built_only else _AGAIN.format(short=f"{{{short}}}", winners=_WINNERS),
             time=f"  time: {limit_ms:g} ms\n" if limit_ms is not None else "",
         )
@@ -197,7 +195,8 @@ class Composer(Subject):
         source = Variant(SOURCE, self.runtime, is_source=True)
         steps = [step for step in self._steps(source) if not step.startswith(("engine:", "speed:"))]
         if self.races:
-            data = f", data: {json.dumps(self._first_files())}" if self.samples.search else ""
+            first = {name: list(first_of(files)) for name, files in self.samples.search.items()}
+            data = f", data: {json.dumps(first)}" if first else ""
             # Made samples and planted faults would take as long as several variants, and say nothing about these.
             judged = f"{self._judged(False)}{data}, made: off, power: off"
             agree = f"agree: {{step: check_accuracy, reference: source, candidate: source{judged}}}"
@@ -211,7 +210,7 @@ class Composer(Subject):
         gates = []
         (first, *others) = self.objectives
         if not others and first.evidence != "single builds":
-            gates.append(f"{first.gain('_high')} <= {AT_LEAST}")
+            gates.append(f"{first.ratio.format(end='_high')} <= {AT_LEAST}")
         names = {each.name for each in self.objectives}
         allowed = self.conditions.latency
         if not self.preset.built_only and (allowed is not None or not names & {"latency", "throughput"}):
@@ -249,16 +248,8 @@ class Composer(Subject):
                 note = "" if variant is not None else "   # variants replace it"
                 lines.append(f"made: {steps.get(MADE, CLEAN)}{note}")
         lines += [f"fits: {{step: edit, from: {result}, operations: [{limits}]}}" for limits in self._limits()]
-        check = f"step: check_accuracy, reference: source, candidate: {result}"
-        if variant is None and self._early():
-            first = json.dumps(self._first_files())
-            lines.append(f"first: {{{check}, tolerance: null, data: {first}}}   # hopeless ones end here")
-        lines.append(f"agree: {{{check}{self._judged(False)}}}")
+        lines.append(f"agree: {{step: check_accuracy, reference: source, candidate: {result}{self._judged(False)}}}")
         return [*lines, *self._measuring(result, threads, variant.speed if variant is not None else "")]
-
-    def _first_files(self) -> dict[str, list[str]]:
-        """Return three files of each input, at equal distances."""
-        return {name: list(first_of(files)) for name, files in self.samples.search.items()}
 
     def _measuring(self, result: str, threads: int | None, own: str = "", name: str = "") -> list[str]:
         """Return the steps that measure a model, by default `engine` and `speed`."""
@@ -328,12 +319,6 @@ class Composer(Subject):
         is_short = limit_s * 1e3 < _MADE_PASSES * self.trial.pass_ms and self.options.metric is None
         return 0.0 if is_short else limit_s
 
-    def _early(self) -> list[str]:
-        """Return the conditions on the first samples; none if judging all takes little longer than starting twice."""
-        count = self.samples.counts[0]
-        takes_ms = 2 * self.trial.pass_ms * (count - FIRST_SAMPLES)
-        return self.conditions.early("first", count) if self.samples.search and takes_ms > _LONG_CHECK_MS else []
-
     def _limits(self) -> list[str]:
         """Return the operation that refuses models beyond the limits of the target."""
         operators = self.preset.limits.operators
@@ -348,7 +333,6 @@ class Composer(Subject):
         changes = [f"runtime: {variant.runtime}"]
         if variant.result != MADE:
             reading = ["agree.candidate", "engine.from" if self.preset.engine else "speed.from"]
-            reading += ["first.candidate"] if self._early() else []
             reading += ["fits.from"] if self._limits() else []
             changes += [f"{key}: {variant.result}" for key in reading]
         changes += [f"speed.{setting}" for setting in [variant.speed.removeprefix(", ")] if setting]

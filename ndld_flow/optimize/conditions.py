@@ -37,22 +37,13 @@ class Conditions:
         """Return the conditions on accuracy, on the metrics of a step."""
         return [f"{step}.{metric} {bound}" for metric, bound in self.accuracy]
 
-    def early(self, step: str, samples: int) -> list[str]:
-        """Return conditions for the first samples, of this number of all, that only a hopeless variant violates.
-
-        An error that is the sum over all samples is at least that over three of them, so that a variant whose error on
-        three exceeds the bound by the number of samples violates the bound, unless these three are nearly silent.
-        Metrics that are relative to the spread of all samples, and the user's own, are not judged early.
-        """
-        return [f"{step}.{metric} {sign} {value:.6g}" for metric, sign, value in self.scaled(samples)]
-
-    def is_comfortable(self, metrics: Mapping[str, Metric], step: str) -> bool:
-        """Return whether the metrics of a step keep a margin to all conditions on errors."""
-        for metric, sign, bound in self.scaled(_MARGIN):
-            found = metrics.get(f"{step}.{metric}")
+    def violated(self, metrics: Mapping[str, Metric], factor: float = _MARGIN) -> str:
+        """Return a metric whose error is more than that many times the allowed one; empty if there is none."""
+        for metric, sign, bound in self.scaled(factor):
+            found = metrics.get(metric)
             if found is not None and not (found.value >= bound if sign == ">=" else found.value <= bound):
-                return False
-        return True
+                return metric
+        return ""
 
     def near_bound(self, samples: Sequence[SampleAgreement]) -> str:
         """Return the condition that as many new samples may violate, with the value that they may have; else nothing.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -80,8 +82,8 @@ class Budget:
             signal.signal(_SIGNAL, before)
 
 
-_FUSED = ("Fused", "Nhwc", "Quick", "Skip")
-"""Beginnings of the names of ONNX Runtime's kernels that compute an operator of ONNX with others."""
+_FUSED = re.compile(r"^(Fused|Nhwc|Quick|Skip)+(?=.)")
+"""Beginning of the names of ONNX Runtime's kernels that compute an operator of ONNX with others."""
 
 
 @dataclass
@@ -101,6 +103,33 @@ class Found:
     def faster(self) -> bool:
         """Return whether a variant was proved better than the source."""
         return bool(self.delivered.gains)
+
+
+class Search(ABC):
+    """A search for variants; `run` ends with what was proved until then, whatever ends it."""
+
+    def __init__(self, prover: Prover, source: Proof, budget: Budget) -> None:
+        self._prover, self._composer, self._budget, self._source = prover, prover.composer, budget, source
+        self._stopped_because = ""
+
+    def run(self) -> Found:
+        """Search until everything was tried, or the budget or Ctrl-C ends it."""
+        try:
+            if self._budget.left_s() <= 0:  # else its signal would end a process while that starts
+                self._budget.end()
+            with self._budget.enforced():
+                self._search()
+        except KeyboardInterrupt as ended:
+            self._stopped_because = str(ended) or "interrupted"
+        return self._found()
+
+    @abstractmethod
+    def _search(self) -> None:
+        """Try variants, and prove the best."""
+
+    @abstractmethod
+    def _found(self) -> Found:
+        """Return the result at any time."""
 
 
 def prove_source(prover: Prover) -> Proof:
@@ -146,7 +175,4 @@ def time_shares(source: Proof) -> Mapping[str, float]:
 
 def _operator_of(kernel: str) -> str:
     """Return the operator of ONNX that a kernel computes: Conv for `com.microsoft::NhwcFusedConv`."""
-    name = kernel.rpartition("::")[2].rpartition(".")[2]
-    while (start := next((each for each in _FUSED if name.startswith(each) and name != each), "")) != "":
-        name = name.removeprefix(start)
-    return name
+    return _FUSED.sub("", kernel.rpartition("::")[2].rpartition(".")[2])

@@ -28,10 +28,6 @@ class Objective:
     ratio: str = ""
     """The ratio to the source in a proof, below 1 for a gain, whose ends are `{end}`: `_low` and `_high`."""
 
-    def gain(self, end: str) -> str:
-        """Return the expression of an end of the interval of the ratio in a proof."""
-        return self.ratio.format(end=end)
-
 
 _TIMES = "versus.latency.median.ratio{end}"
 OBJECTIVES: Mapping[str, Objective] = {

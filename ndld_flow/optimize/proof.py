@@ -216,7 +216,8 @@ def _gains(record: RunRecord, objectives: Sequence[Objective]) -> Iterator[Gain]
     for objective in objectives:
         try:
             ratio, low, high = (
-                parse_expression(objective.gain(end)).evaluate(metrics).value for end in ("", "_low", "_high")
+                parse_expression(objective.ratio.format(end=end)).evaluate(metrics).value
+                for end in ("", "_low", "_high")
             )
         except GateError:
             continue

@@ -28,10 +28,9 @@ from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.optimize.compose import SOURCE
 from ndld_flow.optimize.conditions import FIRST_SAMPLES, Conditions, first_of
-from ndld_flow.optimize.race_job import RaceJob
+from ndld_flow.optimize.race_process import RaceJob
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
 from ndld_flow.optimize.variant import MADE
-from ndld_flow.recipe.gates import parse_condition
 from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
@@ -315,22 +314,14 @@ class Race:
         if given == self._given(step):
             return  # there are only a few
         accuracy = self._agreement(entrant, step, "first", given)
-        metrics = {f"agree.{name}": metric for name, metric in metrics_of(accuracy).items()}
-        broken = next(
-            (
-                f"{metric} {metrics[f'agree.{metric}'].value:.4g} on {counted(FIRST_SAMPLES, 'sample')}"
-                for metric, sign, bound in self._conditions.scaled(_LOOSE)
-                if f"agree.{metric}" in metrics
-                and not parse_condition(f"agree.{metric} {sign} {bound}").decide(metrics).passed
-            ),
-            "",
-        )
-        cosine = metrics.get("agree.cosine")
-        if not self._conditions.accuracy and cosine is not None and not cosine.value >= _UNRELATED:
-            broken = f"cosine {cosine.value:.4g} on {counted(FIRST_SAMPLES, 'sample')}"
-        if broken:
-            entrant.metrics = {name.removeprefix("agree."): metric for name, metric in metrics.items()}
-            raise LostError("not right", broken)
+        metrics = metrics_of(accuracy)
+        violated = self._conditions.violated(metrics, _LOOSE)
+        if not self._conditions.accuracy and "cosine" in metrics and not metrics["cosine"].value >= _UNRELATED:
+            violated = "cosine"
+        if violated:
+            entrant.metrics = metrics
+            value = f"{violated} {metrics[violated].value:.4g}"
+            raise LostError("not right", f"{value} on {counted(FIRST_SAMPLES, 'sample')}")
 
     def _judge(self, entrant: Entrant) -> None:
         """Judge a variant on all samples, once. Raises LostError if it is wrong, or may be on other samples."""
@@ -454,13 +445,10 @@ def _step(recipe: Recipe, name: str) -> RecipeStep:
 
 def _ancestors(recipe: Recipe, wanted: str) -> set[str]:
     """Return a step, and the steps that it reads directly or through others."""
-    reads = {step.name: set(step.own_reads.values()) for step in recipe.steps}
-    needed, waiting = set[str](), [wanted]
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting += reads.get(name, ())
+    needed = {wanted}
+    for step in reversed(recipe.steps):  # each comes after those that it reads
+        if step.name in needed:
+            needed.update(step.own_reads.values())
     return needed
 
 

@@ -7,22 +7,42 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.optimize import race_worker
-from ndld_flow.optimize.race_job import RaceJob
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
+from ndld_flow.records.document import Record
 from ndld_flow.records.optimization import TriedVariant
 from ndld_flow.runner.events import StepWaits, VariantTried
 from ndld_flow.runner.listener import Listener
 
 NAME = "the race"
+_WORKER = "ndld_flow.optimize.race_worker"
+JOB = "job.json"
 _END_S = 2.0
 """Seconds that a race may take to end after its time: the passes that run, and the judgement of the leader."""
 _MOST_CRASHES = 3
+
+
+class RaceJob(Record):
+    """What a race needs."""
+
+    recipe: str
+    """The sweep over the variants, by which they are built, judged and measured."""
+    outputs: str
+    trust: bool
+    variants: tuple[str, ...]
+    """The variants to try, in this order; `source` is first."""
+    extends: dict[str, str]
+    """Variant -> one that quantizes a part of what it does."""
+    accuracy: tuple[tuple[str, str], ...]
+    """The conditions on metrics of `check_accuracy`: metric and bound."""
+    seconds: float
+    """No variant starts after this time, and the race ends."""
+    folder: str = ""
+    """A folder for temporary files."""
 
 
 @dataclass
@@ -54,7 +74,8 @@ def run_race(job: RaceJob, folder: Path, listener: Listener, result: RaceResult)
     deadline = time.monotonic() + job.seconds
     left = job.variants
     for _ in range(_MOST_CRASHES + 1):
-        ended = _run_process(replace(job, variants=left, seconds=deadline - time.monotonic()), folder, listener, result)
+        rest = job.model_copy(update={"variants": left, "seconds": deadline - time.monotonic()})
+        ended = _run_process(rest, folder, listener, result)
         if ended is None or result.finished or time.monotonic() > deadline:
             return
         crashed, reason = ended
@@ -78,8 +99,8 @@ def _run_process(job: RaceJob, folder: Path, listener: Listener, result: RaceRes
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix="race-") as scratch:
         place = Path(scratch)
-        replace(job, folder=scratch).write(place)
-        with CommandWorker(race_worker.__name__, place) as worker:
+        (place / JOB).write_text(job.model_copy(update={"folder": scratch}).model_dump_json(), encoding="utf-8")
+        with CommandWorker(_WORKER, place) as worker:
             overdue = threading.Event()
 
             def end() -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from ndld_flow.base.quantities import quantity
 from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE
-from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, Found
+from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, Found, Search
 from ndld_flow.optimize.objectives import AT_LEAST
 from ndld_flow.optimize.proof import Proof, Prover
-from ndld_flow.optimize.race_job import RaceJob
-from ndld_flow.optimize.race_process import RaceResult, run_race
+from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.variant import MADE, Variant
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
@@ -33,35 +32,29 @@ _PAYS = 0.97
 """Largest ratio to the time of the proved variant at which another is proved too."""
 
 
-class RaceSearch:
-    """One search; `found` is its result at any time."""
+class RaceSearch(Search):
+    """One search."""
 
     def __init__(self, prover: Prover, source: Proof, budget: Budget) -> None:
-        self._prover, self._composer, self._budget = prover, prover.composer, budget
-        self._source = source
+        super().__init__(prover, source, budget)
         self._best = source
         self._proofs: dict[str, Proof] = {}
         self._result = RaceResult()
         self._hopeless: dict[str, str] = {}
-        self._stopped_because = ""
 
-    def run(self) -> Found:
-        """Search until everything was tried, or the budget or Ctrl-C ends it."""
-        try:
-            if self._budget.left_s() <= 0:  # else its signal would end a process while that starts
-                self._budget.end()
-            with self._budget.enforced():
-                cheap = [variant.name for variant in self._composer.variants if not variant.costly]
-                self._race(cheap, max(self._time_to_race(), self._budget.left_s() * _LEAST_SHARE))
-                self._prove_best()
-                self._race_others(cheap)
-                self._hopeless = self._find_hopeless()
-                costly = [variant.name for variant in self._composer.variants if variant.costly]
-                self._race_others([name for name in costly if name not in self._hopeless])
-            self._stopped_because = self._describe_end()
-        except KeyboardInterrupt as ended:
-            self._stopped_because = str(ended) or "interrupted"
-        return self._found()
+    def _search(self) -> None:
+        cheap = [variant.name for variant in self._composer.variants if not variant.costly]
+        self._race(cheap, max(self._time_to_race(), self._budget.left_s() * _LEAST_SHARE))
+        self._prove_best()
+        self._race_others(cheap)
+        self._hopeless = find_hopeless(
+            self._composer.variants,
+            self._result.tried,
+            lambda metrics: bool(metrics) and not self._composer.conditions.violated(metrics),
+        )
+        costly = [variant.name for variant in self._composer.variants if variant.costly]
+        self._race_others([name for name in costly if name not in self._hopeless])
+        self._stopped_because = self._describe_end()
 
     def _race_others(self, names: Sequence[str]) -> None:
         """Race the best with variants that were not tried, if a proof of one still fits into the budget."""
@@ -99,7 +92,6 @@ class RaceSearch:
             extends={each.name: each.extends for each in self._composer.variants if each.extends},
             accuracy=self._composer.conditions.accuracy,
             seconds=min(left_s, 1e6),
-            folder="",
         )
         self._result.finished = False
         self._prover.listener(Notice(text=f"racing {len(job.variants) - 1} variants with the source"))
@@ -143,15 +135,6 @@ class RaceSearch:
         """Return the speed that the proved variant had in the race; None for the source."""
         tried = self._result.tried.get(self._best.variant.name)
         return tried.speed if tried is not None and self._best is not self._source else None
-
-    def _find_hopeless(self) -> dict[str, str]:
-        """Return the costly variants that cannot win -> the reason."""
-
-        def is_comfortable(metrics: Mapping[str, Metric]) -> bool:
-            named = {f"agree.{name}": metric for name, metric in metrics.items()}
-            return bool(named) and self._composer.conditions.is_comfortable(named, "agree")
-
-        return find_hopeless(self._composer.variants, self._result.tried, is_comfortable)
 
     # The result
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.optimize.race_job import RaceJob
+from ndld_flow.optimize.race_process import JOB, RaceJob
 from ndld_flow.processes import worker as process
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     emit: Callable[[dict[str, Any]], object] = lambda line: os.write(output, f"{json.dumps(line)}\n".encode())  # noqa: E731
     with suppress(BrokenPipeError):
         try:
-            Race(RaceJob.read(folder), emit).run()
+            Race(RaceJob.model_validate_json((folder / JOB).read_bytes()), emit).run()
         except NdldFlowError as error:
             emit({"error": str(error)})
     process.exit_worker()

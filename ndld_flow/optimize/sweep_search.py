@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ndld_flow.base.quantities import counted, quantity
 from ndld_flow.optimize.compose import SEARCH_SHARE, Composer
-from ndld_flow.optimize.found import TOO_NOISY, Budget, Found
+from ndld_flow.optimize.found import TOO_NOISY, Budget, Found, Search
 from ndld_flow.optimize.proof import Proof, Prover, command_of
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.recipe.write_recipe import name_recipe
@@ -61,26 +61,25 @@ def name_variant(name: str, threads: int | None) -> str:
     return name if threads is None else f"{name}, {counted(threads, 'thread')}"
 
 
-class SweepSearch:
+class SweepSearch(Search):
     """One search."""
 
     def __init__(self, prover: Prover, source: Proof, budget: Budget) -> None:
-        self._prover, self._composer, self._budget, self._source = prover, prover.composer, budget, source
+        super().__init__(prover, source, budget)
         self._variants = {variant.name: variant for variant in prover.composer.variants}
         self._points: list[Point] = []
         self._seen: dict[int, PointFinished] = {}
         self._proofs: dict[int, Proof] = {}
         self._finished: SweepFinished | None = None
-        self._stopped_because = ""
 
-    def run(self) -> Found:
-        """Search until everything was tried, or the budget or Ctrl-C ends it."""
-        try:
-            with self._budget.enforced():
-                self._sweep()
-                self._prove()
-        except KeyboardInterrupt as ended:
-            self._end(str(ended) or "interrupted")
+    def _search(self) -> None:
+        self._sweep()
+        self._prove()
+
+    def _found(self) -> Found:
+        if not self._points:  # the sweep was interrupted
+            goal = self._composer.objectives[0].direction
+            self._points = [self._interrupted_point(event, goal) for event in self._seen.values()]
         several = len(self._composer.objectives) > 1
         proofs = choose(self._proofs, self._composer.variants, several=several)
         best = next((proof for proof in proofs.values() if proof.outcome == "delivered"), None)
@@ -95,13 +94,6 @@ class SweepSearch:
             front=tuple(_front(self._points, proofs, self._prover.request)) if several else (),
             sweep=self._finished,
         )
-
-    def _end(self, reason: str) -> None:
-        """Keep what was known when the search was interrupted."""
-        self._stopped_because = reason
-        if not self._points:
-            goal = self._composer.objectives[0].direction
-            self._points = [self._interrupted_point(event, goal) for event in self._seen.values()]
 
     def _sweep(self) -> None:
         recipe = self._prover.folder / "search.yaml"

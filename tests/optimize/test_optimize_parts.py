@@ -99,19 +99,6 @@ def test_conditions_on_accuracy_and_on_latency_are_distinguished() -> None:
         read_conditions((), Path("m.py"), Path("labels.npy"))
 
 
-def test_only_hopeless_variants_fail_on_the_first_samples() -> None:
-    """If only three of 30 samples have an error, it is ten times as large over these as over all."""
-    early = read_conditions(("cosine >= 0.99", "mean_abs <= 0.1", "slice_rms <= 3 %", "top1 >= 0.9"), None, None)
-    assert early.early("first", 30) == ["first.cosine >= 0.7", "first.mean_abs <= 3"]
-    outputs, error = np.ones((30, 4)), np.zeros((30, 4))
-    error[:3] = 0.9  # over all, 0.09 on average: right, and 0.9 on the first three
-    assert np.abs(error).mean() <= 0.1 and np.abs(error[:3]).mean() <= 3
-    a, b = outputs.ravel(), (outputs + error * np.array([1, -1, 1, -1])).ravel()
-    assert a @ b / np.linalg.norm(a) / np.linalg.norm(b) >= 0.95
-    first = (outputs + error * np.array([1, -1, 1, -1]))[:3].ravel()
-    assert first.sum() / np.linalg.norm(first) / 12**0.5 >= 0.7
-
-
 @pytest.mark.parametrize(
     "names",
     [("rtx40", "browser_webgpu"), pytest.param(tuple(preset_files()), marks=pytest.mark.thorough)],
@@ -284,10 +271,10 @@ def test_a_bound_that_just_holds_on_all_samples_is_no_bound_for_others() -> None
 
 def test_a_margin_is_kept_if_all_errors_are_half_of_the_allowed_ones() -> None:
     keep = read_conditions(("cosine >= 0.99", "max_abs <= 0.1"), None, None)
-    good = {"agree.cosine": Metric(value=0.996), "agree.max_abs": Metric(value=0.04)}
-    assert keep.is_comfortable(good, "agree")
-    assert not keep.is_comfortable({**good, "agree.max_abs": Metric(value=0.06)}, "agree")
-    assert keep.is_comfortable({}, "agree"), "nothing was measured"
+    good = {"cosine": Metric(value=0.996), "max_abs": Metric(value=0.04)}
+    assert keep.violated(good) == ""
+    assert keep.violated({**good, "max_abs": Metric(value=0.06)}) == "max_abs"
+    assert keep.violated({}) == "", "nothing was measured"
 
 
 def test_costly_variants_come_last(in_folder: Path) -> None:

@@ -27,7 +27,7 @@ from ndld_flow.optimize.compose import read_model
 from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.proof import Proof, Prover
-from ndld_flow.optimize.race_job import RaceJob
+from ndld_flow.optimize.race_process import RaceJob
 from ndld_flow.optimize.race_search import RaceSearch
 from ndld_flow.optimize.rounds import Racer, Rounds, compare, estimate, t_95
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome
