@@ -7,7 +7,7 @@ dimension of every input and output is a batch, which a model does not state.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +15,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
 
 if TYPE_CHECKING:
-    from ndld_flow.records.profile import TensorInfo
+    pass
 
 VERSION = "1"
 """Folder of the only version of the model."""
@@ -62,13 +62,14 @@ def describe_engine(folder: Path) -> tuple[str, str]:
             f"Triton has no backend for engines of {record.backend}: build one with `backend: tensorrt`."
         )
     values = {name for profile in record.profiles for name, shapes in profile.inputs.items() if shapes.values}
-    inputs, outputs = ([_bound(each, values) for each in tensors] for tensors in (record.inputs, record.outputs))
+    inputs, outputs = (
+        [
+            _Tensor(each.name, each.dtype, [None if size < 0 else size for size in each.shape], each.name in values)
+            for each in tensors
+        ]
+        for tensors in (record.inputs, record.outputs)
+    )
     return "model.plan", _config("tensorrt", "tensorrt_plan", inputs, outputs)
-
-
-def _bound(tensor: TensorInfo, values: Collection[str]) -> _Tensor:
-    shape = [None if size < 0 else size for size in tensor.shape]
-    return _Tensor(tensor.name, tensor.dtype, shape, tensor.name in values)
 
 
 def _config(backend: str, platform: str, inputs: Iterable[_Tensor], outputs: Iterable[_Tensor]) -> str:

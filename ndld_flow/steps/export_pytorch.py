@@ -34,7 +34,7 @@ class ExportPytorch(SampleSettings, Step[Onnx, TorchModule]):
 
     also_called: ClassVar[tuple[str, ...]] = ("pytorch", "topytorch", "totorch", "onnx2torch", "onnx2pytorch")
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "safetensors")
     uses_inputs: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ndld_flow.export.pytorch.export_model import ExportedModule, export_module, value_tensor
+from ndld_flow.export.pytorch.export_model import ExportedModule, export_module
+from ndld_flow.models.nodes import constant_tensor
 
 
 def export_proto(model: onnx.ModelProto, folder: Path) -> ExportedModule:
@@ -29,7 +30,7 @@ def module_of(exported: ExportedModule) -> Any:
     names: dict[str, Any] = {"__name__": "written", "__file__": __file__}
     exec(compile(exported.code, "model.py", "exec"), names)  # noqa: S102  the code under test
     module = names["Model"]()
-    tensors = {key: value_tensor(value) for key, value in exported.weights.items()}
+    tensors = {key: constant_tensor(value) for key, value in exported.weights.items()}
     state = {key: torch.tensor(0) if each is None else to_torch(each.numpy()) for key, each in tensors.items()}
     module.load_state_dict(state)
     return module.eval()

@@ -120,13 +120,13 @@ def _described(spec: TensorSpec, given: InputSpec, feed: Feed, arrays: Collectio
     suffix = file.suffix.lower() if file else ""
     kind = next((kind for suffixes, kind in _KINDS if suffix in suffixes and suffix not in _READ_IMAGES), "")
     left_out = ", ".join([*([f"{kind} ({suffix})"] if kind else []), *found])
-    is_changed = any(getattr(given, name) != fields_of(InputSpec)[name].default for name in _OF_IMAGES)
+    changed = [name for name in _OF_IMAGES if getattr(given, name) != fields_of(InputSpec)[name].default]
     image = None
-    if spec.name not in arrays and not left_out and (is_changed or (file and _is_image(file))):
+    if spec.name not in arrays and not left_out and (changed or (file and _is_image(file))):
         try:
             image = ImageInput.of(WantedInput(spec, given, given.run_shape or spec.shape), file or Path("image.png"))
         except RequestError as error:
-            left_out = f"`{_first_changed(given)}`: {error}" if is_changed else str(error)
+            left_out = f"`{changed[0]}`: {error}" if changed else str(error)
         else:
             left_out = _image_not_in_cpp(image)
     if left_out and spec.name not in arrays:
@@ -134,7 +134,7 @@ def _described(spec: TensorSpec, given: InputSpec, feed: Feed, arrays: Collectio
             f'input "{short_name(spec.name)}": the C++ program does not have this conversion of the recipe: '
             f"{left_out.rstrip('.')}. Add the input to `arrays:`, so that the program takes it only as a .npy file."
         )
-    if spec.name in arrays and (is_changed or (file and _is_image(file))):
+    if spec.name in arrays and (changed or (file and _is_image(file))):
         left_out = left_out or "the conversion of images"
     low, high = given.range
     if not np.isfinite([low, high]).all():
@@ -144,10 +144,6 @@ def _described(spec: TensorSpec, given: InputSpec, feed: Feed, arrays: Collectio
 
 def _is_image(file: Path) -> bool:
     return file.suffix.lower() in _READ_IMAGES
-
-
-def _first_changed(given: InputSpec) -> str:
-    return next(name for name in _OF_IMAGES if getattr(given, name) != fields_of(InputSpec)[name].default)
 
 
 def _image_not_in_cpp(image: ImageInput) -> str:

@@ -140,8 +140,10 @@ class Call:
 
     def array(self, index: int, most: int = MOST_LITERALS) -> Array | None:
         """Return the values of an input that is a small constant."""
-        value = self.value(index)
-        return None if value is None else small_constant(value, most)
+        tensor = constant_tensor(self.value(index))
+        if tensor is None or tensor.size > most or tensor.dtype == ir.DataType.STRING:
+            return None
+        return tensor.numpy()
 
     def operand(self, index: int) -> str:
         """Return an input of arithmetic: a scalar constant as a number, which has the other operand's type."""
@@ -152,15 +154,16 @@ class Call:
 
     def ints(self, index: int) -> str:
         """Return a list of integers, such as a shape, and `None` if the input is omitted."""
-        array = self.array(index)
-        if array is not None:
-            return literal([int(each) for each in array.reshape(-1)])
-        return f"{self.x(index)}.tolist()" if self.has(index) else "None"
+        return self._listed(index, int)
 
     def floats(self, index: int) -> str:
+        """Return a list of floats, and `None` if the input is omitted."""
+        return self._listed(index, float)
+
+    def _listed(self, index: int, kind: type[int | float]) -> str:
         array = self.array(index)
         if array is not None:
-            return literal([float(each) for each in array.reshape(-1)])
+            return literal([kind(each) for each in array.reshape(-1)])
         return f"{self.x(index)}.tolist()" if self.has(index) else "None"
 
     def integer(self, index: int, default: int | None = None) -> str:
@@ -197,10 +200,6 @@ class Call:
             return found.decode() if isinstance(found, bytes) else found
         return default
 
-    def given(self, name: str) -> bool:
-        """Return whether the node sets an attribute; it counts as handled only once its value is read."""
-        return name in self.node.attributes
-
     def text(self, name: str, *allowed: str) -> str:
         """Return a word among those that are handled."""
         word = str(self.attribute(name))
@@ -216,9 +215,6 @@ class Call:
         value = self.value(index)
         return None if value is None else value.dtype
 
-    def output_dtype(self) -> str:
-        return torch_dtype(self.node.outputs[0].dtype)
-
     def known_rank(self, index: int = 0) -> int | None:
         """Return the number of dimensions of an input; None if it is unknown."""
         value = self.value(index)
@@ -231,9 +227,9 @@ class Call:
             raise Unsupported("an input of unknown rank")
         return rank
 
-    def use(self, function: str, *arguments: str) -> str:
-        """Return a call of a function of `onnx_operators.py`."""
-        return f"{self.writer.use(function)}({', '.join(arguments)})"
+    def use(self, function: str, *expressions: str, values: Sequence[object] = ()) -> str:
+        """Return a call of a function of `onnx_operators.py`, by expressions and then by literals of `values`."""
+        return f"{self.writer.use(function)}({', '.join([*expressions, *map(literal, values)])})"
 
     def own_weights(self, *indices: int) -> bool:
         """Return whether these inputs are weights that only this node reads, or omitted."""
@@ -291,11 +287,3 @@ def is_weight(value: ir.Value | None) -> bool:
 def is_constant(value: ir.Value | None) -> bool:
     """Return whether a value is an initializer or the output of a Constant node."""
     return constant_tensor(value) is not None
-
-
-def small_constant(value: ir.Value, most: int) -> Array | None:
-    """Return the values of a constant of at most `most` elements."""
-    tensor = constant_tensor(value)
-    if tensor is None or tensor.size > most or tensor.dtype == ir.DataType.STRING:
-        return None
-    return tensor.numpy()

@@ -40,14 +40,14 @@ _SIGNS = {
     "LessOrEqual": "<=", "And": "&", "Or": "|", "Xor": "^", "BitwiseAnd": "&", "BitwiseOr": "|", "BitwiseXor": "^",
 }  # fmt: skip
 _SINCE_7 = {
-    "PRelu": "ops.prelu({0}, {1})",
+    "PRelu": "torch.where({0} < 0, {1} * {0}, {0})",
     **{op_type: f"{{operand0}} {sign} {{operand1}}" for op_type, sign in _SIGNS.items()},
 }
 _SINCE_6 = {
     "Celu": "F.celu({0}, {alpha})",
     "Elu": "F.elu({0}, {alpha})",
-    "HardSigmoid": "ops.hard_sigmoid({0}, {alpha}, {beta})",
-    "InstanceNormalization": "ops.instance_normalization({0}, {1}, {2}, {epsilon})",
+    "HardSigmoid": "torch.clamp({alpha} * {0} + {beta}, 0, 1)",
+    "InstanceNormalization": "F.instance_norm({0}, weight={1}, bias={2}, eps={epsilon})",
     "LeakyRelu": "F.leaky_relu({0}, {alpha})",
     "Selu": "ops.selu({0}, {alpha}, {gamma})",
     "Tile": "torch.tile({0}, {ints1})",
@@ -137,12 +137,13 @@ def power(call: Call) -> Emitted:
     exponent = call.operand(1)
     if call.dtype() in FLOATS and not exponent.startswith("self.") and exponent != call.x(1):
         return f"{call.x(0)} ** {exponent}" if not exponent.startswith("-") else f"{call.x(0)} ** ({exponent})"
-    return call.use("power", call.x(0), call.x(1))
+    # In the wider of both types; the result has that of the base.
+    return f"torch.pow({call.x(0)}, {call.x(1)}).to({call.x(0)}.dtype)"
 
 
 @emits("BitShift")
 def bit_shift(call: Call) -> Emitted:
-    return call.use("bit_shift", call.x(0), call.x(1), literal(call.text("direction", "LEFT", "RIGHT")))
+    return f"torch.bitwise_{call.text('direction', 'LEFT', 'RIGHT').lower()}_shift({call.x(0)}, {call.x(1)})"
 
 
 @emits("Max", "Min", "Sum", "Mean", since=8)
@@ -162,7 +163,7 @@ def clip(call: Call) -> Emitted:
     if call.version < 11:
         low, high = (call.attribute(name) for name in ("min", "max"))
         finite = [None if each is None or abs(each) > 3.4e38 else each for each in (low, high)]
-        return call.use("clip", call.x(), literal(finite[0]), literal(finite[1]))
+        return call.use("clip", call.x(), values=finite)
     return call.use("clip", call.x(), call.number(1), call.number(2))
 
 
@@ -230,14 +231,13 @@ def top_k(call: Call) -> Emitted:
 
 @emits("Softmax", "LogSoftmax", "Hardmax")
 def softmax(call: Call) -> Emitted:
-    function = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Hardmax": "hardmax"}[call.node.op_type]
+    functions = {"Softmax": "torch.softmax", "LogSoftmax": "torch.log_softmax"}
+    function = functions.get(call.node.op_type) or call.writer.use("hardmax")
     axis = call.attribute("axis")
     rank = call.known_rank()
     if call.version < 13 and axis != -1 and (rank is None or axis % rank != rank - 1):
-        return call.use("over_rows", call.writer.use(function), call.x(), literal(axis))
-    if function == "hardmax":
-        return call.use(function, call.x(), literal(axis))
-    return f"torch.{function}({call.x()}, {literal(axis)})"
+        return call.use("over_rows", function, call.x(), literal(axis))
+    return f"{function}({call.x()}, {literal(axis)})"
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
@@ -313,11 +313,10 @@ def conv(call: Call) -> Emitted:
         pads = [0] * 2 * count
     x = call.x(0)
     if auto_pad.startswith("SAME"):
-        sizes = (literal(each) for each in (kernel, strides, dilations, auto_pad == "SAME_UPPER"))
-        x, pads = call.use("pad_same", x, *sizes, "0.0"), [0] * 2 * count
+        x = call.use("pad_same", x, values=(kernel, strides, dilations, auto_pad))
+        pads = [0] * 2 * count
     if not call.own_weights(1, 2) or not call.has(1):
-        arguments = (literal(each) for each in (strides, pads, dilations, group))
-        return call.use("convolution", x, call.x(1), call.x(2), *arguments)
+        return call.use("convolution", x, call.x(1), call.x(2), values=(strides, pads, dilations, group))
     same = pads[:count] == pads[count:]
     if not same:
         flat = [each for axis in reversed(range(count)) for each in (pads[axis], pads[count + axis])]
@@ -363,8 +362,8 @@ def conv_transpose(call: Call) -> Emitted:
         each >= max(stride, dilation) for each, stride, dilation in zip(extra, strides, dilations, strict=True)
     ):
         padding: object = auto_pad if auto_pad.startswith("SAME") else pads
-        arguments = (literal(each) for each in (strides, padding, dilations, group, extra, wanted))
-        return call.use("transposed_convolution", call.x(0), call.x(1), call.x(2), *arguments)
+        values = (strides, padding, dilations, group, extra, wanted)
+        return call.use("transposed_convolution", call.x(0), call.x(1), call.x(2), values=values)
     shape = call.value(1).shape.numpy()  # type: ignore[union-attr]
     pieces: list[Piece] = [f"nn.ConvTranspose{count}d(", Slot("in_channels", int(shape[0])), ", "]
     pieces += [Slot("out_channels", int(shape[1]) * group), ", ", Slot("kernel_size", _size(kernel))]
@@ -402,8 +401,7 @@ def max_pool(call: Call) -> Emitted:
     if len(call.node.outputs) == 1 and padding is not None and not ceil_mode and call.dtype() in FLOATS:
         sizes = f"{_size(kernel)}, {_size(strides)}, {_size(padding)}, {_size(dilations)}"
         return f"F.max_pool{len(kernel)}d({call.x()}, {sizes})"
-    arguments = (literal(each) for each in (kernel, strides, pads, dilations, ceil_mode, storage))
-    expression = call.use("max_pool", call.x(), *arguments)
+    expression = call.use("max_pool", call.x(), values=(kernel, strides, pads, dilations, ceil_mode, storage))
     return Several(expression, 2) if len(call.node.outputs) == 2 else f"{expression}[0]"
 
 
@@ -415,25 +413,7 @@ def average_pool(call: Call) -> Emitted:
     if padding is not None and not ceil_mode and set(dilations) == {1}:
         sizes = f"{_size(kernel)}, {_size(strides)}, {_size(padding)}, count_include_pad={bool(include)}"
         return f"F.avg_pool{len(kernel)}d({call.x()}, {sizes})"
-    arguments = (literal(each) for each in (kernel, strides, pads, dilations, ceil_mode, include))
-    return call.use("average_pool", call.x(), *arguments)
-
-
-@emits("LpPool", since=2)
-def lp_pool(call: Call) -> Emitted:
-    kernel, strides, pads, dilations, ceil_mode = _pool_arguments(call)
-    arguments = (literal(each) for each in (kernel, strides, pads, dilations, ceil_mode, call.attribute("p")))
-    return call.use("lp_pool", call.x(), *arguments)
-
-
-@emits("MaxUnpool")
-def max_unpool(call: Call) -> Emitted:
-    kernel = [int(each) for each in call.attribute("kernel_shape")]
-    if call.has(2):
-        raise Unsupported("`output_shape`, to which ONNX and ONNX Runtime apply indices differently")
-    strides, pads = _per_axis(call, "strides", len(kernel)), _per_axis(call, "pads", 2 * len(kernel), 0)
-    sizes = (literal(each) for each in (kernel, strides, pads))
-    return call.use("max_unpool", call.x(0), call.x(1), *sizes)
+    return call.use("average_pool", call.x(), values=(kernel, strides, pads, dilations, ceil_mode, include))
 
 
 @emits("GlobalAveragePool", "GlobalMaxPool")
@@ -441,11 +421,6 @@ def global_pool(call: Call) -> Emitted:
     dims = list(range(2, call.rank()))
     function = "mean" if call.node.op_type == "GlobalAveragePool" else "amax"
     return f"{call.x()}.{function}({literal(dims)}, keepdim=True)"
-
-
-@emits("GlobalLpPool", since=2)
-def global_lp_pool(call: Call) -> Emitted:
-    return f"{call.x()}.norm({literal(call.attribute('p'))}, {literal(list(range(2, call.rank())))}, keepdim=True)"
 
 
 # --- normalization ----------------------------------------------------------------------------------------------------
@@ -488,9 +463,9 @@ def layer_normalization(call: Call) -> Emitted:
 
 @emits("GroupNormalization")
 def group_normalization(call: Call) -> Emitted:
-    groups, epsilon = call.attribute("num_groups"), call.attribute("epsilon")
     call.attribute("stash_type")
-    return call.use("group_normalization", call.x(0), call.x(1), call.x(2), literal(groups), literal(epsilon))
+    values = (call.attribute("num_groups"), call.attribute("epsilon"))
+    return call.use("group_normalization", call.x(0), call.x(1), call.x(2), values=values)
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -507,11 +482,9 @@ def reshape(call: Call) -> Emitted:
 @emits("Flatten")
 def flatten(call: Call) -> Emitted:
     axis = call.attribute("axis")
-    return (
-        f"torch.flatten({call.x()}, 1)"
-        if axis == 1 and (call.known_rank() or 0) > 1
-        else call.use("flatten", call.x(), literal(axis))
-    )
+    if axis == 1 and (call.known_rank() or 0) > 1:
+        return f"torch.flatten({call.x()}, 1)"
+    return call.use("flatten", call.x(), values=(axis,))
 
 
 @emits("Transpose")
@@ -539,8 +512,8 @@ def split(call: Call) -> Emitted:
 @emits("Slice")
 def slice_axes(call: Call) -> Emitted:
     if call.version < 10:
-        ranges = [literal(call.attribute(name)) for name in ("starts", "ends", "axes")]
-        return call.use("slice_axes", call.x(), *ranges, "None")
+        ranges = [call.attribute(name) for name in ("starts", "ends", "axes")]
+        return call.use("slice_axes", call.x(), values=(*ranges, None))
     return call.use("slice_axes", call.x(), *(call.ints(index) for index in range(1, 5)))
 
 
@@ -554,18 +527,16 @@ def gather(call: Call) -> Emitted:
 
 @emits("Pad", since=2)
 def pad(call: Call) -> Emitted:
-    mode = literal(call.text("mode", "constant", "reflect", "edge", "wrap"))
+    mode = call.text("mode", "constant", "reflect", "edge", "wrap")
     if call.version < 11:
-        return call.use(
-            "pad", call.x(), literal(call.attribute("pads")), mode, literal(call.attribute("value")), "None"
-        )
-    return call.use("pad", call.x(), call.ints(1), mode, call.number(2), call.ints(3))
+        return call.use("pad", call.x(), values=(call.attribute("pads"), mode, call.attribute("value"), None))
+    return call.use("pad", call.x(), call.ints(1), literal(mode), call.number(2), call.ints(3))
 
 
 @emits("Shape")
 def shape(call: Call) -> Emitted:
     start, end = call.attribute("start", 0), call.attribute("end")
-    return call.use("shape_of", call.x(), *([literal(start), literal(end)] if start or end is not None else []))
+    return call.use("shape_of", call.x(), values=(start, end) if start or end is not None else ())
 
 
 @emits("ConstantOfShape")
@@ -590,7 +561,7 @@ def eye_like(call: Call) -> Emitted:
 @emits("DepthToSpace")
 def depth_to_space(call: Call) -> Emitted:
     mode = "DCR" if call.version < 11 else call.text("mode", "DCR", "CRD")
-    return call.use("depth_to_space", call.x(), literal(call.attribute("blocksize")), literal(mode))
+    return call.use("depth_to_space", call.x(), values=(call.attribute("blocksize"), mode))
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
@@ -619,7 +590,7 @@ def resize(call: Call) -> Emitted:
     region = call.x(1) if coordinates == "tf_crop_and_resize" else "None"
     given = ("None", call.ints(3)) if call.has(3) and (sizes is None or sizes.size) else (call.floats(2), "None")
     options = (axes, mode, coordinates, nearest, cubic, exclude, extrapolation, antialias, policy)
-    return call.use("resize", call.x(), region, *given, *map(literal, options))
+    return call.use("resize", call.x(), region, *given, values=options)
 
 
 def _size_text(factors: list[float]) -> str:
@@ -631,7 +602,7 @@ def upsample(call: Call) -> Emitted:
     mode = call.text("mode", "nearest", "linear")
     scales = call.floats(1) if call.version >= 9 else literal(call.attribute("scales"))
     options = (None, mode, "asymmetric", "floor", -0.75, 0, 0.0, 0, "stretch")
-    return call.use("resize", call.x(), "None", scales, "None", *map(literal, options))
+    return call.use("resize", call.x(), "None", scales, "None", values=options)
 
 
 @emits("GridSample")
@@ -640,8 +611,9 @@ def grid_sample(call: Call) -> Emitted:
     if call.rank() == 5 and "cubic" in mode:
         raise Unsupported(f"`mode: {mode}` in three dimensions")
     padding = call.text("padding_mode", "zeros", "border", "reflection")
-    arguments = (literal(mode), literal(padding), literal(call.attribute("align_corners")))
-    return call.use("grid_sample", call.x(0), call.x(1), *arguments)
+    name = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
+    options = f"{literal(name)}, {literal(padding)}, {bool(call.attribute('align_corners'))}"
+    return f"F.grid_sample({call.x(0)}, {call.x(1)}, {options})"
 
 
 # --- quantization -----------------------------------------------------------------------------------------------------
@@ -687,17 +659,16 @@ def recurrent(call: Call) -> Emitted:
     kind, direction = call.node.op_type, call.text("direction", "forward", "reverse", "bidirectional")
     call.attribute("hidden_size")
     count = 2 if direction == "bidirectional" else 1
-    names = [str(each) for each in call.attribute("activations") or ()] if call.given("activations") else []
-    names = names or _ACTIVATIONS[kind] * count
+    given = call.attribute("activations") if "activations" in call.node.attributes else ()
+    names = [str(each) for each in given] or _ACTIVATIONS[kind] * count
     if any(name not in _KNOWN_ACTIVATIONS for name in names):
         raise Unsupported(f"activations {', '.join(names)}")
-    call.read.add("activations")
     clip_to, layout = call.attribute("clip"), call.attribute("layout", 0)
     before, forget = call.attribute("linear_before_reset", 0), call.attribute("input_forget", 0)
     inputs = [call.x(index) for index in range(6)] + [call.x(6) if kind == "LSTM" else "None"]
     inputs += [call.x(7) if kind == "LSTM" else "None"]
-    options = map(literal, (direction, names, clip_to, layout, before, forget))
-    expression = call.use("recurrent", literal(kind), *inputs, *options)
+    options = (direction, names, clip_to, layout, before, forget)
+    expression = call.use("recurrent", literal(kind), *inputs, values=options)
     count = len(call.node.outputs)
     if count == 3:
         return Several(expression, 3)

@@ -101,17 +101,12 @@ def _write_weights(module: ExportedModule, path: Path) -> None:
     from safetensors.numpy import save_file
 
     counter = np.zeros((), np.int64)
-    tensors = {key: value_tensor(value) for key, value in module.weights.items()}
+    tensors = {key: constant_tensor(value) for key, value in module.weights.items()}
     arrays = {
         key: counter if tensor is None else np.asarray(tensor.numpy(), order="C") for key, tensor in tensors.items()
     }
     # One buffer for two keys would be one tensor for some readers.
     save_file({key: array.copy() if array.base is not None else array for key, array in arrays.items()}, path)
-
-
-def value_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Return the tensor of a constant."""
-    return None if value is None else constant_tensor(value)
 
 
 def _prepared(path: Path) -> tuple[ir.Model, frozenset[str]]:

@@ -8,6 +8,7 @@ import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 
 import onnx_ir as ir
 
@@ -130,22 +131,16 @@ def _in_cycles(nodes: Sequence[_Scoped], labels: Sequence[object]) -> set[object
     return set(edges)
 
 
-def _without_sources(edges: dict[object, set[object]]) -> dict[object, set[object]]:
-    left = {label: set(read) for label, read in edges.items()}
-    readers: dict[object, list[object]] = {label: [] for label in left}
-    for label, read in left.items():
-        for each in read:
-            readers[each].append(label)
-    free = [label for label, read in left.items() if not read]
-    while free:
-        label = free.pop()
-        del left[label]
-        for reader in readers[label]:
-            if reader in left and label in left[reader]:
-                left[reader].discard(label)
-                if not left[reader]:
-                    free.append(reader)
-    return left
+def _without_sources(edges: Mapping[object, set[object]]) -> dict[object, set[object]]:
+    """Return the groups without those that read nothing that is left, one after the other."""
+    sorter = TopologicalSorter(edges)
+    with contextlib.suppress(CycleError):  # up to a cycle, it sorts all the same
+        sorter.prepare()
+    free = set[object]()
+    while ready := sorter.get_ready():
+        free.update(ready)
+        sorter.done(*ready)
+    return {label: read - free for label, read in edges.items() if label not in free}
 
 
 def _sorted_groups(nodes: Sequence[_Scoped], labels: Sequence[object]) -> list[object]:
@@ -271,7 +266,8 @@ class ModuleClass:
         if value in self._names:
             return self._names[value]
         tensor = constant_tensor(value)
-        if tensor is None or self._read_elsewhere(value):
+        is_shared = value.is_graph_output() or self._is_read_outside(value, self._inside)
+        if tensor is None or (self.scope.name and is_shared):
             return self._add_input(value, "x")
         return self._add_constant(value, tensor)
 
@@ -381,9 +377,6 @@ class ModuleClass:
         self._names[value] = name = self.variable(hint)
         self.inputs.append(value)
         return name
-
-    def _read_elsewhere(self, value: ir.Value) -> bool:
-        return self.scope.name != "" and (value.is_graph_output() or self._is_read_outside(value, self._inside))
 
     def _is_read_outside(self, value: ir.Value, inside: set[ir.Node]) -> bool:
         """Return whether another node reads a value; nodes of subgraphs belong to the node that has these."""
@@ -514,19 +507,17 @@ class WrittenModule:
     def _class(self, members: Sequence[ModuleClass], taken: set[str]) -> ClassText:
         first = members[0]
         columns = [tuple(member.slots[index].value for member in members) for index in range(len(first.slots))]
-        parameters: dict[tuple[str, str], int] = {}
+        parameters: dict[str, int] = {}
         names: list[str] = []
         parameter_of: dict[int, int] = {}
         taken_names = {"self"}
         for index, column in enumerate(columns):
-            if len({repr(value) for value in column}) == 1:
+            if len(set(map(repr, column))) == 1:
                 continue
-            values = repr(column)
-            key = (values, "")
-            if key not in parameters:
-                parameters[key] = len(names)
+            if repr(column) not in parameters:
+                parameters[repr(column)] = len(names)
                 names.append(safe_name(first.slots[index].hint, taken_names, "size"))
-            parameter_of[index] = parameters[key]
+            parameter_of[index] = parameters[repr(column)]
         name = _ROOT if first is self._root else safe_name(_class_name(first.scope.name), taken, "Block")
         return ClassText(name, tuple(names), parameter_of, first)
 
@@ -535,7 +526,7 @@ class WrittenModule:
         arguments = "".join(f", {name}: int" for name in text.parameters)
         lines = [f"class {text.name}(nn.Module):", f"    def __init__(self{arguments}) -> None:"]
         lines.append("        super().__init__()")
-        lines += [f"        {self._statement(text, statement)}" for statement in module.init]
+        lines += ["        " + "".join(self._piece(text, piece) for piece in statement) for statement in module.init]
         inputs = "".join(f", {module.expression(value)}: Tensor" for value in module.inputs)
         several = len(module.returned) != 1
         result = "tuple[Tensor, ...]" if several else "Tensor"
@@ -544,9 +535,6 @@ class WrittenModule:
         returned = ", ".join(module.returned)
         lines.append(f"        return {returned}" if returned else "        return ()")
         return "\n".join(lines)
-
-    def _statement(self, text: ClassText, statement: Sequence[object]) -> str:
-        return "".join(self._piece(text, piece) for piece in statement)
 
     def _piece(self, text: ClassText, piece: object) -> str:
         if isinstance(piece, int):

@@ -25,16 +25,6 @@ def mod(a: Tensor, b: Tensor, fmod: int) -> Tensor:
     return torch.fmod(a, b) if fmod else torch.remainder(a, b)
 
 
-def power(a: Tensor, b: Tensor) -> Tensor:
-    """Raise to a power, in the wider of both types; the result has the type of the base."""
-    return torch.pow(a, b).to(a.dtype)
-
-
-def bit_shift(a: Tensor, b: Tensor, direction: str) -> Tensor:
-    """Shift bits to the `LEFT` or `RIGHT`."""
-    return torch.bitwise_left_shift(a, b) if direction == "LEFT" else torch.bitwise_right_shift(a, b)
-
-
 def clip(x: Tensor, low: Tensor | float | None, high: Tensor | float | None) -> Tensor:
     """Limit values; where `low` exceeds `high`, the result is `high`."""
     if low is not None:
@@ -42,11 +32,6 @@ def clip(x: Tensor, low: Tensor | float | None, high: Tensor | float | None) -> 
     if high is not None:
         x = torch.minimum(x, torch.as_tensor(high, dtype=x.dtype, device=x.device))
     return x
-
-
-def hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
-    """Return max(0, min(1, alpha x + beta))."""
-    return torch.clamp(alpha * x + beta, 0, 1)
 
 
 def selu(x: Tensor, alpha: float, gamma: float) -> Tensor:
@@ -57,11 +42,6 @@ def selu(x: Tensor, alpha: float, gamma: float) -> Tensor:
 def shrink(x: Tensor, lambd: float, bias: float) -> Tensor:
     """Return x + bias below -lambd, x - bias above lambd, and 0 between."""
     return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, torch.zeros_like(x)))
-
-
-def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    """Multiply negative values by a slope of any shape that broadcasts."""
-    return torch.where(x < 0, slope * x, x)
 
 
 def is_inf(x: Tensor, detect_negative: int, detect_positive: int) -> Tensor:
@@ -152,20 +132,10 @@ def cumulate(x: Tensor, axis: int, exclusive: int, reverse: int, product: bool =
 
 
 def over_rows(function: Callable[[Tensor, int], Tensor], x: Tensor, axis: int) -> Tensor:
-    """Apply a function to the rows that dimensions from `axis` on form together, as operators before opset 13 do."""
+    """Apply a softmax to the rows that dimensions from `axis` on form together, as operators before opset 13 do."""
     axis = axis % x.ndim if x.ndim else 0
     rows = math.prod(x.shape[:axis])
     return function(x.reshape(rows, -1), 1).reshape(x.shape)
-
-
-def softmax(x: Tensor, axis: int) -> Tensor:
-    """Return exp(x) by its sum along an axis."""
-    return torch.softmax(x, axis)
-
-
-def log_softmax(x: Tensor, axis: int) -> Tensor:
-    """Return the logarithm of the softmax along an axis."""
-    return torch.log_softmax(x, axis)
 
 
 def hardmax(x: Tensor, axis: int) -> Tensor:
@@ -175,15 +145,10 @@ def hardmax(x: Tensor, axis: int) -> Tensor:
 
 
 def pad_same(
-    x: Tensor, kernel_shape: Sequence[int], strides: Sequence[int], dilations: Sequence[int], upper: bool, value: float
+    x: Tensor, kernel_shape: Sequence[int], strides: Sequence[int], dilations: Sequence[int], auto_pad: str
 ) -> Tensor:
     """Pad as `auto_pad: SAME_UPPER` or `SAME_LOWER`, so that the output has the size of the input by the stride."""
-    pads: list[int] = []
-    for size, kernel, stride, dilation in zip(x.shape[2:], kernel_shape, strides, dilations, strict=True):
-        total = max((math.ceil(size / stride) - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
-        less, more = total // 2, total - total // 2
-        pads = [*((less, more) if upper else (more, less)), *pads]
-    return F.pad(x, pads, value=value)
+    return _pad_spatial(x, _window_pads(x, kernel_shape, strides, auto_pad, dilations, 0)[0], 0.0)
 
 
 def convolution(
@@ -320,40 +285,6 @@ def average_pool(
     return _sum_windows(padded, kernel_shape, strides, dilations) / _sum_windows(
         counted, kernel_shape, strides, dilations
     )
-
-
-def lp_pool(
-    x: Tensor,
-    kernel_shape: Sequence[int],
-    strides: Sequence[int],
-    pads: Sequence[int] | str,
-    dilations: Sequence[int],
-    ceil_mode: int,
-    p: int,
-) -> Tensor:
-    """Return the p-norm of each window."""
-    given, extra = _window_pads(x, kernel_shape, strides, pads, dilations, ceil_mode)
-    padded = _pad_spatial(_pad_spatial(x, given, 0.0), [0] * len(kernel_shape) + extra, 0.0)
-    return _sum_windows(padded.abs() ** p, kernel_shape, strides, dilations) ** (1 / p)
-
-
-def max_unpool(
-    x: Tensor, indices: Tensor, kernel_shape: Sequence[int], strides: Sequence[int], pads: Sequence[int]
-) -> Tensor:
-    """Put elements back where `max_pool` found them; others are 0."""
-    half = len(kernel_shape)
-    sizes = [
-        (size - 1) * stride + kernel - pads[axis] - pads[half + axis]
-        for axis, (size, stride, kernel) in enumerate(zip(x.shape[2:], strides, kernel_shape, strict=True))
-    ]
-    y = torch.zeros([*x.shape[:2], *sizes], dtype=x.dtype, device=x.device)
-    y.view(-1)[indices.reshape(-1)] = x.reshape(-1)
-    return y
-
-
-def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, epsilon: float) -> Tensor:
-    """Normalize each channel of each sample by its mean and variance."""
-    return F.instance_norm(x, weight=scale, bias=bias, eps=epsilon)
 
 
 def layer_normalization(
@@ -693,12 +624,6 @@ def _cubic(x: Tensor, a: float) -> Tensor:
     return torch.where(x <= 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
 
 
-def grid_sample(x: Tensor, grid: Tensor, mode: str, padding_mode: str, align_corners: int) -> Tensor:
-    """Sample at coordinates from -1 to 1; cubic in two dimensions only."""
-    names = {"linear": "bilinear", "cubic": "bicubic"}
-    return F.grid_sample(x, grid, names.get(mode, mode), padding_mode, bool(align_corners))
-
-
 def quantize(
     x: Tensor, scale: Tensor, zero_point: Tensor | None, axis: int, block_size: int, dtype: torch.dtype
 ) -> Tensor:
@@ -784,20 +709,21 @@ def _suppress(low: Tensor, high: Tensor, order: Tensor, overlap: float, most: in
     return kept
 
 
-def _activation(name: str, alpha: float | None, beta: float | None) -> Callable[[Tensor], Tensor]:
-    """Return an activation function of a recurrent operator, with ONNX's defaults of its parameters."""
+def _activation(name: str, clip_to: float | None) -> Callable[[Tensor], Tensor]:
+    """Return an activation function of a recurrent operator with ONNX's default parameters, of limited values."""
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "relu": torch.relu,
         "tanh": torch.tanh,
         "sigmoid": torch.sigmoid,
-        "affine": lambda x: (1.0 if alpha is None else alpha) * x + (0.0 if beta is None else beta),
-        "leakyrelu": lambda x: F.leaky_relu(x, 0.01 if alpha is None else alpha),
-        "hardsigmoid": lambda x: hard_sigmoid(x, 0.2 if alpha is None else alpha, 0.5 if beta is None else beta),
-        "elu": lambda x: F.elu(x, 1.0 if alpha is None else alpha),
+        "affine": lambda x: x,
+        "leakyrelu": lambda x: F.leaky_relu(x, 0.01),
+        "hardsigmoid": lambda x: torch.clamp(0.2 * x + 0.5, 0, 1),
+        "elu": F.elu,
         "softsign": F.softsign,
         "softplus": F.softplus,
     }
-    return functions[name.lower()]
+    function = functions[name.lower()]
+    return function if clip_to is None else lambda x: function(x.clamp(-clip_to, clip_to))
 
 
 def recurrent(
@@ -830,7 +756,9 @@ def recurrent(
     outputs, last_h, last_c = [], [], []
     for number in range(directions):
         backwards = direction == "reverse" or number == 1
-        functions = [_activation(name, None, None) for name in activations[number * per : (number + 1) * per]]
+        names = activations[number * per : (number + 1) * per]
+        # The third, of an LSTM's new cell state, gets all values.
+        functions = [_activation(name, clip_to if index < 2 else None) for index, name in enumerate(names)]
         gates = recurrence.shape[1]
         both = torch.zeros(2 * gates, dtype=x.dtype, device=x.device) if bias is None else bias[number]
         zeros = torch.zeros(batch, hidden, dtype=x.dtype, device=x.device)
@@ -839,17 +767,9 @@ def recurrent(
         peep = torch.zeros(3 * hidden, dtype=x.dtype, device=x.device) if peepholes is None else peepholes[number]
         results: list[Tensor] = [zeros] * steps
         for step in reversed(range(steps)) if backwards else range(steps):
-            cell = _CELLS[kind]
-            flags = linear_before_reset if kind == "GRU" else input_forget
-            new_h, new_c = cell(
-                x[step],
-                h,
-                c,
-                (weight[number], recurrence[number], both[:gates], both[gates:], peep),
-                functions,
-                clip_to,
-                flags,
-            )
+            weights = (weight[number], recurrence[number], both[:gates], both[gates:], peep)
+            flag = linear_before_reset if kind == "GRU" else input_forget
+            new_h, new_c = _CELLS[kind](x[step], h, c, weights, functions, flag)
             running = (step < lengths).unsqueeze(1)
             h, c = torch.where(running, new_h, h), torch.where(running, new_c, c)
             results[step] = torch.where(running, new_h, zeros)
@@ -863,64 +783,35 @@ def recurrent(
 
 
 _Weights = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+_Functions = Sequence[Callable[[Tensor], Tensor]]
+_States = tuple[Tensor, Tensor]
 
 
-def _limit(x: Tensor, clip_to: float | None) -> Tensor:
-    return x if clip_to is None else x.clamp(-clip_to, clip_to)
-
-
-def _rnn_cell(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weights: _Weights,
-    functions: Sequence[Callable[[Tensor], Tensor]],
-    clip_to: float | None,
-    flag: int,
-) -> tuple[Tensor, Tensor]:
+def _rnn_cell(x: Tensor, h: Tensor, c: Tensor, weights: _Weights, functions: _Functions, flag: int) -> _States:
     w, r, wb, rb, _ = weights
-    return functions[0](_limit(x @ w.T + h @ r.T + wb + rb, clip_to)), c
+    return functions[0](x @ w.T + h @ r.T + wb + rb), c
 
 
-def _gru_cell(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weights: _Weights,
-    functions: Sequence[Callable[[Tensor], Tensor]],
-    clip_to: float | None,
-    flag: int,
-) -> tuple[Tensor, Tensor]:
+def _gru_cell(x: Tensor, h: Tensor, c: Tensor, weights: _Weights, functions: _Functions, flag: int) -> _States:
     w, r, wb, rb, _ = weights
     size = h.shape[-1]
     xz, xr, xh = (x @ w.T + wb).split(size, -1)
     hz, hr, _ = (h @ r.T + rb).split(size, -1)
-    update = functions[0](_limit(xz + hz, clip_to))
-    reset = functions[0](_limit(xr + hr, clip_to))
+    update, reset = functions[0](xz + hz), functions[0](xr + hr)
     rh, rbh = r[2 * size :], rb[2 * size :]
     state = reset * (h @ rh.T + rbh) if flag else (reset * h) @ rh.T + rbh
-    new = functions[1](_limit(xh + state, clip_to))
-    return (1 - update) * new + update * h, c
+    return (1 - update) * functions[1](xh + state) + update * h, c
 
 
-def _lstm_cell(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weights: _Weights,
-    functions: Sequence[Callable[[Tensor], Tensor]],
-    clip_to: float | None,
-    flag: int,
-) -> tuple[Tensor, Tensor]:
+def _lstm_cell(x: Tensor, h: Tensor, c: Tensor, weights: _Weights, functions: _Functions, flag: int) -> _States:
     w, r, wb, rb, peep = weights
     size = h.shape[-1]
     into, out, forget, cell = (x @ w.T + h @ r.T + wb + rb).split(size, -1)
     peep_in, peep_out, peep_forget = peep.split(size)
-    i = functions[0](_limit(into + peep_in * c, clip_to))
-    f = 1 - i if flag else functions[0](_limit(forget + peep_forget * c, clip_to))
-    new_c = f * c + i * functions[1](_limit(cell, clip_to))
-    o = functions[0](_limit(out + peep_out * new_c, clip_to))
-    return o * functions[2](new_c), new_c
+    i = functions[0](into + peep_in * c)
+    f = 1 - i if flag else functions[0](forget + peep_forget * c)
+    new_c = f * c + i * functions[1](cell)
+    return functions[0](out + peep_out * new_c) * functions[2](new_c), new_c
 
 
 _CELLS = {"RNN": _rnn_cell, "GRU": _gru_cell, "LSTM": _lstm_cell}
