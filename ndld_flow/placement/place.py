@@ -38,10 +38,10 @@ from ndld_flow.placement.settings import PlacementSettings
 from ndld_flow.precision_search.evidence import Int8Error
 from ndld_flow.precision_search.minimal_set import Budget
 from ndld_flow.precision_search.trials import Judge
-from ndld_flow.quantize.calibration import Ranges
+from ndld_flow.quantize.calibration import Ranges, Workspace
 from ndld_flow.quantize.int8_reducer import isolated_errors
 from ndld_flow.quantize.prepared_model import PreparedModel
-from ndld_flow.quantize.quantize_file import Workspace, reopened, write_quantized
+from ndld_flow.quantize.quantize_file import reopened, write_quantized
 from ndld_flow.quantize.settings import CPU_INTENSITY, QuantizeSettings, SkipReason
 from ndld_flow.records.placement import MeasuredRatio, PlacedRegion, Placement, PlacementTrial, RegionDecision
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest

@@ -34,10 +34,10 @@ from ndld_flow.precision_search.trials import Judge, TrialResult
 from ndld_flow.profiles.compare.rounds import RoundsPlan, deciding_interval, describe_rounds, typical_base
 from ndld_flow.profiles.compare.verdicts import decide_ratio
 from ndld_flow.profiles.read.layer_work import Shape
-from ndld_flow.quantize.calibration import Ranges
+from ndld_flow.quantize.calibration import Ranges, Workspace
 from ndld_flow.quantize.onnxruntime_quantizer import QuantizerError
 from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, intensity, prepare_model
-from ndld_flow.quantize.quantize_file import Workspace, write_quantized
+from ndld_flow.quantize.quantize_file import write_quantized
 from ndld_flow.quantize.settings import Exclude, QuantizeSettings
 from ndld_flow.records.noise import Round
 from ndld_flow.records.placement import MeasuredRatio

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from onnxruntime.quantization.calibrate import HistogramCollector, TensorData
+from onnxruntime.quantization.calibrate import HistogramCollector
 
 from ndld_flow.accuracy.inside.capture import capture
 from ndld_flow.models.streaming_statistics import Extremes
@@ -24,6 +24,7 @@ from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.runtimes.protocol import SessionRequest
 
 _LOCK = threading.RLock()
+_LOG = logging.getLogger(__name__)
 
 
 class _WarningCollector(logging.Handler):
@@ -51,7 +52,7 @@ def captured_output() -> Iterator[list[str]]:
 
 
 _Span = tuple[float, float, float]
-_BINS = {"entropy": 128, "percentile": 2048, "distribution": 2048}
+_BINS = {"entropy": 128, "percentile": 2048}
 """As in ONNX Runtime's own calibrators."""
 
 
@@ -84,12 +85,12 @@ class Ranges:
 
 
 @dataclass(frozen=True)
-class CalibrationRun:
-    """What runs the prepared model, and where."""
+class Workspace:
+    """A scratch folder, a progress callback, and the step's log."""
 
-    runtime: SessionRequest
     scratch: Path
     progress: Callable[[int, int, str], None] = lambda done, total, what: None
+    log: logging.Logger = _LOG
 
 
 @dataclass
@@ -127,7 +128,8 @@ def calibrate(
     prepared: PreparedModel,
     samples: Iterable[Mapping[str, Array]],
     settings: QuantizeSettings,
-    run: CalibrationRun,
+    runtime: SessionRequest,
+    workspace: Workspace,
     measured: Measured | None = None,
 ) -> Ranges:
     """Run the prepared model on every sample and measure the range of every activation that may be quantized, except
@@ -145,7 +147,7 @@ def calibrate(
     known = measured if measured is not None else Measured()
     lacking = [name for name in wanted if name not in known.tensors and name not in known.nonfinite]
     if lacking:
-        known.add(_measure(prepared, samples, lacking, settings, run))
+        known.add(_measure(prepared, samples, lacking, settings, runtime, workspace))
     return known.of(wanted)
 
 
@@ -154,16 +156,17 @@ def _measure(
     samples: Iterable[Mapping[str, Array]],
     wanted: Sequence[str],
     settings: QuantizeSettings,
-    run: CalibrationRun,
+    runtime: SessionRequest,
+    workspace: Workspace,
 ) -> Ranges:
     """Measure the ranges of these tensors."""
     energies = {name: _Energy() for name in wanted}
     histograms = None if settings.method == "minmax" else _Histograms(settings)
     count = 0
     inside = [name for name in wanted if name not in prepared.inputs]
-    captured = capture_with_inputs(prepared.saved(), inside, samples, run.runtime, run.scratch)
+    captured = capture_with_inputs(prepared.saved(), inside, samples, runtime, workspace.scratch)
     for count, tensors in enumerate(captured, start=1):
-        run.progress(count, 0, "calibrating")
+        workspace.progress(count, 0, "calibrating")
         for name in wanted:
             energies[name].add(tensors[name])
             if histograms is not None and energies[name].is_finite:
@@ -234,10 +237,9 @@ class _Histograms:
             del self._collector.histogram_dict[name]
         with captured_output():
             results = self._collector.compute_collection_result()
-        return {name: self._span(name, moment) for name, moment in results.items()}
+        return {name: self._span(name, *map(float, span[:2])) for name, span in results.items()}
 
-    def _span(self, name: str, span: TensorData | Sequence[Array]) -> _Span:
-        low, high = map(float, (span.lowest, span.highest) if isinstance(span, TensorData) else span[:2])
+    def _span(self, name: str, low: float, high: float) -> _Span:
         counts, edges = self._collector.histogram_dict[name][:2]
         middles = (edges[:-1] + edges[1:]) / 2
         outside = counts[(middles > high) | (middles < (-high if self._absolute else low))].sum()

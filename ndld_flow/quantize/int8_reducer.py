@@ -26,10 +26,10 @@ from ndld_flow.precision.constraints.search_result import find_kept_nodes, first
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.evidence import NO_ERROR, Int8Error, Spread
 from ndld_flow.precision_search.reducers import searched_nodes
-from ndld_flow.quantize.calibration import CalibrationRun, calibrate
+from ndld_flow.quantize.calibration import Workspace, calibrate
 from ndld_flow.quantize.onnxruntime_quantizer import QuantizerError
 from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, prepare_model
-from ndld_flow.quantize.quantize_file import Workspace, reopened, write_quantized
+from ndld_flow.quantize.quantize_file import reopened, write_quantized
 from ndld_flow.quantize.settings import QuantizeSettings, SkipReason
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
@@ -83,17 +83,12 @@ def _lost(weight: ir.Value | None, rounded: ir.Value | None) -> float:
     if whole is None or whole.const_value is None or not np.any(values := weight.const_value.numpy()):
         return 0.0
     integers = whole.const_value.numpy()
-    zeros = _along(zero.const_value.numpy(), integers, source) if zero is not None and zero.const_value else 0
+    zeros = zero.const_value.numpy() if zero is not None and zero.const_value else np.zeros(())
+    if zeros.ndim:  # one for each channel
+        shape = [1] * integers.ndim
+        shape[source.attributes.get_int("axis", 1)] = -1
+        zeros = zeros.reshape(shape)
     return float(np.count_nonzero((integers == zeros) & (values != 0)) / np.count_nonzero(values))
-
-
-def _along(zeros: Array, integers: Array, node: ir.Node) -> Array:
-    """Return per-channel zero points in a shape that broadcasts with the weight."""
-    if zeros.ndim == 0:
-        return zeros
-    shape = [1] * integers.ndim
-    shape[node.attributes.get_int("axis", 1)] = -1
-    return zeros.reshape(shape)
 
 
 class _CopyMaker:
@@ -275,8 +270,8 @@ class Int8Reducer:
         self._settings = settings
         self._prepared = prepare_model(source, scratch / "prepared.onnx", settings)
         fed = (sample.arrays for sample in samples)
-        run = CalibrationRun(OnnxruntimeRequest(custom_ops=custom_ops), scratch)
-        self._ranges = calibrate(self._prepared, fed, settings, run)
+        runtime = OnnxruntimeRequest(custom_ops=custom_ops)
+        self._ranges = calibrate(self._prepared, fed, settings, runtime, Workspace(scratch))
         model = load_model(source)
         prepare(model, source)
         self.nodes = searched_nodes(model)

@@ -326,7 +326,7 @@ class _LayerChooser:
 
     def choose(self) -> None:
         for node in self._model.graph.all_nodes():
-            if _may_follow(node, self._settings):
+            if is_op(node, *self._settings.following_op_types):
                 described = _described(node, follows=True)
                 if node.graph is self._model.graph and described is not None and described.output not in self._excluded:
                     self.nodes.append(described)
@@ -473,8 +473,7 @@ def _is_smaller(node: ir.Node, tensors: Sequence[ir.TensorProtocol], settings: Q
     before = sum(tensor.stored_bytes if isinstance(tensor, SparseInitializer) else tensor.nbytes for tensor in tensors)
     if settings.mode == "weight_only":
         return _block_bytes(node, tensors[0], settings) < before
-    bits = 4 if settings.weights == "int4" else 8
-    return sum(tensor.size * bits / 8 for tensor in tensors) < before
+    return sum(tensor.size * settings.weight_bits / 8 for tensor in tensors) < before
 
 
 def _block_bytes(node: ir.Node, weight: ir.TensorProtocol, settings: QuantizeSettings) -> int:
@@ -483,7 +482,7 @@ def _block_bytes(node: ir.Node, weight: ir.TensorProtocol, settings: QuantizeSet
     flips ^= node.inputs[1] is not None and is_transposed_weight(node.inputs[1])
     flips |= is_op(node, "Gather")  # blocks of a table lie along its rows
     rows = weight.shape.numpy()[-1 if flips else -2]
-    bits = 4 if settings.weights == "int4" else 8
+    bits = settings.weight_bits
     blocks = -(-rows // settings.block_size) * (weight.size // rows)
     offset = 0 if settings.symmetric else weight.dtype.bitwidth if settings.algorithm == "hqq" else bits
     return blocks * (settings.block_size * bits + weight.dtype.bitwidth + offset) // 8
@@ -501,10 +500,6 @@ def _reason_of_types(node: ir.Node) -> SkipReason | None:
         return "unknown type"
     own = [value for value in values if not (is_op(node, "Gather") and value is node.inputs[1])]
     return None if all(value.dtype in _FLOATS for value in own) else "element type"
-
-
-def _may_follow(node: ir.Node, settings: QuantizeSettings) -> bool:
-    return settings.mode == "static" and not settings.op_types and is_op(node, *settings.following_op_types)
 
 
 def _described(node: ir.Node, follows: bool) -> QuantizableNode | None:

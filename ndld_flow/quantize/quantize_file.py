@@ -9,7 +9,6 @@ LSTMs in Loops. TensorRT reads integers of 8 bits in DequantizeLinear only.
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -32,7 +31,7 @@ from ndld_flow.models.nodes import UniqueNames, add_initializer
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.constraints.search_result import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.quantize.calibration import CalibrationRun, Ranges, calibrate, recall_measured
+from ndld_flow.quantize.calibration import Ranges, Workspace, calibrate, recall_measured
 from ndld_flow.quantize.isolated_layers import COPIED, TURNED, WIDENED, IsolatedLayers, WeightRole
 from ndld_flow.quantize.onnxruntime_quantizer import quantize_by_onnxruntime
 from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, SkippedLayer, prepare_model
@@ -46,7 +45,6 @@ from ndld_flow.runtimes.protocol import Session, SessionRequest
 from ndld_flow.samples.sample_feeds import Samples
 from ndld_flow.store.digest import digest_file
 
-_LOG = logging.getLogger(__name__)
 _QUOTED = re.compile(r"'[^']*'|`[^`]*`")
 _INTEGERS = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8)
 _FOUND: SkipReason = "found by search"
@@ -55,15 +53,6 @@ _LARGE_BYTES = 64 * 2**10
 """Weights from this size on are not stored in two forms where that makes a file larger than its source."""
 _NAMED = 10
 """Maximum number of layers that a note names for each reason; the log has all."""
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """A scratch folder, a progress callback, and the step's log."""
-
-    scratch: Path
-    progress: Callable[[int, int, str], None] = lambda done, total, what: None
-    log: logging.Logger = _LOG
 
 
 @dataclass(frozen=True)
@@ -396,8 +385,8 @@ def _calibrated(
         workspace.progress(done, len(digests), what)
 
     fed = (sample.arrays for sample in samples)
-    run = CalibrationRun(data.run_by, workspace.scratch, report)
-    ranges = calibrate(prepared, fed, settings, run, recall_measured(key))
+    calibrating = replace(workspace, progress=report)
+    ranges = calibrate(prepared, fed, settings, data.run_by, calibrating, recall_measured(key))
     if ranges.sample_count:
         warnings += _sample_warnings(ranges.sample_count, len(set(digests)), sorted(generated))
     return ranges

@@ -19,7 +19,7 @@ from ndld_flow.step import Foresight, RunsCode
 
 Mode = Literal["static", "dynamic", "weight_only"]
 Algorithm = Literal["rtn", "hqq"]
-Method = Literal["minmax", "entropy", "percentile", "distribution"]
+Method = Literal["minmax", "entropy", "percentile"]
 Target = Literal["cpu", "tensorrt", "openvino"]
 Format = Literal["qdq", "qoperator"]
 Activations = Literal["uint8", "int8", "uint16", "int16"]
@@ -171,7 +171,7 @@ class QuantizeSettings(Settings):
     method: Method = "minmax"
     """How ranges are derived from samples. `minmax`: all values. `percentile`: the central `percentile` % of the
     values. `entropy`: the range whose histogram of 128 bins has the smallest KL divergence from the histogram of all
-    values. `distribution`: the edges of a histogram."""
+    values."""
     percentile: Annotated[float, Field(gt=50, le=100)] = 99.999
     """For `method: percentile`: percentage of a tensor's values that the range covers."""
     activations: Activations | None = None
@@ -259,6 +259,10 @@ class QuantizeSettings(Settings):
         if self.weights != "int8" or self.activations not in (None, "uint8", "int8"):
             raise ValueError("`format: qoperator` has operators for int8 weights and 8-bit activations only")
         return self
+
+    @property
+    def weight_bits(self) -> int:
+        return 4 if self.weights == "int4" else 8
 
     @property
     def activation_type(self) -> Activations:

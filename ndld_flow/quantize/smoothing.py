@@ -26,8 +26,7 @@ from ndld_flow.models.nodes import UniqueNames, add_initializer
 from ndld_flow.models.streaming_statistics import SliceMoments
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.quantize.calibration import capture_with_inputs
-from ndld_flow.quantize.quantize_file import Workspace
+from ndld_flow.quantize.calibration import Workspace, capture_with_inputs
 from ndld_flow.quantize.weight_tensors import ChannelScaledTensor, channel_pieces
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.runtimes.protocol import SessionRequest

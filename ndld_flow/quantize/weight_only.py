@@ -8,7 +8,6 @@ Layout of `MatMulNBits` (https://github.com/microsoft/onnxruntime/blob/main/docs
 from __future__ import annotations
 
 import importlib
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ import onnx_ir as ir
 from ndld_flow.models.derived_tensors import Array, TransposedTensor, byte_pieces, on_disk
 from ndld_flow.models.external_data import ALIGNMENT
 from ndld_flow.models.nodes import UniqueNames, add_initializer
+from ndld_flow.quantize.calibration import captured_output
 from ndld_flow.quantize.settings import QuantizeSettings
 
 _DOMAIN = "com.microsoft"
@@ -45,10 +45,7 @@ def write_blocks(
     """
     writer = _Writer(model, settings, scratch)
     for number, node in enumerate(layers, start=1):
-        if node.op_type == "Gather":
-            writer.replace_table(node)
-        else:
-            writer.replace(node)
+        writer.replace(node)
         progress(number, len(layers), "quantizing")
     model.opset_imports.setdefault(_DOMAIN, 1)
 
@@ -58,10 +55,8 @@ class _Writer:
     model: ir.Model
     settings: QuantizeSettings
     scratch: Path
-    _blocks: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
-    """Weight -> its integers, scales and offsets: several layers may read it."""
-    _tables: dict[ir.Value, list[ir.Value]] = field(default_factory=dict)
-    """Table of embeddings -> the same."""
+    _blocks: dict[tuple[ir.Value, str], list[ir.Value]] = field(default_factory=dict)
+    """Weight and operator -> its integers, scales and offsets: several layers may read it."""
 
     def __post_init__(self) -> None:
         self._names = UniqueNames(self.model)
@@ -70,53 +65,47 @@ class _Writer:
         self._quantizer_of_tables = _rtn(self.settings)
 
     def replace(self, node: ir.Node) -> None:
-        """Turn a MatMul with a constant weight into a MatMulNBits of the same name and output."""
-        weight = node.inputs[1]
+        """Turn a MatMul with a constant weight into a MatMulNBits of the same name and output, and a Gather of rows of
+        a constant table into a GatherBlockQuantized.
+        """
+        is_table = node.op_type == "Gather"
+        weight, other = (node.inputs[0], node.inputs[1]) if is_table else (node.inputs[1], node.inputs[0])
         assert weight is not None and weight.const_value is not None
-        if weight not in self._blocks:
-            self._blocks[weight] = self._registered(weight, self._arrays(weight.const_value, self._quantizer))
-        rows, columns = weight.const_value.shape.numpy()[-2:]
-        node.domain, node.op_type, node.version = _DOMAIN, "MatMulNBits", None
-        inputs = self._blocks[weight]
-        node.resize_inputs(1 + len(inputs))
-        for index, value in enumerate(inputs, start=1):
-            node.replace_input_with(index, value)
-        numbers = {"K": rows, "N": columns, "bits": self._bits, "block_size": self.settings.block_size}
-        if self.settings.accuracy_level:
-            numbers["accuracy_level"] = self.settings.accuracy_level
-        for name, number in numbers.items():
-            node.attributes[name] = ir.AttrInt64(name, number)
-
-    def replace_table(self, node: ir.Node) -> None:
-        """Turn a Gather of rows of a constant table into a GatherBlockQuantized of the same name and output."""
-        table, indices = node.inputs
-        assert table is not None and table.const_value is not None
-        if table not in self._tables:
-            turned = TransposedTensor(table.const_value, (1, 0), table.name or "")
-            arrays = self._arrays(turned, self._quantizer_of_tables)
-            integers, *rest = arrays.items()
-            flat = {integers[0]: integers[1].reshape(len(integers[1]), -1), **dict(rest)}
-            self._tables[table] = self._registered(table, flat)
-        node.domain, node.op_type, node.version = _DOMAIN, "GatherBlockQuantized", None
-        data, *others = self._tables[table]
-        inputs = [data, indices, *others]
+        key = (weight, node.op_type)
+        if key not in self._blocks:
+            arrays = self._table(weight) if is_table else self._arrays(weight.const_value, self._quantizer)
+            self._blocks[key] = self._registered(weight, arrays)
+        first, *rest = self._blocks[key]
+        inputs = [first, other, *rest] if is_table else [other, first, *rest]
+        numbers = {"bits": self.settings.weight_bits, "block_size": self.settings.block_size}
+        if is_table:
+            numbers |= {"gather_axis": 0, "quantize_axis": 1}
+        else:
+            rows, columns = weight.const_value.shape.numpy()[-2:]
+            numbers = {"K": rows, "N": columns, **numbers}
+            if self.settings.accuracy_level:
+                numbers["accuracy_level"] = self.settings.accuracy_level
+        node.domain, node.op_type, node.version = _DOMAIN, "GatherBlockQuantized" if is_table else "MatMulNBits", None
         node.resize_inputs(len(inputs))
         for index, value in enumerate(inputs):
             node.replace_input_with(index, value)
         node.attributes.clear()
-        numbers = {"bits": self._bits, "block_size": self.settings.block_size, "gather_axis": 0, "quantize_axis": 1}
         for name, number in numbers.items():
             node.attributes[name] = ir.AttrInt64(name, number)
 
-    @property
-    def _bits(self) -> int:
-        return 4 if self.settings.weights == "int4" else 8
+    def _table(self, table: ir.Value) -> dict[str, Array]:
+        """Return the arrays of a table, whose rows lie in blocks."""
+        assert table.const_value is not None
+        turned = TransposedTensor(table.const_value, (1, 0), table.name or "")
+        arrays = self._arrays(turned, self._quantizer_of_tables)
+        integers = f"Q{self.settings.weight_bits}"
+        return {**arrays, integers: arrays[integers].reshape(len(arrays[integers]), -1)}
 
     def _arrays(self, tensor: ir.TensorProtocol, quantizer: _BlockQuantizer) -> dict[str, Array]:
         """Return the integers, scales and offsets of a matrix, in blocks along its rows, by the ends of their names."""
         rows, columns = tensor.shape.numpy()[-2:]
         blocks = -(-rows // self.settings.block_size)
-        integers = np.empty((columns, blocks, self.settings.block_size * self._bits // 8), np.uint8)
+        integers = np.empty((columns, blocks, self.settings.block_size * self.settings.weight_bits // 8), np.uint8)
         scales = np.empty((columns, blocks), tensor.dtype.numpy())
         offsets: Array | None = None
         for column, block, piece in _pieces(tensor, self.settings.block_size):
@@ -127,11 +116,11 @@ class _Writer:
             if zeros is None:
                 continue
             # Two offsets of 4 bits share a byte, and a piece starts at an even block.
-            packed = 8 // self._bits if zeros.dtype == np.uint8 else 1
+            packed = 8 // self.settings.weight_bits if zeros.dtype == np.uint8 else 1
             if offsets is None:
                 offsets = np.empty((columns, -(-blocks // packed)), zeros.dtype)
             offsets[column:last, block // packed : block // packed + zeros.shape[1]] = zeros
-        arrays = {f"Q{self._bits}": integers, "scales": scales}
+        arrays = {f"Q{self.settings.weight_bits}": integers, "scales": scales}
         return arrays if offsets is None else {**arrays, "zero_points": offsets}
 
     def _registered(self, weight: ir.Value, arrays: Mapping[str, Array]) -> list[ir.Value]:
@@ -175,20 +164,14 @@ def _pieces(tensor: ir.TensorProtocol, block_size: int) -> Iterator[tuple[int, i
 
 def _load_quantizers() -> Any:  # noqa: ANN401 - an untyped module
     """Return ONNX Runtime's module, without the handler that it adds to the root logger when it is imported."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    try:
+    with captured_output():
         return importlib.import_module("onnxruntime.quantization.matmul_nbits_quantizer")
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
 
 
 def _rtn(settings: QuantizeSettings) -> _BlockQuantizer:
-    bits = 4 if settings.weights == "int4" else 8
     symmetric = bool(settings.symmetric)
     module = _load_quantizers()
-    config = module.DefaultWeightOnlyQuantConfig(block_size=settings.block_size, is_symmetric=symmetric, bits=bits)
+    config = module.DefaultWeightOnlyQuantConfig(settings.block_size, is_symmetric=symmetric, bits=settings.weight_bits)
     quantizer = module.DefaultWeightOnlyQuantizer(config)
 
     def quantize(piece: Array) -> tuple[Array, Array, Array | None]:
@@ -202,7 +185,7 @@ def _hqq(settings: QuantizeSettings) -> _BlockQuantizer:
     """Return HQQ (https://mobiusml.github.io/hqq_blog/), whose offsets are floats."""
     torch = importlib.import_module("torch")  # optional
 
-    bits, size = 4 if settings.weights == "int4" else 8, settings.block_size
+    bits, size = settings.weight_bits, settings.block_size
     module = _load_quantizers()
     quantizer = module.HQQWeightOnlyQuantizer(module.HQQWeightOnlyQuantConfig(block_size=size, bits=bits))
 

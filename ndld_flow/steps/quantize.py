@@ -25,7 +25,8 @@ from ndld_flow.store.kinds import Onnx, PrecisionDocument
 
 if TYPE_CHECKING:
     from ndld_flow.placement.place import Placer
-    from ndld_flow.quantize.quantize_file import Quantization, QuantizeInputs, Workspace
+    from ndld_flow.quantize.calibration import Workspace
+    from ndld_flow.quantize.quantize_file import Quantization, QuantizeInputs
     from ndld_flow.records.placement import Placement
     from ndld_flow.records.precision_search import PrecisionSearch
     from ndld_flow.runtimes.protocol import SessionRequest
@@ -213,7 +214,8 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
         return super().library_versions() | {"weights here": "7 bits" if self.reduces_range else "8 bits"}
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.quantize.quantize_file import QuantizeInputs, Workspace
+        from ndld_flow.quantize.calibration import Workspace
+        from ndld_flow.quantize.quantize_file import QuantizeInputs
 
         search = self._search(source, context)
         samples = self._samples(source, context)

@@ -54,7 +54,7 @@ class SmoothActivations(LoadsCustomOps, FittedSettings, Step[Onnx, Onnx]):
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.sequence_runs import read_samples
         from ndld_flow.models.files import model_inputs
-        from ndld_flow.quantize.quantize_file import Workspace
+        from ndld_flow.quantize.calibration import Workspace
         from ndld_flow.quantize.smoothing import smooth_file
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
