@@ -306,7 +306,7 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
     parent = outputs.sweeps / record.recipe_name
     make_folder(parent)
     folder = parent / record.id
-    given = ("--outputs", str(outputs.root)) if outputs.root != Path("outputs") else ()
+    given: tuple[str, ...] = ("--outputs", str(outputs.root)) if outputs.root != Path("outputs") else ()
     given += ("--trust",) if "--trust" in record.command else ()
     with outputs.store.building() as aside:
         built = aside / record.id
