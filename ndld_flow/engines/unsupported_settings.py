@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TacticSourceName, Weights
@@ -80,65 +81,71 @@ class Need:
     """True if the name comes from the recipe and may be misspelled."""
 
 
+_SCALES = _TO_QDQ.format("INT8") + ", and their scales are the ranges"
+_NEEDS = (
+    *(
+        (flag.lower(), "BuilderFlag", flag, f"{flag} flag", _FLAGS_INSTEAD[flag])
+        for flag in ("FP16", "BF16", "INT8", "FP8")
+    ),
+    ("calibration_cache", "IInt8EntropyCalibrator2", "", "INT8 calibration", _SCALES),
+    ("placeholder_ranges", "ITensor", "dynamic_range", "ranges of tensors", _SCALES),
+    (
+        "debug_tensors: unfused",
+        "INetworkDefinition",
+        "mark_unfused_tensors_as_debug_tensors",
+        "debug tensors that remain after fusion",
+        "list names or patterns, which may change fusions",
+    ),
+    (
+        "hardware_compatibility: same_compute_capability",
+        "HardwareCompatibilityLevel",
+        "SAME_COMPUTE_CAPABILITY",
+        "compatibility with GPUs of the same compute capability",
+        "use a later release, or `hardware_compatibility: ampere_plus`",
+    ),
+    (
+        "compute_capabilities",
+        "ComputeCapability",
+        "",
+        "choice of GPUs to build for",
+        "it builds for the GPU it runs on: set `hardware_compatibility` for others, or use `backend: tensorrt_rtx`",
+    ),
+    ("advanced.build_route", "IBuilderConfig", "build_route", "build routes", _LEAVE),
+    ("advanced.remote_auto_tuning", "IBuilderConfig", "remote_auto_tuning_config", "remote auto tuning", _LEAVE),
+)
+"""A setting with any value, or with one -> owner, name, what and instead of its `Need`."""
+
+
 def list_needs(settings: BuildSettings) -> Iterator[Need]:
-    """Return the names that these settings need and that some release lacks."""
-    allowed = {"FP16": settings.fp16, "BF16": settings.bf16, "INT8": settings.int8, "FP8": settings.fp8}
-    for flag in (flag for flag, on in allowed.items() if on):
-        yield Need(OWN_SETTINGS[flag], "BuilderFlag", flag, f"{flag} flag", _FLAGS_INSTEAD[flag])
-    yield from _calibration_needs(settings)
-    remaining = "remove it: only `edge_mask_convolutions` and `jit_convolutions` remain"
+    """Yield the names that these settings need and that some release lacks."""
+    for setting, *need in _NEEDS:
+        if written := _written(settings, setting):
+            yield Need(written, *need)
     for source in settings.tactic_sources or ():
         library = _TACTIC_LIBRARIES.get(source)
         what = f"tactics from {library}" if library else f"tactic source {source}"
+        remaining = "remove it: only `edge_mask_convolutions` and `jit_convolutions` remain"
         yield Need(f"tactic_sources: [{source}]", "TacticSource", source.upper(), what, remaining)
-    if settings.debug_tensors == "unfused":
-        need = "INetworkDefinition", "mark_unfused_tensors_as_debug_tensors", "debug tensors that remain after fusion"
-        yield Need("debug_tensors: unfused", *need, "list names or patterns, which may change fusions")
-    yield from _target_needs(settings)
-    yield from _advanced_needs(settings.advanced)
     yield from _named_needs(settings.advanced)
 
 
-def _calibration_needs(settings: BuildSettings) -> Iterator[Need]:
-    instead = _TO_QDQ.format("INT8") + ", and their scales are the ranges"
-    if settings.calibration_cache is not None:
-        written = f"calibration_cache: {settings.calibration_cache}"
-        yield Need(written, "IInt8EntropyCalibrator2", "", "INT8 calibration", instead)
-    if settings.placeholder_ranges:
-        yield Need("placeholder_ranges: true", "ITensor", "dynamic_range", "ranges of tensors", instead)
+def _written(settings: BuildSettings, setting: str) -> str:
+    """Return `advanced.dla_core: 0` for `advanced.dla_core` with any value, or for `advanced.dla_core: 0`; else ``."""
+    name, _, wanted = setting.partition(": ")
+    value = attrgetter(name)(settings)
+    text = f"[{', '.join(value)}]" if isinstance(value, tuple) else str(value)
+    text = text.lower() if isinstance(value, bool) else text
+    is_given = text == wanted if wanted else value is not None and value is not False and value not in ("none", ())
+    return f"{name}: {text}" if is_given else ""
 
 
-def _target_needs(settings: BuildSettings) -> Iterator[Need]:
-    if settings.hardware_compatibility == "same_compute_capability":
-        written = "hardware_compatibility: same_compute_capability"
-        what = "compatibility with GPUs of the same compute capability"
-        instead = "use a later release, or `hardware_compatibility: ampere_plus`"
-        yield Need(written, "HardwareCompatibilityLevel", "SAME_COMPUTE_CAPABILITY", what, instead)
-    if settings.compute_capabilities:
-        written = f"compute_capabilities: [{', '.join(settings.compute_capabilities)}]"
-        what = "choice of GPUs to build for"
-        instead = (
-            "it builds for the GPU it runs on: set `hardware_compatibility` for others, or use `backend: tensorrt_rtx`"
-        )
-        yield Need(written, "ComputeCapability", "", what, instead)
-
-
-def _advanced_needs(advanced: AdvancedSettings) -> Iterator[Need]:
-    if advanced.build_route is not None:
-        written = f"advanced.build_route: {advanced.build_route}"
-        yield Need(written, "IBuilderConfig", "build_route", "build routes", _LEAVE)
-    if advanced.remote_auto_tuning is not None:
-        written = f"advanced.remote_auto_tuning: {advanced.remote_auto_tuning}"
-        yield Need(written, "IBuilderConfig", "remote_auto_tuning_config", "remote auto tuning", _LEAVE)
+def _named_needs(advanced: AdvancedSettings) -> Iterator[Need]:
+    """Yield the names that a recipe spells as TensorRT does."""
     for flag in advanced.quantization_flags:
         written, instead = f"advanced.quantization_flags: [{flag}]", _LEAVE
         if flag == "CALIBRATE_BEFORE_FUSION":
             instead = "remove it: nothing is calibrated if Q/DQ nodes determine what is INT8"
         yield Need(written, "QuantizationFlag", flag, f"quantization flag {flag}", instead, own_word=True)
-
-
-def _named_needs(advanced: AdvancedSettings) -> Iterator[Need]:
-    """Yield the names that a recipe spells as TensorRT does."""
     for flag in advanced.flags:
         written, instead = f"advanced.flags: [{flag}]", _FLAGS_INSTEAD.get(flag, _LEAVE)
         yield Need(written, "BuilderFlag", flag, f"builder flag {flag}", instead, own_word=True)
@@ -223,67 +230,43 @@ def _against_other_modes(settings: BuildSettings) -> Iterator[str]:
         yield "`advanced.engine_capability: dla_standalone` builds for a DLA: set `advanced.dla_core`"
 
 
-_Limit = tuple[str, str]
+_TIMES_NOTHING = "times nothing while it builds; remove it"
+"""The timing cache remains empty, and a miss is not an error."""
+_NO_DLA = "builds for GPUs, not for a DLA; remove it, or use `backend: tensorrt`"
+_RTX_LIMITS = {
+    # It warns, and the level stays NONE.
+    "hardware_compatibility": "builds engines that run on every RTX GPU since Ampere; remove it, or list "
+    "`compute_capabilities` for some GPUs only",
+    "timing_cache_file": _TIMES_NOTHING,
+    "error_on_timing_cache_miss": _TIMES_NOTHING,
+    "advanced.dla_core": _NO_DLA,  # it is ignored: there are 0 cores
+    "advanced.engine_capability: dla_standalone": _NO_DLA,
+    # It finds no implementation for some node.
+    "advanced.engine_capability: safety": "builds only standard engines; use `backend: tensorrt`",
+    "advanced.runtime_platform: windows_amd64": "builds engines for Linux and Windows alike; remove it",
+    "advanced.build_route": "has its build routes switched off; remove it",  # it stays empty
+    # The parser creates the same network.
+    "native_instance_norm: false": "has no plugin for InstanceNormalization, only its own; remove it",
+}
+"""A setting with any value, or with one -> what TensorRT-RTX does in place of it, and the remedy."""
 
 
-def _limit(written: str, fact: str, instead: str = "remove it") -> _Limit:
-    """Return a setting as written in the recipe, and what TensorRT-RTX does in place of it, with the remedy."""
-    return written, f"{fact}; {instead}"
-
-
-def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[_Limit]:
-    """Return the settings that TensorRT-RTX does not support although its bindings have their names."""
-    yield from _unknown_gpus(settings, names)
-    yield from _compatibility(settings)
-    # The timing cache remains empty, and a miss is not an error.
-    fact = "times nothing while it builds"
-    if settings.timing_cache_file is not None:
-        yield _limit(f"timing_cache_file: {settings.timing_cache_file}", fact)
-    if settings.error_on_timing_cache_miss:
-        yield _limit("error_on_timing_cache_miss: true", fact)
-    yield from _dla(settings.advanced)
-    yield from _advanced(settings.advanced)
-    if settings.native_instance_norm is False:  # the parser creates the same network
-        yield _limit("native_instance_norm: false", "has no plugin for InstanceNormalization, only its own")
-
-
-def _unknown_gpus(settings: BuildSettings, names: Names) -> Iterator[_Limit]:
+def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[tuple[str, str]]:
+    """Yield the settings that TensorRT-RTX does not support although its bindings have their names, and why."""
     known = [member for member in members(names, "ComputeCapability") if member.startswith("SM")]
     has = ", ".join(sorted((f"{member[2:-1]}.{member[-1]}" for member in known), key=float))
     for capability in settings.compute_capabilities:
         if not names.has("ComputeCapability", f"SM{capability.replace('.', '')}"):
-            instead = "use one of these, or `backend: tensorrt` on such a GPU"
-            yield _limit(f"compute_capabilities: [{capability}]", f"builds for {has}", instead)
-
-
-def _compatibility(settings: BuildSettings) -> Iterator[_Limit]:
-    if settings.hardware_compatibility != "none":  # it warns, and the level stays NONE
-        written = f"hardware_compatibility: {settings.hardware_compatibility}"
-        fact = "builds engines that run on every RTX GPU since Ampere"
-        yield _limit(written, fact, "remove it, or list `compute_capabilities` for some GPUs only")
+            limit = f"builds for {has}; use one of these, or `backend: tensorrt` on such a GPU"
+            yield f"compute_capabilities: [{capability}]", limit
     if settings.version_compatible and not settings.exclude_lean_runtime:  # there is no libnvinfer_lean.so.1
-        fact = "has no lean runtime to embed in the engine"
-        yield _limit("version_compatible: true", fact, "add `exclude_lean_runtime: true`")
-
-
-def _dla(advanced: AdvancedSettings) -> Iterator[_Limit]:
-    settings = [f"advanced.memory_pools.{pool}" for pool in advanced.memory_pools if pool.startswith("dla_")]
-    settings += [f"advanced.parser_flags: [{flag}]" for flag in advanced.parser_flags if flag.endswith("_DLA")]
-    if advanced.dla_core is not None:  # it is ignored: there are 0 cores
-        settings.append(f"advanced.dla_core: {advanced.dla_core}")
-    if advanced.engine_capability == "dla_standalone":
-        settings.append("advanced.engine_capability: dla_standalone")
-    for written in settings:
-        yield _limit(written, "builds for GPUs, not for a DLA", "remove it, or use `backend: tensorrt`")
-
-
-def _advanced(advanced: AdvancedSettings) -> Iterator[_Limit]:
-    if advanced.engine_capability == "safety":  # it finds no implementation for some node
-        yield _limit("advanced.engine_capability: safety", "builds only standard engines", "use `backend: tensorrt`")
-    if advanced.runtime_platform == "windows_amd64":
-        yield _limit("advanced.runtime_platform: windows_amd64", "builds engines for Linux and Windows alike")
-    if advanced.build_route is not None:  # it stays empty
-        yield _limit(f"advanced.build_route: {advanced.build_route}", "has its build routes switched off")
+        limit = "has no lean runtime to embed in the engine; add `exclude_lean_runtime: true`"
+        yield "version_compatible: true", limit
+    advanced = settings.advanced
+    yield from ((f"advanced.memory_pools.{pool}", _NO_DLA) for pool in advanced.memory_pools if pool.startswith("dla_"))
+    flags = [flag for flag in advanced.parser_flags if flag.endswith("_DLA")]
+    yield from ((f"advanced.parser_flags: [{flag}]", _NO_DLA) for flag in flags)
+    yield from ((written, limit) for setting, limit in _RTX_LIMITS.items() if (written := _written(settings, setting)))
 
 
 def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:
@@ -310,12 +293,7 @@ def _has(names: Names, need: Need) -> bool:
 
 def _lacking(need: Need, names: Names) -> str:
     releases = releases_text(names.backend, need.owner, need.name)
-    since = f" ({releases})" if releases else ""
-    return f"`{need.written}`: {release_title(names)} has no {need.what}{since}; {_instead(need, names)}"
-
-
-def _instead(need: Need, names: Names) -> str:
-    """Return the remedy; for a name that no release has, a similar name."""
-    if need.own_word and not releases_text(names.backend, need.owner, need.name):
-        return suggest(need.name, members(names, need.owner)) or need.instead
-    return need.instead
+    since, instead = f" ({releases})" if releases else "", need.instead
+    if need.own_word and not releases:  # perhaps it is misspelled
+        instead = suggest(need.name, members(names, need.owner)) or instead
+    return f"`{need.written}`: {release_title(names)} has no {need.what}{since}; {instead}"

@@ -273,34 +273,29 @@ def test_conflicting_settings_are_refused(text: str, message: str) -> None:
 # How types are decided.
 
 WEAK, STRONG = ("10.8", "10.16"), ("11.4", "RTX")
-STRONGLY = ("STRONGLY_TYPED",)
 
 
-def weak(words: str, flags: str, constraint: str = "") -> TypingPlan:
-    return TypingPlan(False, (), tuple(flags.split()), constraint, False, bool(constraint), f"weakly typed: {words}")
+def weak(words: str, *, constrained: bool = False) -> TypingPlan:
+    return TypingPlan(False, (), False, constrained, f"weakly typed: {words}")
 
 
-def strong(words: str = "", *, casts: bool = False, tf32: bool = True) -> TypingPlan:
-    return TypingPlan(True, STRONGLY, ("TF32",) if tf32 else (), "", casts, False, f"strongly typed{words}")
+def strong(words: str = "") -> TypingPlan:
+    return TypingPlan(True, ("STRONGLY_TYPED",), bool(words), False, f"strongly typed{words}")
 
 
 TYPING: list[tuple[str, Sequence[str], TypingPlan]] = [
-    ("{}", WEAK, weak("TF32", "TF32")),
-    ("tf32: false", WEAK, weak("FP32", "")),
-    ("{fp16: true}", WEAK, weak("FP16, TF32", "FP16 TF32")),
-    ("{fp16: true, bf16: true, int8: true, tf32: false}", WEAK, weak("FP16, BF16, INT8", "FP16 BF16 INT8")),
-    ("{fp8: true, fp16: true}", WEAK, weak("FP16, FP8, TF32", "FP16 FP8 TF32")),
-    (
-        "{typing: obey, fp16: true}",
-        WEAK,
-        weak("FP16, TF32; constraints obeyed", "FP16 TF32", "OBEY_PRECISION_CONSTRAINTS"),
-    ),
-    ("typing: prefer", WEAK, weak("TF32; constraints preferred", "TF32", "PREFER_PRECISION_CONSTRAINTS")),
+    ("{}", WEAK, weak("TF32")),
+    ("tf32: false", WEAK, weak("FP32")),
+    ("{fp16: true}", WEAK, weak("FP16, TF32")),
+    ("{fp16: true, bf16: true, int8: true, tf32: false}", WEAK, weak("FP16, BF16, INT8")),
+    ("{fp8: true, fp16: true}", WEAK, weak("FP16, FP8, TF32")),
+    ("{typing: obey, fp16: true}", WEAK, weak("FP16, TF32; constraints obeyed", constrained=True)),
+    ("typing: prefer", WEAK, weak("TF32; constraints preferred", constrained=True)),
     ("typing: strong", (*WEAK, *STRONG), strong()),
-    ("{typing: strong, tf32: false}", (*WEAK, *STRONG), strong(tf32=False)),
+    ("{typing: strong, tf32: false}", (*WEAK, *STRONG), strong()),
     ("{}", STRONG, strong()),
-    ("typing: obey", STRONG, strong(", constraints as Casts", casts=True)),
-    ("typing: prefer", STRONG, strong(", preferred constraints applied exactly, as Casts", casts=True)),
+    ("typing: obey", STRONG, strong(", constraints as Casts")),
+    ("typing: prefer", STRONG, strong(", preferred constraints applied exactly, as Casts")),
 ]
 
 
