@@ -197,8 +197,6 @@ _ON_DISK_BYTES = 64 * 2**20
 
 KINDS = ("normal", "zeros", "ones", "uniform_positive", "uniform_negative")
 
-_Draw = Callable[[np.random.Generator, int], Array]
-
 
 class GeneratedTensor(StreamedTensor):
     """Random or constant numbers; the same for the same seed, name, type and shape.
@@ -212,7 +210,7 @@ class GeneratedTensor(StreamedTensor):
         """Raise `RequestError` for a kind that the dtype cannot represent."""
         _check_kind(kind, dtype)
         super().__init__(dtype, shape, name)
-        self._draw = _INTEGER[kind](dtype) if _is_integral(dtype) else _floating(kind, dtype)
+        self._kind = kind
         self._seed = (seed, zlib.crc32(name.encode()))
         self.belongs_outside = self.nbytes > _ON_DISK_BYTES
         """True if it goes to a data file; set it for a tensor that replaces an external one."""
@@ -227,7 +225,7 @@ class GeneratedTensor(StreamedTensor):
         left = math.prod(self.shape.numpy())
         while left > 0:
             count = min(left, _PIECE_ELEMENTS)
-            yield element_bytes(self._draw(random, count), self.dtype)
+            yield element_bytes(_draw(self._kind, self.dtype, random, count), self.dtype)
             left -= count
 
 
@@ -251,50 +249,21 @@ def _check_kind(kind: str, dtype: ir.DataType) -> None:
         raise RequestError(f"{word} represents powers of 2 and not 0; use ones")
 
 
-_FLOATING: Mapping[str, _Draw] = {
-    "normal": lambda random, count: random.standard_normal(count),
-    "zeros": lambda random, count: np.zeros(count),
-    "ones": lambda random, count: np.ones(count),
-    "uniform_positive": lambda random, count: 1 - random.random(count),
-    "uniform_negative": lambda random, count: random.random(count) - 1,
-}
-
-
-def _floating(kind: str, dtype: ir.DataType) -> _Draw:
-    draw = _FLOATING[kind]
-    if not kind.startswith("uniform"):
-        return draw
-    least = float(ml_dtypes.finfo(dtype.numpy()).smallest_subnormal)
-
-    def not_zero(random: np.random.Generator, count: int) -> Array:
-        """Replace numbers that the type would round to 0 by its smallest."""
-        drawn = draw(random, count)
-        return np.copysign(np.maximum(np.abs(drawn), least), drawn)
-
-    return not_zero
-
-
-def _largest(dtype: ir.DataType) -> int:
-    return 1 if dtype == ir.DataType.BOOL else int(ml_dtypes.iinfo(dtype.numpy()).max)
-
-
-def _rounded_normal(dtype: ir.DataType) -> _Draw:
-    most = _largest(dtype)
-    return lambda random, count: np.clip(np.rint(random.standard_normal(count)), -most, most).astype(np.int64)
-
-
-def _positive(dtype: ir.DataType) -> _Draw:
-    least, drawn = 0 if dtype == ir.DataType.BOOL else 1, np.uint64 if dtype == ir.DataType.UINT64 else np.int64
-    return lambda random, count: random.integers(least, _largest(dtype), count, drawn, endpoint=True)
-
-
-_INTEGER: Mapping[str, Callable[[ir.DataType], _Draw]] = {
-    "normal": _rounded_normal,
-    "zeros": lambda dtype: lambda random, count: np.zeros(count, np.int64),
-    "ones": lambda dtype: lambda random, count: np.ones(count, np.int64),
-    "uniform_positive": _positive,
-    "uniform_negative": lambda dtype: lambda random, count: -random.integers(1, _largest(dtype), count, endpoint=True),
-}
+def _draw(kind: str, dtype: ir.DataType, random: np.random.Generator, count: int) -> Array:
+    """Return numbers of a kind, none of which the type would round to 0 if they are uniform."""
+    if kind in ("zeros", "ones"):
+        return np.full(count, kind == "ones", np.int64)
+    is_integral = _is_integral(dtype)
+    most = 1 if dtype == ir.DataType.BOOL else int(ml_dtypes.iinfo(dtype.numpy()).max) if is_integral else 0
+    if kind == "normal":
+        drawn = random.standard_normal(count)
+        return np.clip(np.rint(drawn), -most, most).astype(np.int64) if is_integral else drawn
+    sign = -1 if kind == "uniform_negative" else 1
+    if is_integral:
+        least, wide = 0 if dtype == ir.DataType.BOOL else 1, np.uint64 if dtype == ir.DataType.UINT64 else np.int64
+        return sign * random.integers(least, most, count, wide, endpoint=True)
+    smallest = float(ml_dtypes.finfo(dtype.numpy()).smallest_subnormal)
+    return sign * np.maximum(1 - random.random(count), smallest)
 
 
 @dataclass

@@ -343,28 +343,46 @@ Lookup = Callable[[ir.Value | None], str | None]
 Rule = Callable[[ir.Node, Lookup], list[str | None]]
 
 
-def _from_attribute(name: str, default: ir.DataType | None = None) -> Rule:
-    """Return a rule for an output whose type is in an attribute, with `default` or the first input's type otherwise."""
+TYPE_ATTRIBUTES: Mapping[str, str] = {
+    "Bernoulli": "dtype",
+    "BlackmanWindow": "output_datatype",
+    "Cast": "to",
+    "ConstantOfShape": "value",
+    "DequantizeLinear": "output_dtype",
+    "EyeLike": "dtype",
+    "HammingWindow": "output_datatype",
+    "HannWindow": "output_datatype",
+    "MelWeightMatrix": "output_datatype",
+    "RandomNormal": "dtype",
+    "RandomNormalLike": "dtype",
+    "RandomUniform": "dtype",
+    "RandomUniformLike": "dtype",
+    "SequenceEmpty": "dtype",
+}
+"""Operator -> the attribute that sets its output's element type."""
+TYPE_FROM_INPUT = frozenset({"Bernoulli", "DequantizeLinear", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
+"""Operators whose output has the type of the input (or scale) if the attribute is absent; others have float32."""
+
+
+def _from_attribute(name: str, own_input: int | None = None) -> Rule:
+    """Return a rule for an output whose type is in an attribute, or else that of an input, or float32."""
 
     def rule(node: ir.Node, of: Lookup) -> list[str | None]:
         attribute = node.attributes.get(name)
         if attribute is not None and attribute.as_int() != 0:
             return [tensor_of(ir.DataType(attribute.as_int()))]
-        return [tensor_of(default) if default is not None else of(node.inputs[0])]
+        return [tensor_of(ir.DataType.FLOAT) if own_input is None else of(node.inputs[own_input])]
 
     return rule
 
 
 def _constant(node: ir.Node, of: Lookup) -> list[str | None]:
-    for name, dtype in (
+    for prefix, dtype in (
         ("value_float", ir.DataType.FLOAT),
-        ("value_floats", ir.DataType.FLOAT),
         ("value_int", ir.DataType.INT64),
-        ("value_ints", ir.DataType.INT64),
         ("value_string", ir.DataType.STRING),
-        ("value_strings", ir.DataType.STRING),
     ):
-        if name in node.attributes:
+        if prefix in node.attributes or f"{prefix}s" in node.attributes:
             return [tensor_of(dtype)]
     return [tensor_of(held_tensor(node.attributes["value"]).dtype)] if "value" in node.attributes else [None]
 
@@ -388,8 +406,7 @@ def _sequence(node: ir.Node, of: Lookup) -> list[str | None]:
 
 
 def _sequence_empty(node: ir.Node, of: Lookup) -> list[str | None]:
-    dtype = node.attributes.get("dtype")
-    return [f"seq({tensor_of(ir.DataType.FLOAT if dtype is None else ir.DataType(dtype.as_int()))})"]
+    return [f"seq({type_})" for type_ in _from_attribute("dtype")(node, of)]
 
 
 def _optional(node: ir.Node, of: Lookup) -> list[str | None]:
@@ -398,15 +415,8 @@ def _optional(node: ir.Node, of: Lookup) -> list[str | None]:
 
 
 def _layer_normalization(node: ir.Node, of: Lookup) -> list[str | None]:
-    statistics = _from_attribute("stash_type", ir.DataType.FLOAT)(node, of)
+    statistics = _from_attribute("stash_type")(node, of)
     return [of(node.inputs[0]), *statistics, *statistics]
-
-
-def _dequantize(node: ir.Node, of: Lookup) -> list[str | None]:
-    dtype = node.attributes.get("output_dtype")
-    if dtype is not None and dtype.as_int() != 0:
-        return [tensor_of(ir.DataType(dtype.as_int()))]
-    return [of(node.inputs[1])]
 
 
 def _if(node: ir.Node, of: Lookup) -> list[str | None]:
@@ -420,27 +430,20 @@ def _sequence_map(node: ir.Node, of: Lookup) -> list[str | None]:
 
 
 _RULES: dict[str, Rule] = {
-    "Bernoulli": _from_attribute("dtype"),
+    **{
+        op_type: _from_attribute(attribute, 0 if op_type in TYPE_FROM_INPUT else None)
+        for op_type, attribute in TYPE_ATTRIBUTES.items()
+    },
     "BitCast": _from_attribute("to"),
-    "BlackmanWindow": _from_attribute("output_datatype", ir.DataType.FLOAT),
-    "Cast": _from_attribute("to"),
     "ConcatFromSequence": _element,
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
-    "DequantizeLinear": _dequantize,
-    "EyeLike": _from_attribute("dtype"),
-    "HammingWindow": _from_attribute("output_datatype", ir.DataType.FLOAT),
-    "HannWindow": _from_attribute("output_datatype", ir.DataType.FLOAT),
+    "DequantizeLinear": _from_attribute("output_dtype", 1),
     "If": _if,
     "LayerNormalization": _layer_normalization,
     "Loop": lambda node, of: [of(value) for value in node.attributes["body"].as_graph().outputs[1:]],
-    "MelWeightMatrix": _from_attribute("output_datatype", ir.DataType.FLOAT),
     "Optional": _optional,
     "OptionalGetElement": _element,
-    "RandomNormal": _from_attribute("dtype", ir.DataType.FLOAT),
-    "RandomNormalLike": _from_attribute("dtype"),
-    "RandomUniform": _from_attribute("dtype", ir.DataType.FLOAT),
-    "RandomUniformLike": _from_attribute("dtype"),
     "Scan": lambda node, of: [of(value) for value in node.attributes["body"].as_graph().outputs],
     "SequenceAt": _element,
     "SequenceConstruct": _sequence,

@@ -20,6 +20,8 @@ from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.models.derived_tensors import FORMATS
 from ndld_flow.models.element_types import (
+    TYPE_ATTRIBUTES,
+    TYPE_FROM_INPUT,
     Signature,
     Types,
     carried_into_bodies,
@@ -188,17 +190,8 @@ def group_places(
     return Groups(_tie_containers(groups, types))
 
 
-# Inputs whose precision changes nothing: (operator, input).
-_INDIFFERENT = frozenset(
-    {
-        ("Cast", 0),
-        ("CastLike", 0),
-        ("Shape", 0),
-        ("Size", 0),
-        ("SequenceLength", 0),
-        ("OptionalHasElement", 0),
-    }
-)
+_INDIFFERENT = ("Cast", "CastLike", "Shape", "Size", "SequenceLength", "OptionalHasElement")
+"""Operators to which the precision of their first input means nothing."""
 
 # Their signatures have several variables, but all ports have the same element type.
 _ONE_TYPE = frozenset(
@@ -212,26 +205,6 @@ _ONE_TYPE = frozenset(
         "SplitToSequence",
     }
 )
-
-# Operator -> the attribute that sets its output's element type.
-TYPE_ATTRIBUTES: Mapping[str, str] = {
-    "Bernoulli": "dtype",
-    "BlackmanWindow": "output_datatype",
-    "Cast": "to",
-    "ConstantOfShape": "value",
-    "DequantizeLinear": "output_dtype",
-    "EyeLike": "dtype",
-    "HammingWindow": "output_datatype",
-    "HannWindow": "output_datatype",
-    "MelWeightMatrix": "output_datatype",
-    "RandomNormal": "dtype",
-    "RandomNormalLike": "dtype",
-    "RandomUniform": "dtype",
-    "RandomUniformLike": "dtype",
-    "SequenceEmpty": "dtype",
-}
-_TYPE_FROM_INPUT = frozenset({"Bernoulli", "DequantizeLinear", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
-"""Operators whose output has the type of the input (or scale) if the attribute is absent."""
 
 MOVES = frozenset(
     {
@@ -323,7 +296,7 @@ class _GroupMaker:
     def _by_variable(self, node: ir.Node, signature: Signature, standard: bool) -> list[Group]:
         if standard and node.op_type in _ONE_TYPE:
             signature = _with_one_variable(signature)
-        if standard and node.op_type in _TYPE_FROM_INPUT and TYPE_ATTRIBUTES[node.op_type] not in node.attributes:
+        if standard and node.op_type in TYPE_FROM_INPUT and TYPE_ATTRIBUTES[node.op_type] not in node.attributes:
             signature = _with_one_variable(signature)
         if standard and node.op_type not in TYPE_ATTRIBUTES:
             signature = self._with_sources(node, signature)
@@ -348,7 +321,7 @@ class _GroupMaker:
         groups: dict[str, Group] = {}
         standard = node.domain in ("", "ai.onnx")
         for index, (value, variable) in enumerate(zip(node.inputs, signature.inputs, strict=False)):
-            if self._is_float(value) and not (standard and (node.op_type, index) in _INDIFFERENT):
+            if self._is_float(value) and not (standard and index == 0 and node.op_type in _INDIFFERENT):
                 groups.setdefault(variable, Group(nodes=[node])).uses.append(Use(node, index))
         for value, variable in zip(node.outputs, signature.outputs, strict=False):
             if self._is_float(value):

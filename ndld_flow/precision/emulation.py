@@ -17,6 +17,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name
 from ndld_flow.models.derived_tensors import FORMATS
 from ndld_flow.models.element_types import (
+    TYPE_ATTRIBUTES,
     Types,
     dtype_of,
     element_of,
@@ -32,7 +33,6 @@ from ndld_flow.models.nodes import UniqueNames, fixed_tensor
 from ndld_flow.models.type_groups import (
     CONTROL_FLOW,
     MOVES,
-    TYPE_ATTRIBUTES,
     insert_after_producer,
     is_constant,
 )

@@ -8,11 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.models.derived_tensors import FORMATS, Loss, RoundedTensor, rounded_sparse
-from ndld_flow.models.element_types import Types, dtype_of, is_op, tensor_of, with_element
+from ndld_flow.models.element_types import TYPE_ATTRIBUTES, Types, dtype_of, is_op, tensor_of, with_element
 from ndld_flow.models.nodes import UniqueNames, fixed_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.type_groups import (
-    TYPE_ATTRIBUTES,
     Group,
     Groups,
     Use,
