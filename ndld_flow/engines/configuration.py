@@ -1,19 +1,17 @@
-"""The settings of an engine as TensorRT's IBuilderConfig: by Polygraphy where it supports them, else by the
-bindings; read back afterwards to record what was set."""
+"""The settings of an engine as TensorRT's IBuilderConfig, read back afterwards to record what was set."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
+from ndld_flow.engines.build_settings import BuildSettings, TensorFormatSetting
 from ndld_flow.engines.network import ParsedNetwork
 from ndld_flow.engines.typing_modes import TypingPlan
-from ndld_flow.engines.unsupported_settings import WEIGHTS_FLAGS
+from ndld_flow.engines.unsupported_settings import FLAG_SETTINGS, WEIGHTS_FLAGS, as_written
 from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 VERBOSITIES = {"none": "NONE", "layer_names": "LAYER_NAMES_ONLY", "detailed": "DETAILED"}
@@ -37,108 +35,53 @@ def configure(trt: Bindings, parsed: ParsedNetwork, settings: BuildSettings, pla
 
     The settings are those that this release has: `unsupported_settings` has checked them.
     """
-    from polygraphy.logger import G_LOGGER
-
-    G_LOGGER.module_severity = G_LOGGER.CRITICAL
-    config = _create_config(trt, settings, plan, monitor)(parsed.builder, parsed.network)
-    _set_flags(trt, config, settings)
-    _set_searching(config, settings.advanced)
-    if settings.advanced.dla_core is not None:
+    config, advanced = parsed.builder.create_builder_config(), settings.advanced
+    config.progress_monitor = monitor
+    _set_flags(trt, config, settings, plan)
+    _set_values(trt, config, settings)
+    if advanced.dla_core is not None:
         config.default_device_type = trt.DeviceType.DLA
-        config.DLA_core = settings.advanced.dla_core
-    # Polygraphy would turn off the preview features that are not listed.
-    for name, is_on in settings.advanced.preview_features.items():
+        config.DLA_core = advanced.dla_core
+    for name, is_on in advanced.preview_features.items():
         config.set_preview_feature(getattr(trt.PreviewFeature, name), is_on)
+    for name in advanced.quantization_flags:
+        config.set_quantization_flag(getattr(trt.QuantizationFlag, name))
     if settings.version_compatible and settings.plugins:
         config.plugins_to_serialize = [str(plugin.absolute()) for plugin in settings.plugins]
-    if settings.advanced.max_threads is not None:
-        parsed.builder.max_threads = settings.advanced.max_threads
-    _set_tensor_formats(trt, parsed, settings.advanced.io_formats)
+    if advanced.max_threads is not None:
+        parsed.builder.max_threads = advanced.max_threads
+    _set_tensor_formats(trt, parsed, advanced.io_formats)
     _mark_refittable(parsed, settings.refittable_weights)
     return config
 
 
-def _create_config(trt: Bindings, settings: BuildSettings, plan: TypingPlan, monitor: Bound) -> Bound:
-    """Return Polygraphy's loader. It gets no profiles: ours are complete, and Polygraphy treats names as wildcards."""
-    common = _common(trt, settings, monitor) | _levels(trt, settings)
-    if settings.backend == "tensorrt_rtx":
-        from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
-
-        capabilities = [tuple(map(int, each.split("."))) for each in settings.compute_capabilities]
-        return CreateConfigRTX(compute_capabilities=capabilities or None, **common)
-    from polygraphy.backend.trt import CreateConfig
-
-    return CreateConfig(
-        tf32=settings.tf32,
-        fp16=settings.fp16,
-        bf16=settings.bf16,
-        int8=settings.int8,
-        fp8=settings.fp8,
-        precision_constraints=settings.typing if plan.layer_precisions else None,
-        **common,
-    )
-
-
-def _common(trt: Bindings, settings: BuildSettings, monitor: Bound) -> dict[str, Any]:
-    advanced = settings.advanced
-    limits = dict(advanced.memory_pools)
-    if settings.workspace is not None:
-        limits["workspace"] = settings.workspace
-    pools = {getattr(trt.MemoryPoolType, name.upper()): size for name, size in limits.items()}
-    return {
-        "profiles": [],
-        "progress_monitor": monitor,
-        "profiling_verbosity": getattr(trt.ProfilingVerbosity, VERBOSITIES[settings.verbosity]),
-        "sparse_weights": settings.sparse_weights,
-        "version_compatible": settings.version_compatible,
-        "exclude_lean_runtime": settings.exclude_lean_runtime,
-        "error_on_timing_cache_miss": settings.error_on_timing_cache_miss,
-        "disable_compilation_cache": not advanced.compilation_cache,
-        "weight_streaming": advanced.weight_streaming,
-        "direct_io": advanced.direct_io,
-        "memory_pool_limits": pools or None,
-        "tactic_sources": _members(trt.TacticSource, settings.tactic_sources),
-        "quantization_flags": _members(getattr(trt, "QuantizationFlag", None), advanced.quantization_flags or None),
-    }
-
-
-def _levels(trt: Bindings, settings: BuildSettings) -> dict[str, Any]:
-    """Return settings that keep TensorRT's defaults unless the recipe gives them."""
-    advanced = settings.advanced
-    compatible = None if settings.hardware_compatibility == "none" else settings.hardware_compatibility
-    return {
-        "builder_optimization_level": settings.optimization_level,
-        "max_aux_streams": settings.max_aux_streams,
-        "hardware_compatibility_level": _member(trt, "HardwareCompatibilityLevel", compatible),
-        "tiling_optimization_level": _member(trt, "TilingOptimizationLevel", advanced.tiling),
-        "engine_capability": _member(trt, "EngineCapability", advanced.engine_capability),
-        "runtime_platform": _member(trt, "RuntimePlatform", advanced.runtime_platform),
-    }
-
-
-def _member(trt: Bindings, enum: str, word: str | None) -> Bound:
-    return None if word is None else getattr(getattr(trt, enum), word.upper())
-
-
-def _members(enum: Bound, words: tuple[str, ...] | None) -> list[Bound] | None:
-    return None if words is None else [getattr(enum, word.upper()) for word in words]
-
-
-def _set_flags(trt: Bindings, config: Bound, settings: BuildSettings) -> None:
+def _set_flags(trt: Bindings, config: Bound, settings: BuildSettings, plan: TypingPlan) -> None:
     wanted = [*settings.advanced.flags, *WEIGHTS_FLAGS[settings.weights]]
+    wanted += [flag for flag, setting in FLAG_SETTINGS.items() if as_written(settings, setting)]
+    if plan.layer_precisions:
+        wanted.append(f"{settings.typing.upper()}_PRECISION_CONSTRAINTS")
     if not settings.timing_cache and settings.timing_cache_file is None:
         wanted.append("DISABLE_TIMING_CACHE")
-    if settings.advanced.gpu_fallback:
-        wanted.append("GPU_FALLBACK")
     for name in wanted:
         config.set_flag(getattr(trt.BuilderFlag, name))
-    if not settings.tf32:
+    if not settings.tf32:  # it is on by default
         config.clear_flag(trt.BuilderFlag.TF32)
 
 
-def _set_searching(config: Bound, advanced: AdvancedSettings) -> None:
+def _set_values(trt: Bindings, config: Bound, settings: BuildSettings) -> None:
+    """Set values, which keep TensorRT's defaults unless the recipe gives them."""
+    advanced, hardware = settings.advanced, settings.hardware_compatibility
     given = {
+        "profiling_verbosity": getattr(trt.ProfilingVerbosity, VERBOSITIES[settings.verbosity]),
+        "builder_optimization_level": settings.optimization_level,
+        "max_aux_streams": settings.max_aux_streams,
+        "hardware_compatibility_level": _member(
+            trt, "HardwareCompatibilityLevel", None if hardware == "none" else hardware
+        ),
+        "tiling_optimization_level": _member(trt, "TilingOptimizationLevel", advanced.tiling),
         "l2_limit_for_tiling": advanced.l2_limit,
+        "engine_capability": _member(trt, "EngineCapability", advanced.engine_capability),
+        "runtime_platform": _member(trt, "RuntimePlatform", advanced.runtime_platform),
         "avg_timing_iterations": advanced.timing_iterations,
         "max_num_tactics": advanced.max_tactics,
         "build_route": advanced.build_route,
@@ -147,6 +90,20 @@ def _set_searching(config: Bound, advanced: AdvancedSettings) -> None:
     for name, value in given.items():
         if value is not None:
             setattr(config, name, value)
+    for pool, size in {**advanced.memory_pools, "workspace": settings.workspace}.items():
+        if size is not None:
+            config.set_memory_pool_limit(_member(trt, "MemoryPoolType", pool), size)
+    if settings.tactic_sources is not None:
+        config.set_tactic_sources(sum(1 << int(_member(trt, "TacticSource", name)) for name in settings.tactic_sources))
+    if settings.compute_capabilities:
+        config.num_compute_capabilities = len(settings.compute_capabilities)
+        for index, capability in enumerate(settings.compute_capabilities):
+            sm = getattr(trt.ComputeCapability, f"SM{capability.replace('.', '')}")
+            config.set_compute_capability(sm, index)
+
+
+def _member(trt: Bindings, enum: str, word: str | None) -> Bound:
+    return None if word is None else getattr(getattr(trt, enum), word.upper())
 
 
 def _mark_refittable(parsed: ParsedNetwork, weights: tuple[str, ...]) -> None:

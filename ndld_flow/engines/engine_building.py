@@ -37,7 +37,6 @@ from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.engines.unsupported_settings import refuse_settings
 from ndld_flow.engines.weak_typing import allow_precisions, calibrate_from_cache, make_up_ranges, set_layer_precisions
 from ndld_flow.machine.description import describe_machine
-from ndld_flow.machine.versions import read_version
 from ndld_flow.models.layer_evidence import add_evidence
 from ndld_flow.precision.constraints.constraints import ignored_notes, requested_precisions, with_requested_precisions
 from ndld_flow.processes.worker import ReportProgress, peak_memory_bytes
@@ -84,29 +83,22 @@ class _Ready:
     """Tensors that are outputs for inspection only."""
 
 
-@dataclass(frozen=True)
-class _Built:
-    engine: Bound
-    """An IHostMemory."""
-    build_s: float
-
-
 def build(request: BuildRequest, progress: ReportProgress) -> None:
     """Write the files of an `Engine` artifact into `request.out`. Raises RequestError if that is impossible."""
     progress(0, 0, "loading the library")
     building = _begin(request, progress)
     ready = _prepare(building)
-    built = _run_builder(building, ready)
-    (request.out / Engine.main).write_bytes(memoryview(built.engine))
+    engine, build_s = _run_builder(building, ready)
+    (request.out / Engine.main).write_bytes(memoryview(engine))
     memory = building.log.memory(peak_memory_bytes())
     progress(0, 0, "reading the engine's layers")
     plugins = () if request.settings.version_compatible else request.settings.plugins
-    layers, basis = describe_layers(building.trt, built.engine, building.log, ready.parsed, plugins)
+    layers, basis = describe_layers(building.trt, engine, building.log, ready.parsed, plugins)
     (request.out / Engine.layers).write_text(layers, encoding="utf-8")
-    fields = _record_request(building) | _record_settings(building, ready) | _record_engine(building, ready, built)
+    fields = _record_request(building) | _record_settings(building, ready) | _record_engine(building, ready)
     if basis == "network as parsed":
         fields["layers"] = doubt_precisions(fields["layers"])
-    record = Build(**fields, layers_basis=basis, memory=memory)
+    record = Build(**fields, layers_basis=basis, memory=memory, build_s=build_s)
     lock = make_lock(ready.locked, record, None if ready.timing is None else ready.config.get_timing_cache())
     if building.lock is not None and (note := refuse_other_engine(building.lock, lock)):
         record = record.model_copy(update={"notes": (*record.notes, note)})
@@ -228,18 +220,18 @@ def _load_timings(building: _Building, config: Bound) -> TimingCache | None:
     return load_timing_cache(config, file, settings)
 
 
-def _run_builder(building: _Building, ready: _Ready) -> _Built:
-    """Build the plan. Raises BackendError with the builder's reasons if it fails."""
+def _run_builder(building: _Building, ready: _Ready) -> tuple[Bound, float]:
+    """Return the plan, an IHostMemory, and the seconds that its build took. Raises BackendError with the reasons."""
     building.progress(0, 0, "building")
     began = time.perf_counter()
     engine = ready.parsed.builder.build_serialized_network(ready.parsed.network, ready.config)
     if engine is None:
         reasons = f"{_reasons(building)}.{_about_control_flow(ready.parsed)}"
         raise BackendError(f"{_title(building)} built no engine of {building.request.label}: {reasons}")
-    built = _Built(engine, time.perf_counter() - began)
+    build_s = time.perf_counter() - began
     if ready.timing is not None and building.request.settings.shares_timings:
         save_timing_cache(ready.config, ready.timing)
-    return built
+    return engine, build_s
 
 
 def _title(building: _Building) -> str:
@@ -266,7 +258,7 @@ def _record_request(building: _Building) -> dict[str, Any]:
         "model_digest": request.digest,
         "backend": backend,
         "version": version,
-        "versions": {backend: version, "polygraphy": read_version("polygraphy")},
+        "versions": {backend: version},
         "machine": describe_machine(),
         "built_at": datetime.now(UTC),
         "compute_capabilities": request.settings.compute_capabilities,
@@ -288,7 +280,7 @@ def _record_settings(building: _Building, ready: _Ready) -> dict[str, Any]:
     }
 
 
-def _record_engine(building: _Building, ready: _Ready, built: _Built) -> dict[str, Any]:
+def _record_engine(building: _Building, ready: _Ready) -> dict[str, Any]:
     parsed, out = ready.parsed, building.request.out
     layers = read_engine_info(out / Engine.layers).layers
     return {
@@ -303,7 +295,6 @@ def _record_engine(building: _Building, ready: _Ready, built: _Built) -> dict[st
         "engine_bytes": (out / Engine.main).stat().st_size,
         "engine_digest": digest_file(out / Engine.main),
         "parse_s": parsed.parse_s,
-        "build_s": built.build_s,
         "warnings": building.log.warnings[:_MAX_WARNINGS],
         "notes": tuple(building.notes),
     }

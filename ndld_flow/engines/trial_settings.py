@@ -8,7 +8,6 @@ from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EngineBackend
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.machine.description import has_nvidia_gpu
-from ndld_flow.machine.versions import read_version
 from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
 from ndld_flow.runtimes.tensorrt.settings import describe_missing_gpu
 from ndld_flow.step import Context, Foresight
@@ -66,7 +65,7 @@ class TrialEngineSettings(BuildSettings, RuntimeSettings):
             library = find_build_library(self.built_as)
         except BackendError:  # `foresee` reports it in more detail
             return {}
-        return {library.backend: library.version or "not installed", "polygraphy": read_version("polygraphy")}
+        return {library.backend: library.version or "not installed"}
 
     def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         raise NotImplementedError("trials need the step's context: `request_in`")

@@ -40,20 +40,12 @@ WEIGHTS_FLAGS: Mapping[Weights, tuple[str, ...]] = {
 }
 """The values of `weights` -> members of BuilderFlag."""
 
-OWN_SETTINGS: Mapping[str, str] = {
+FLAG_SETTINGS: Mapping[str, str] = {
     "FP16": "fp16: true",
     "BF16": "bf16: true",
     "INT8": "int8: true",
     "FP8": "fp8: true",
-    "TF32": "tf32: true",
-    "OBEY_PRECISION_CONSTRAINTS": "typing: obey",
-    "PREFER_PRECISION_CONSTRAINTS": "typing: prefer",
     "SPARSE_WEIGHTS": "sparse_weights: true",
-    "REFIT": "weights: refit",
-    "REFIT_INDIVIDUAL": "weights: refit_individual",
-    "REFIT_IDENTICAL": "weights: refit_identical",
-    "STRIP_PLAN": "weights: strip",
-    "WEIGHTLESS": "weights: strip",
     "VERSION_COMPATIBLE": "version_compatible: true",
     "EXCLUDE_LEAN_RUNTIME": "exclude_lean_runtime: true",
     "ERROR_ON_TIMING_CACHE_MISS": "error_on_timing_cache_miss: true",
@@ -61,6 +53,19 @@ OWN_SETTINGS: Mapping[str, str] = {
     "WEIGHT_STREAMING": "advanced.weight_streaming: true",
     "GPU_FALLBACK": "advanced.gpu_fallback: true",
     "DISABLE_COMPILATION_CACHE": "advanced.compilation_cache: false",
+}
+"""Members of BuilderFlag -> the setting in a recipe that alone sets each of them."""
+
+OWN_SETTINGS: Mapping[str, str] = {
+    **FLAG_SETTINGS,
+    "TF32": "tf32: true",
+    "OBEY_PRECISION_CONSTRAINTS": "typing: obey",
+    "PREFER_PRECISION_CONSTRAINTS": "typing: prefer",
+    "REFIT": "weights: refit",
+    "REFIT_INDIVIDUAL": "weights: refit_individual",
+    "REFIT_IDENTICAL": "weights: refit_identical",
+    "STRIP_PLAN": "weights: strip",
+    "WEIGHTLESS": "weights: strip",
 }
 """Members of BuilderFlag that have a setting of their own -> the setting in a recipe."""
 
@@ -82,7 +87,7 @@ class Need:
 
 
 _SCALES = _TO_QDQ.format("INT8") + ", and their scales are the ranges"
-_NEEDS = (
+_NEEDS: tuple[tuple[str, str, str, str, str], ...] = (
     *(
         (flag.lower(), "BuilderFlag", flag, f"{flag} flag", _FLAGS_INSTEAD[flag])
         for flag in ("FP16", "BF16", "INT8", "FP8")
@@ -118,9 +123,9 @@ _NEEDS = (
 
 def list_needs(settings: BuildSettings) -> Iterator[Need]:
     """Yield the names that these settings need and that some release lacks."""
-    for setting, *need in _NEEDS:
-        if written := _written(settings, setting):
-            yield Need(written, *need)
+    for setting, owner, name, what, instead in _NEEDS:
+        if text := as_written(settings, setting):
+            yield Need(text, owner, name, what, instead)
     for source in settings.tactic_sources or ():
         library = _TACTIC_LIBRARIES.get(source)
         what = f"tactics from {library}" if library else f"tactic source {source}"
@@ -129,7 +134,7 @@ def list_needs(settings: BuildSettings) -> Iterator[Need]:
     yield from _named_needs(settings.advanced)
 
 
-def _written(settings: BuildSettings, setting: str) -> str:
+def as_written(settings: BuildSettings, setting: str) -> str:
     """Return `advanced.dla_core: 0` for `advanced.dla_core` with any value, or for `advanced.dla_core: 0`; else ``."""
     name, _, wanted = setting.partition(": ")
     value = attrgetter(name)(settings)
@@ -266,7 +271,7 @@ def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[tuple[str
     yield from ((f"advanced.memory_pools.{pool}", _NO_DLA) for pool in advanced.memory_pools if pool.startswith("dla_"))
     flags = [flag for flag in advanced.parser_flags if flag.endswith("_DLA")]
     yield from ((f"advanced.parser_flags: [{flag}]", _NO_DLA) for flag in flags)
-    yield from ((written, limit) for setting, limit in _RTX_LIMITS.items() if (written := _written(settings, setting)))
+    yield from ((text, limit) for setting, limit in _RTX_LIMITS.items() if (text := as_written(settings, setting)))
 
 
 def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:

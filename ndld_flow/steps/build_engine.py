@@ -10,7 +10,6 @@ from ndld_flow.base.errors import BackendError
 from ndld_flow.base.quantities import counted, seconds, size
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.inputs import InputSpec
-from ndld_flow.machine.versions import read_version
 from ndld_flow.records.build import Build, BuildMemory
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import Engine, Onnx
@@ -129,7 +128,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
             library = find_build_library(self._settings())
         except BackendError:  # `foresee` reports it in more detail
             return {}
-        return {library.backend: library.version or "not installed", "polygraphy": read_version("polygraphy")}
+        return {library.backend: library.version or "not installed"}
 
     @property
     def device(self) -> str:

@@ -517,7 +517,7 @@ def try_settings(backend: str, model: Path, texts: Sequence[str], **variables: s
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.engine_trials", backend, str(model)],
         input="".join(settings(text).model_dump_json() + "\n" for text in texts),
-        env=os.environ | {"POLYGRAPHY_USE_TENSORRT_RTX": str(int(backend == "tensorrt_rtx"))} | variables,
+        env=os.environ | variables,
         capture_output=True,
         text=True,
         check=False,

@@ -78,7 +78,7 @@ def test_a_child_imports_the_installed_library(tmp_path: Path) -> None:
     before = "tensorrt_rtx" in sys.modules
     library = installed_rtx()
     assert library.origin == "installed"
-    assert library.environment(tmp_path) == {"POLYGRAPHY_USE_TENSORRT_RTX": "1"}
+    assert library.environment(tmp_path) == {}
     code = "from ndld_flow.runtimes.tensorrt.library import import_bindings as i; print(i('tensorrt_rtx').__version__)"
     assert in_child(library, tmp_path, code) == library.version
     assert ("tensorrt_rtx" in sys.modules) is before, "finding it must not import it"
@@ -139,9 +139,9 @@ def test_only_tensorrt_of_another_environment_is_visible(tmp_path: Path) -> None
     code = (
         "import importlib.metadata as m, importlib.util as u, os, nvidia, tensorrt as t;"
         "print(m.version('tensorrt'), t.__version__, u.find_spec('onlythere'),"
-        " os.environ['POLYGRAPHY_USE_TENSORRT_RTX'], 'nvidia/cuda_runtime/lib' in os.environ['LD_LIBRARY_PATH'])"
+        " 'nvidia/cuda_runtime/lib' in os.environ['LD_LIBRARY_PATH'])"
     )
-    assert in_child(library, tmp_path, code) == "10.8.0.43 10.8.0.43 None 0 True"
+    assert in_child(library, tmp_path, code) == "10.8.0.43 10.8.0.43 None True"
 
 
 def test_the_users_loader_variables_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -777,53 +777,6 @@ def test_without_a_driver_there_is_no_builder(tmp_path: Path) -> None:
     assert "nullptr" in run_worker(site, script, STANDIN_NO_DRIVER="1")
 
 
-POLYGRAPHY = """
-import sys
-from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
-from polygraphy.backend.trt import CreateConfig, Profile, engine_bytes_from_network, engine_from_bytes
-from polygraphy.backend.trt import network_from_onnx_path
-from polygraphy.backend.trt.util import str_from_config
-from polygraphy import config as polygraphy_config
-from polygraphy.mod.trt_importer import lazy_import_trt
-
-trt = lazy_import_trt()
-rtx = polygraphy_config.USE_TENSORRT_RTX
-own = {"compute_capabilities": [(8, 9)]} if rtx else {"tf32": True, "fp16": hasattr(trt.BuilderFlag, "FP16")}
-create = (CreateConfigRTX if rtx else CreateConfig)(
-    profiles=[Profile().add("x", (1, 3, 8, 8), (1, 3, 8, 8), (2, 3, 8, 8))],
-    sparse_weights=True,
-    builder_optimization_level=4,
-    memory_pool_limits={trt.MemoryPoolType.WORKSPACE: 1 << 20},
-    tactic_sources=[trt.TacticSource.JIT_CONVOLUTIONS],
-    tiling_optimization_level=trt.TilingOptimizationLevel.FAST,
-    preview_features=[],
-    **own,
-)
-builder, network, parser = network_from_onnx_path(sys.argv[1] if len(sys.argv) > 1 else "model.onnx")
-print(str_from_config(create(builder, network), network))
-engine = engine_from_bytes(engine_bytes_from_network((builder, network), create))
-print("layers", engine.num_layers)
-"""
-
-
-@pytest.mark.parametrize(
-    ("backend", "release", "flags"),
-    [
-        ("tensorrt", "10.8", "[FP16, SPARSE_WEIGHTS, TF32]"),
-        pytest.param("tensorrt", "10.16", "[FP16, SPARSE_WEIGHTS, TF32]", marks=pytest.mark.thorough),
-        pytest.param("tensorrt", "11.4", "[SPARSE_WEIGHTS, TF32, STRONGLY_TYPED]", marks=pytest.mark.thorough),
-        ("tensorrt_rtx", "1.7", "[SPARSE_WEIGHTS, TF32, STRONGLY_TYPED]"),
-    ],
-)
-def test_polygraphy_drives_it(tmp_path: Path, backend: EngineBackend, release: str, flags: str) -> None:
-    site = write_standin(tmp_path, release, backend)
-    (site / "model.onnx").write_bytes(small_model())
-    worker = run_worker(site, POLYGRAPHY, POLYGRAPHY_USE_TENSORRT_RTX=str(int(backend == "tensorrt_rtx")))
-    assert f"Flags                  | {flags}" in worker
-    assert "WORKSPACE: 1.00 MiB" in worker
-    assert "layers " in worker
-
-
 def test_weights_in_files_of_their_own_are_read_or_missed(load: Load, tmp_path: Path) -> None:
     model = onnx.load_model_from_string(small_model(free=False))
     onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)

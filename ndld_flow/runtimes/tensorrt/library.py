@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import distributions
@@ -92,9 +92,8 @@ _EXPECTED = (
 
 _SYSTEM = Path("/")
 _SYSTEM_SITES = (
-    *(("usr/lib", "python3", "dist-packages"), ("usr/lib", "python3.*", "dist-packages")),
-    *(("usr/local/lib", "python3.*", "dist-packages"), ("usr/lib64", "python3.*", "site-packages")),
-    ("usr/lib", "python3.*", "site-packages"),
+    *("usr/lib/python3/dist-packages", "usr/lib/python3.*/dist-packages", "usr/local/lib/python3.*/dist-packages"),
+    *("usr/lib64/python3.*/site-packages", "usr/lib/python3.*/site-packages"),
 )
 """Where packages of Debian, Ubuntu and Jetson (`python3-libnvinfer`), and of Red Hat, put the bindings. The loader
 finds their libraries by itself."""
@@ -137,15 +136,14 @@ class Library:
         return bool(self.version)
 
     def environment(self, scratch: Path) -> dict[str, str]:
-        """Return variables with which a child process imports this TensorRT and Polygraphy uses it.
+        """Return variables with which a child process imports this TensorRT.
 
         From another environment the child sees only TensorRT and NVIDIA's libraries. `scratch` is an existing folder
         that must outlive the child. Raises BackendError if an archive's wheel cannot be unpacked.
         """
         assert self.supply is None, "it must be created first, or the child would import the installed one"
-        variables = {"POLYGRAPHY_USE_TENSORRT_RTX": "1" if self.backend == "tensorrt_rtx" else "0"}
         if self.folder is None or self.origin == "installed":
-            return variables
+            return {}
         packages = Path(tempfile.mkdtemp(prefix="library-", dir=scratch))
         if self.wheel is not None:
             unpack_wheel(self.wheel, packages)
@@ -157,9 +155,7 @@ class Library:
             libs.mkdir()
             (libs / "__init__.py").write_text('raise ImportError("this TensorRT has its libraries elsewhere")\n')
         loader = "PATH" if os.name == "nt" else "LD_LIBRARY_PATH"
-        variables["PYTHONPATH"] = _before([packages], "PYTHONPATH")
-        variables[loader] = _before(self.shared, loader)
-        return variables
+        return {"PYTHONPATH": _before([packages], "PYTHONPATH"), loader: _before(self.shared, loader)}
 
 
 def find_library(backend: EngineBackend | None, place: Path | None = None) -> Library:
@@ -196,7 +192,7 @@ def find_of_system(backend: EngineBackend) -> tuple[list[Library], list[str]]:
     """
     found: list[Library] = []
     unusable: list[str] = []
-    for place in _system_sites():
+    for place in (site for pattern in _SYSTEM_SITES for site in sorted(_SYSTEM.glob(pattern)) if site.is_dir()):
         version, site, missing = _look_up(backend, place)
         if not version or missing or str(place) in sys.path:
             continue
@@ -207,13 +203,6 @@ def find_of_system(backend: EngineBackend) -> tuple[list[Library], list[str]]:
         else:
             found.append(Library(backend, version, site, f"system {place}"))
     return found, unusable
-
-
-def _system_sites() -> Iterator[Path]:
-    for folder, pythons, site in _SYSTEM_SITES:
-        for python in sorted((_SYSTEM / folder).glob(pythons)):
-            if (python / site).is_dir():
-                yield python / site
 
 
 def is_of_release(version: str, release: str) -> bool:
