@@ -11,14 +11,11 @@ The lock names every installed package with its version and the digest of its fi
 keys of steps, so a run creates the environments of its recipe before it plans; `plan` only looks.
 """
 
-import atexit
-import contextlib
 import json
 import os
 import platform
 import re
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,19 +26,15 @@ from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, mod
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.settings import Settings
 from ndld_flow.machine.versions import installed_versions
-from ndld_flow.runtimes.kept_library import KeptLibrary, created_aside, find_kept, kept_root
+from ndld_flow.runtimes.kept_library import KeptLibrary, find_kept, kept_root, provide_kept
 from ndld_flow.runtimes.pip_environment import PipError, create_environment
 from ndld_flow.store.digest import digest_file, digest_json
-from ndld_flow.store.locks import WAITS, Locks
 
 if TYPE_CHECKING:
     from ndld_flow.runtimes.protocol import SessionRequest
 
 _KEPT, _CONTENTS, _LOCK = "environments", "contents", "lock.json"
 _SITES = ("lib/python3.*/site-packages", "Lib/site-packages")
-_LEASES = contextlib.ExitStack()
-"""Leases of the environments that this process uses, until it ends."""
-_LEASED: set[Path] = set()
 
 
 def _check_release(text: str) -> str:
@@ -93,8 +86,7 @@ class Environment(Settings):
     @property
     def label(self) -> str:
         """Return `onnxruntime 1.27.0`, or the folder."""
-        named = [f"{name} {release}" for name, release in sorted(self.packages.items())]
-        return ", ".join(named) or self.folder
+        return ", ".join(each.replace("==", " ") for each in self.requirements) or self.folder
 
 
 EnvironmentSetting = Annotated[
@@ -152,30 +144,13 @@ def provide_environment(environment: Environment, report: Callable[[str], None])
     """
     if environment.folder:
         return _open_folder(Path(environment.folder))
-    folder = _folder_of(environment)
-    locks = Locks(folder.parent / "locks")
-
-    def report_wait(holder: str) -> None:
-        report(f"{WAITS}{holder}, which creates the environment {environment.label}")
-
-    try:
-        with locks.hold(folder.name, report_wait, environment.label):
-            kept = find_environment(environment)
-            if kept is None:
-                _create(environment, folder, report)
-                kept = find_environment(environment)
-            if folder not in _LEASED:
-                if not _LEASED:
-                    atexit.register(_LEASES.close)  # while modules that release locks still exist
-                _LEASES.enter_context(locks.lease(folder.name, uuid.uuid4().hex[:12]))
-                _LEASED.add(folder)
-            with contextlib.suppress(OSError):
-                os.utime(folder)  # `gc --libraries` keeps what was used lately
-    except OSError as error:
-        raise BackendError(
-            f"the environment {environment.label} cannot be kept in {folder.parent} ({error.strerror or error}): free "
-            "or repair it"
-        ) from None
+    kept = provide_kept(
+        _folder_of(environment),
+        f"the environment {environment.label}",
+        lambda: find_environment(environment),
+        lambda building: _create(environment, building, report),
+        report,
+    )
     if kept is None:
         raise BackendError(f"the environment {environment.label} was created, and has no packages: run again")
     return kept
@@ -218,10 +193,8 @@ def describe_environment(environment: Environment | None) -> tuple[str, ...]:
     """Return the note of a plan on a step's environment; none without one."""
     if environment is None:
         return ()
-    if environment.folder:
-        return (f"environment {environment.label}",)
-    state = "" if find_environment(environment) is not None else ", which the run creates with pip"
-    return (f"environment {environment.label}{state}",)
+    exists = environment.folder or find_environment(environment) is not None
+    return (f"environment {environment.label}{'' if exists else ', which the run creates with pip'}",)
 
 
 def find_kept_environments() -> list[KeptLibrary]:
@@ -261,42 +234,35 @@ def _open_folder(folder: Path) -> KeptEnvironment:
 # --- creating --------------------------------------------------------------------------------------------------------
 
 
-def _create(environment: Environment, folder: Path, report: Callable[[str], None]) -> None:
-    """Create an environment. Raises OSError and BackendError."""
-    with created_aside(folder) as building:
-        constraints, installed = building / "constraints.txt", building / "report.json"
-        constraints.write_text("".join(_constraints(environment)), encoding="utf-8")
-        report(f"creating the environment {environment.label}")
-        options = ["-c", str(constraints), "--report", str(installed)]
-        try:
-            create_environment(building / _CONTENTS, environment.requirements, lambda line: None, options)
-        except PipError as error:
-            raise BackendError(_how_to_get(environment, str(error))) from None
-        hashes = dict(_read_hashes(json.loads(installed.read_text(encoding="utf-8"))))
-        site = _site_of(building / _CONTENTS)
-        lock = {} if site is None else _read_installed(site, hashes)
-        values = {"label": environment.label, "packages": lock, "python": sys.version}
-        (building / _LOCK).write_text(json.dumps(values, indent=1), encoding="utf-8")
+def _create(environment: Environment, building: Path, report: Callable[[str], None]) -> None:
+    """Create an environment in a folder. Raises OSError and BackendError."""
+    constraints, installed = building / "constraints.txt", building / "report.json"
+    constraints.write_text("".join(_constraints(environment)), encoding="utf-8")
+    report(f"creating the environment {environment.label}")
+    options = ["-c", str(constraints), "--report", str(installed)]
+    try:
+        create_environment(building / _CONTENTS, environment.requirements, lambda line: None, options)
+    except PipError as error:
+        raise BackendError(_how_to_get(environment, str(error))) from None
+    hashes = {}
+    for each in json.loads(installed.read_text(encoding="utf-8")).get("install", ()):
+        found = each.get("download_info", {}).get("archive_info", {}).get("hashes", {})
+        if "sha256" in found:
+            hashes[_plain(each["metadata"]["name"])] = found["sha256"]
+    site = _site_of(building / _CONTENTS)
+    lock = {} if site is None else _read_installed(site, hashes)
+    values = {"label": environment.label, "packages": lock, "python": sys.version}
+    (building / _LOCK).write_text(json.dumps(values, indent=1), encoding="utf-8")
 
 
 def _constraints(environment: Environment) -> Iterator[str]:
     """Yield the releases of ndld-flow's libraries here, as constraints of pip, without the named packages."""
     named = {_plain(name) for name in environment.packages}
-    # Distributions that contain the same modules: only one of them is installed.
-    named |= {
-        name for name in ("onnxruntime", "onnxruntime-gpu") if any(each.startswith("onnxruntime") for each in named)
-    }
+    if any(name.startswith("onnxruntime") for name in named):
+        named |= {"onnxruntime", "onnxruntime-gpu"}  # they contain the same modules: only one of them is installed
     for name, version in sorted(dict(installed_versions("ndld-flow")).items()):
         if _plain(name) not in named | {"ndld-flow"} and "+" not in version:  # a local version is on no index
             yield f"{name}=={version}\n"
-
-
-def _read_hashes(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each package in pip's report with the SHA-256 of the file that was installed."""
-    for each in report.get("install", ()):
-        hashes = each.get("download_info", {}).get("archive_info", {}).get("hashes", {})
-        if "sha256" in hashes:
-            yield _plain(each["metadata"]["name"]), hashes["sha256"]
 
 
 def _read_installed(site: Path, hashes: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ndld_flow.base import user_folders
 from ndld_flow.base.errors import BackendError
 from ndld_flow.store.files import make_folder, remove_folder
-from ndld_flow.store.locks import Locks
+from ndld_flow.store.locks import WAITS, Locks
 
 BUILDING = "building"
 """Folder next to the libraries for unfinished ones."""
+_LEASES = contextlib.ExitStack()
+"""Leases of the libraries that this process uses, until it ends."""
+_LEASED: set[Path] = set()
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,42 @@ def find_kept(name: str, own: str, label: Callable[[Path], str] = lambda folder:
     return [KeptLibrary(folder, Locks(root / "locks"), label(folder)) for folder in sorted(folders)]
 
 
+def provide_kept(
+    folder: Path,
+    title: str,
+    find: Callable[[], Found | None],
+    create: Callable[[Path], None],
+    report: Callable[[str], None],
+) -> Found | None:
+    """Return what `find` finds in a folder of the cache, after `create` has filled it if it found nothing.
+
+    The folder is locked meanwhile, and this process keeps a lease of it until it ends. `create` gets an empty folder
+    that takes its place at the end, unless that fails. Raises BackendError if the folder cannot be written.
+    """
+    locks = Locks(folder.parent / "locks")
+    try:
+        with locks.hold(folder.name, lambda holder: report(f"{WAITS}{holder}, which creates {title}"), title):
+            kept = find()
+            if kept is None:
+                with _created_aside(folder) as building:
+                    create(building)
+                kept = find()
+            if folder not in _LEASED:
+                if not _LEASED:
+                    atexit.register(_LEASES.close)  # while modules that release locks still exist
+                _LEASES.enter_context(locks.lease(folder.name, uuid.uuid4().hex[:12]))
+                _LEASED.add(folder)
+            with contextlib.suppress(OSError):
+                os.utime(folder)  # `gc --libraries` keeps what was used lately
+    except OSError as error:
+        raise BackendError(
+            f"{title} cannot be kept in {folder.parent} ({error.strerror or error}): free or repair it"
+        ) from None
+    return kept
+
+
 @contextlib.contextmanager
-def created_aside(folder: Path) -> Iterator[Path]:
+def _created_aside(folder: Path) -> Iterator[Path]:
     """Yield an empty folder that becomes `folder` at the end, unless the block fails. The caller holds its lock."""
     building = folder.parent / BUILDING / folder.name
     remove_folder(building)  # of a killed process

@@ -40,18 +40,11 @@ from pathlib import Path
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import TITLES, EngineBackend
 from ndld_flow.machine.hardware import read_hardware
-from ndld_flow.runtimes.kept_library import KeptLibrary, created_aside, find_kept, kept_root
+from ndld_flow.runtimes.kept_library import KeptLibrary, find_kept, kept_root, provide_kept
 from ndld_flow.runtimes.pip_environment import PipError, create_environment
-from ndld_flow.runtimes.tensorrt.library import (
-    Library,
-    Supply,
-    find_library,
-    find_of_system,
-    is_of_release,
-)
+from ndld_flow.runtimes.tensorrt.library import Library, Supply, find_library, find_of_system, is_of_release
 from ndld_flow.runtimes.tensorrt.release_names import known_releases
 from ndld_flow.store.digest import DigestMemory, digest_json
-from ndld_flow.store.locks import WAITS, Locks
 
 ON_PYPI: dict[EngineBackend, str] = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
 
@@ -120,19 +113,13 @@ def provide_library(library: Library, report: Callable[[str], None]) -> Library:
     supply = library.supply
     if supply is None:
         return library
-    root, title = supply.folder.parent, f"{TITLES[library.backend]} {library.version}"
-
-    def report_wait(holder: str) -> None:
-        report(f"{WAITS}{holder}, which installs {title}")
-
-    try:
-        with Locks(root / "locks").hold(supply.folder.name, report_wait, title):
-            kept = _open_kept(library, supply)
-            if kept is None:
-                _create(library, supply, report)
-                kept = _open_kept(library, supply)
-    except OSError as error:
-        raise BackendError(f"{title} cannot be kept in {root} ({error.strerror or error}): free or repair it") from None
+    kept = provide_kept(
+        supply.folder,
+        f"{TITLES[library.backend]} {library.version}",
+        lambda: _open_kept(library, supply),
+        lambda building: _create(library, supply, building, report),
+        report,
+    )
     if kept is None:
         source = supply.archive.name if supply.archive is not None else supply.requirement
         raise BackendError(_how_to_get(library, supply, f"{source} did not contain it"))
@@ -242,20 +229,19 @@ def _from_archive(archive: Path, backend: EngineBackend | None) -> Library:
 # --- creating --------------------------------------------------------------------------------------------------------
 
 
-def _create(library: Library, supply: Supply, report: Callable[[str], None]) -> None:
-    """Create a private environment, or unpack an archive. Raises OSError and BackendError."""
-    with created_aside(supply.folder) as building:
-        if supply.archive is not None:
-            report(f"unpacking {supply.archive.name}")
-            _unpack(supply.archive, building / _CONTENTS)
-        else:
-            report(f"installing {supply.requirement} into a private environment")
-            try:
-                create_environment(building / _CONTENTS, [supply.requirement], report)
-            except PipError as error:
-                raise BackendError(_how_to_get(library, supply, str(error))) from None
-        source = supply.requirement or str(supply.archive)
-        (building / _COMPLETE).write_text(json.dumps({"source": source, "python": sys.version}), encoding="utf-8")
+def _create(library: Library, supply: Supply, building: Path, report: Callable[[str], None]) -> None:
+    """Create a private environment in a folder, or unpack an archive. Raises OSError and BackendError."""
+    if supply.archive is not None:
+        report(f"unpacking {supply.archive.name}")
+        _unpack(supply.archive, building / _CONTENTS)
+    else:
+        report(f"installing {supply.requirement} into a private environment")
+        try:
+            create_environment(building / _CONTENTS, [supply.requirement], report)
+        except PipError as error:
+            raise BackendError(_how_to_get(library, supply, str(error))) from None
+    source = supply.requirement or str(supply.archive)
+    (building / _COMPLETE).write_text(json.dumps({"source": source, "python": sys.version}), encoding="utf-8")
 
 
 def _unpack(archive: Path, target: Path) -> None:
