@@ -5,7 +5,7 @@ Names do not identify a node: exporters number nodes, and one additional layer s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,28 @@ _DIGITS = 16
 """64 bits of a digest: no two of a model's weights are the same by chance."""
 _MOST_WEIGHTS = 32
 """Limit for one layer: a fused subgraph may have thousands, and a few identify it."""
+
+
+_READS_SHAPE_ONLY = ("Shape", "Size")
+
+
+def with_producers(nodes: Iterable[ir.Node], is_needed: Callable[[ir.Value, ir.Node], bool]) -> set[ir.Node]:
+    """Return the nodes of a layer with those before them that belong to it: `is_needed` gets a tensor and its producer.
+
+    A runtime computes shapes when it optimizes a model: the producer of the tensor is then no part of the layer.
+    """
+    found: set[ir.Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            continue
+        found.add(node)
+        for value in node.inputs if node.op_type not in _READS_SHAPE_ONLY else ():
+            producer = None if value is None else value.producer()
+            if value is not None and producer is not None and is_needed(value, producer):
+                waiting.append(producer)
+    return found
 
 
 @dataclass(frozen=True)

@@ -33,19 +33,16 @@ def rounds_to(request: SessionRequest, precision: str) -> bool:
 def _run(request: SessionRequest, precision: str) -> Array | None:
     """Return the values after a negation, the pair of Casts, and another negation."""
     import onnx
-    from onnx import TensorProto, helper
 
-    narrow = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
-    nodes = [
-        helper.make_node("Neg", ["x"], ["negative"]),
-        helper.make_node("Cast", ["negative"], ["narrow"], to=narrow),
-        helper.make_node("Cast", ["narrow"], ["wide"], to=TensorProto.FLOAT),
-        helper.make_node("Neg", ["wide"], ["y"]),
-    ]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [len(_VALUES)]) for name in "xy")
-    model = helper.make_model(
-        helper.make_graph(nodes, "rounding", [x], [y]), ir_version=8, opset_imports=[helper.make_opsetid("", 17)]
-    )
+    narrow = onnx.TensorProto.FLOAT16 if precision == "fp16" else onnx.TensorProto.BFLOAT16
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        rounding (float[{len(_VALUES)}] x) => (float[{len(_VALUES)}] y) {{
+            negative = Neg(x)
+            narrow = Cast<to = {narrow}>(negative)
+            wide = Cast<to = {onnx.TensorProto.FLOAT}>(narrow)
+            y = Neg(wide)
+        }}""")
     with tempfile.TemporaryDirectory(prefix="ndld_flow-") as folder:
         path = Path(folder) / "rounding.onnx"
         onnx.save(model, path)

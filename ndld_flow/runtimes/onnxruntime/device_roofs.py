@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
 
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.base.quantities import count
@@ -28,10 +27,11 @@ _ENOUGH_S = 0.05
 _ONE_PASS_S = 0.003
 """Seconds of a pass that is long enough to make its launch overhead negligible."""
 _FEWEST = 3
-_ELEMENTS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
-_SMALLEST, _LARGEST = 512, 8192
+_ELEMENTS = {"float32": "float", "float16": "float16"}
+_SIDES = (512, 1024, 2048, 4096, 8192)
 """Sides of the matrices."""
-_ROWS = 4096
+_ROWS, _COLUMNS = (4096, 16384, 65536), 4096
+"""Sizes of arrays that exceed every CPU cache."""
 _measured: dict[str, Roofs | None] = {}
 
 
@@ -58,52 +58,37 @@ def _measure(settings: SessionSettings, dtype: str) -> Roofs | None:
     try:
         with tempfile.TemporaryDirectory(prefix="ndld-flow-roofs-") as folder:
             model = open_model(_write_model(Path(folder) / "roofs.onnx", dtype, "MatMul"), settings)
-            side, product_s = _best_product(model, dtype)
+            side, product_s = _best_of(model, dtype, [(side, side) for side in _SIDES])
             model = open_model(_write_model(Path(folder) / "copy.onnx", dtype, "Add"), settings)
-            rows, sum_s = _best_sum(model, dtype)
+            rows, sum_s = _best_of(model, dtype, [(rows, _COLUMNS) for rows in _ROWS])
     except (ModelError, BackendError):  # the profile is valid without roofs
         return None
-    moved = 3 * rows * _ROWS * np.dtype(dtype).itemsize
+    moved = 3 * rows * _COLUMNS * np.dtype(dtype).itemsize
     return Roofs(
         macs_per_s=side**3 / product_s,
         bytes_per_s=moved / sum_s,
         dtype=dtype,
         how=(
             f"best of several passes in ONNX Runtime with the same provider and threads: product of two {dtype} "
-            f"matrices of {count(side)}x{count(side)}, sum of two of {count(rows)}x{count(_ROWS)}"
+            f"matrices of {count(side)}x{count(side)}, sum of two of {count(rows)}x{count(_COLUMNS)}"
         ),
     )
 
 
 def _write_model(path: Path, dtype: str, op_type: str) -> Path:
-    element = _ELEMENTS[dtype]
-    dims = (["m", "k"], ["k", "n"]) if op_type == "MatMul" else (["m", "n"], ["m", "n"])
-    graph = helper.make_graph(
-        [helper.make_node(op_type, ["a", "b"], ["y"])],
-        "roof",
-        [helper.make_tensor_value_info(name, element, shape) for name, shape in zip("ab", dims, strict=True)],
-        [helper.make_tensor_value_info("y", element, ["m", "n"])],
+    element, (a, b) = _ELEMENTS[dtype], ("m, k", "k, n") if op_type == "MatMul" else ("m, n", "m, n")
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> roof ({element}[{a}] a, {element}[{b}] b) => ({element}[m, n] y) '
+        f"{{ y = {op_type}(a, b) }}"
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model, path)
     return path
 
 
-def _best_product(model: OnnxruntimeSession, dtype: str) -> tuple[int, float]:
-    """Return the side of the matrices, increased until a pass is long enough, and the shortest time."""
-    side = _SMALLEST
-    while side < _LARGEST and _best(model, (side, side), dtype, 0.0) < _ONE_PASS_S:
-        side *= 2
-    return side, _best(model, (side, side), dtype, _ENOUGH_S)
-
-
-def _best_sum(model: OnnxruntimeSession, dtype: str) -> tuple[int, float]:
-    """Return the rows of arrays that exceed every CPU cache, increased until a pass is long enough, and the shortest
-    time.
-    """
-    rows = _ROWS
-    while rows < 16 * _ROWS and _best(model, (rows, _ROWS), dtype, 0.0) < _ONE_PASS_S:
-        rows *= 4
-    return rows, _best(model, (rows, _ROWS), dtype, _ENOUGH_S)
+def _best_of(model: OnnxruntimeSession, dtype: str, shapes: Sequence[tuple[int, int]]) -> tuple[int, float]:
+    """Return the rows of the first shape whose pass is long enough, or else of the last, and its shortest time."""
+    shape = next((each for each in shapes[:-1] if _best(model, each, dtype, 0.0) >= _ONE_PASS_S), shapes[-1])
+    return shape[0], _best(model, shape, dtype, _ENOUGH_S)
 
 
 def _best(model: OnnxruntimeSession, shape: tuple[int, int], dtype: str, enough_s: float) -> float:

@@ -30,8 +30,15 @@ def full_name(provider: str) -> str:
     Raises `BackendError` with the nearest names if ONNX Runtime has no such provider, or this build of it does not
     include it.
     """
-    name = known_name(provider)
-    available = list(ort.get_available_providers())
+    everything: list[str] = list(ort.get_all_providers())
+    names = {name.lower(): name for name in everything}
+    names |= {name.removesuffix(_SUFFIX).lower(): name for name in everything} | _EXTRA_SHORT
+    name, available = names.get(provider.lower()), list(ort.get_available_providers())
+    if name is None:
+        raise BackendError(
+            f'"{provider}" is not an execution provider of ONNX Runtime {ort.__version__}; '
+            f"{suggest(provider, [short_name(each) for each in available])}"
+        )
     if name not in available:
         here = ", ".join(short_name(each) for each in available)
         lack = find_cuda_lack() if name in (_CUDA, _TENSORRT) else None
@@ -39,23 +46,6 @@ def full_name(provider: str) -> str:
         raise BackendError(
             f"this build of ONNX Runtime ({ort.__version__}) has no {name}; it has {here}. {advice}, or "
             "choose another provider."
-        )
-    return name
-
-
-def known_name(provider: str) -> str:
-    """Return `CUDAExecutionProvider` for `cuda`, also if this build of ONNX Runtime does not include it.
-
-    Raises `BackendError` with the nearest names if no build does.
-    """
-    everything: list[str] = list(ort.get_all_providers())
-    names = {name.lower(): name for name in everything}
-    names |= {name.removesuffix(_SUFFIX).lower(): name for name in everything} | _EXTRA_SHORT
-    name = names.get(provider.lower())
-    if name is None:
-        raise BackendError(
-            f'"{provider}" is not an execution provider of ONNX Runtime {ort.__version__}; '
-            f"{suggest(provider, [short_name(each) for each in ort.get_available_providers()])}"
         )
     return name
 

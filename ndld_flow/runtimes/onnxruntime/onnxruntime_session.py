@@ -50,13 +50,6 @@ _SILENT = 4
 _WARNING = 2
 _MOST_LETTERS = 600
 """Maximum number of characters of a message of ONNX Runtime; names in it may be of any length."""
-_LEVELS = {
-    "disabled": "ORT_DISABLE_ALL",
-    "basic": "ORT_ENABLE_BASIC",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "layout": "ORT_ENABLE_LAYOUT",
-    "all": "ORT_ENABLE_ALL",
-}
 _BOUNDS_SPINNING = (1, 26)
 """First release that limits the time of busy-waiting."""
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
@@ -446,7 +439,7 @@ def _load_custom_ops(options: Any, library: str) -> None:  # noqa: ANN401
 
 
 def _level(optimization: Optimization) -> Any:  # noqa: ANN401
-    name = _LEVELS[optimization]
+    name = "ORT_DISABLE_ALL" if optimization == "disabled" else f"ORT_ENABLE_{optimization.upper()}"
     if not hasattr(ort.GraphOptimizationLevel, name):
         raise BackendError(
             f"ONNX Runtime {ort.__version__} has no optimization level {optimization}: use extended or all."

@@ -1,6 +1,7 @@
 """Settings of a recipe for ONNX Runtime."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -172,10 +173,9 @@ class OnnxruntimeSettings(RuntimeSettings):
     def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
-        values = {name: getattr(self, name) for name in type(self).model_fields if name != "backend"}
         library = None if self.provider_library is None else str(self.provider_library.absolute())
-        paths = {"custom_ops": loaded_paths(self.custom_ops), "provider_library": library}
-        return OnnxruntimeRequest(**{**values, **paths})
+        request = OnnxruntimeRequest.of(self)
+        return replace(request, custom_ops=loaded_paths(self.custom_ops), provider_library=library)
 
     @model_validator(mode="after")
     def _check_spinning(self) -> "OnnxruntimeSettings":

@@ -31,13 +31,11 @@ def try_provider(provider: str) -> str:
     Raises `BackendError` with the loader's reason when it does not load.
     """
     import onnx
-    from onnx import TensorProto, helper
 
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "one_node", [x], [y])
+    text = '<ir_version: 8, opset_import: ["": 17]> one_node (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }'
     with tempfile.TemporaryDirectory(prefix="ndld_flow-") as folder:
         path = Path(folder) / "model.onnx"
-        onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
+        onnx.save(onnx.parser.parse_model(text), path)
         try:
             opened = open_model(path, SessionSettings(provider=provider))
         except BackendError as error:

@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ndld_flow.models.files import load_model
-from ndld_flow.models.layer_evidence import evidence_of
+from ndld_flow.models.layer_evidence import evidence_of, with_producers
 from ndld_flow.models.nodes import node_label, precision_of
 from ndld_flow.precision.constraints.constraints import join_precisions
 from ndld_flow.profiles.read.layer_work import count_macs, tensor_bytes
@@ -31,7 +31,6 @@ _ROLES: dict[str, LayerRole] = {
     "TensorIterator": "control",
 }
 """Types of OpenVINO's layers that do not compute."""
-_READS_SHAPE_ONLY = ("Shape", "Size")
 _MULTIPLY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
 _ENDS = ("Input", "Output")
 _PARTS = "Subgraph"
@@ -99,39 +98,25 @@ class _Origins:
 
     def find(self, ran: Sequence[Mapping[str, Any]]) -> dict[str, tuple[ir.Node, ...]]:
         """Return layer -> its nodes in the model's order; none for a layer that OpenVINO inserted."""
-        named = {layer["name"]: self._named(layer) for layer in ran}
+        named = {
+            layer["name"]: {self._producers[name] for name in self._tensors_of(layer) if name in self._producers}
+            for layer in ran
+        }
         everything = {node for nodes in named.values() for node in nodes}
-        return {
-            name: tuple(sorted(self._complete(nodes, everything), key=self._position.__getitem__))
+        # OpenVINO forgets nodes that it folds or removes: no layer names them.
+        complete = {
+            name: with_producers(nodes, lambda _, node: node in self._position and node not in everything)
             for name, nodes in named.items()
         }
+        return {name: tuple(sorted(nodes, key=self._position.__getitem__)) for name, nodes in complete.items()}
 
     def tensor_of(self, layer: Mapping[str, Any]) -> str:
         """Return the tensor of the model that a layer computes, the last of those that it fuses; empty if unknown."""
-        tensors = [name for number in self._numbers(layer) for name in self._tensors.get(number, ())]
-        return tensors[-1] if tensors else ""
+        return next(reversed(self._tensors_of(layer)), "")
 
-    def _numbers(self, layer: Mapping[str, Any]) -> list[str]:
-        return [match[0] for name in layer["origins"] if (match := _NUMBER.match(name))]
-
-    def _named(self, layer: Mapping[str, Any]) -> set[ir.Node]:
-        tensors = {name for number in self._numbers(layer) for name in self._tensors.get(number, ())}
-        return {self._producers[name] for name in tensors if name in self._producers}
-
-    def _complete(self, nodes: set[ir.Node], everything: set[ir.Node]) -> set[ir.Node]:
-        """Add nodes that no layer names, back from these: OpenVINO forgets nodes that it folds or removes."""
-        found, waiting = set(nodes), list(nodes)
-        while waiting:
-            node = waiting.pop()
-            if node.op_type in _READS_SHAPE_ONLY:
-                continue  # its value was known at compilation: the producer of its input is not part of this layer
-            for value in node.inputs:
-                producer = None if value is None else value.producer()
-                if producer in self._position and producer not in everything and producer not in found:
-                    assert producer is not None
-                    found.add(producer)
-                    waiting.append(producer)
-        return found
+    def _tensors_of(self, layer: Mapping[str, Any]) -> list[str]:
+        numbers = [match[0] for name in layer["origins"] if (match := _NUMBER.match(name))]
+        return [name for number in numbers for name in self._tensors.get(number, ())]
 
 
 def _name(layer: Mapping[str, Any], nodes: Sequence[ir.Node], origins: _Origins) -> str:

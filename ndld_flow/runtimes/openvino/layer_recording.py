@@ -61,9 +61,7 @@ def record_layers(
     recording = folder / "layers.json"
     ran = session.compiled.get_runtime_model().get_ordered_ops()
     nodes = [_describe(node, session.quantizes_activations) for node in ran]
-    recording.write_text(
-        json.dumps({"origins": origins, "nodes": nodes, "times": times, "pass_ms": pass_ms, "passes": done})
-    )
+    recording.write_text(json.dumps({"origins": origins, "nodes": nodes, "times": times, "pass_ms": pass_ms}))
     return recording
 
 
@@ -88,7 +86,7 @@ def _number(graph: Any) -> dict[str, list[str]]:  # noqa: ANN401
 
 def _describe(node: Any, quantizes_activations: bool) -> dict[str, Any]:  # noqa: ANN401
     facts = execution_facts(node)
-    dtypes, layouts = (facts[name].split(",") for name in ("outputPrecisions", "outputLayouts"))
+    dtypes, shapes = facts["outputPrecisions"].split(","), [port.get_partial_shape() for port in node.outputs()]
     return {
         "name": node.get_friendly_name(),
         "type": facts["layerType"],
@@ -102,13 +100,8 @@ def _describe(node: Any, quantizes_activations: bool) -> dict[str, Any]:  # noqa
         "writes": [
             {
                 "dtype": dtype_name(dtypes[index]) if index < len(dtypes) else "",
-                "layout": layouts[index] if index < len(layouts) else "",
-                "shape": _shape(port.get_partial_shape()),
+                "shape": list(shape.to_shape()) if shape.is_static else None,
             }
-            for index, port in enumerate(node.outputs())
+            for index, shape in enumerate(shapes)
         ],
     }
-
-
-def _shape(shape: Any) -> list[int] | None:  # noqa: ANN401
-    return list(shape.to_shape()) if shape.is_static else None

@@ -218,18 +218,16 @@ def open_model(
 
 
 def _properties(settings: CompileSettings) -> dict[str, str]:
-    properties = {"PERFORMANCE_HINT": settings.hint.upper()}
-    if settings.streams:
-        properties["NUM_STREAMS"] = str(settings.streams)
-    if settings.requests:
-        properties["PERFORMANCE_HINT_NUM_REQUESTS"] = str(settings.requests)
-    if settings.threads:
-        properties["INFERENCE_NUM_THREADS"] = str(settings.threads)
-    if settings.inference_precision != "default":
-        properties["INFERENCE_PRECISION_HINT"] = settings.inference_precision
-    if settings.dynamic_quantization is not None:
-        properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(settings.dynamic_quantization)
-    return properties
+    """Return the properties that differ from OpenVINO's defaults."""
+    given = {
+        "PERFORMANCE_HINT": settings.hint.upper(),
+        "NUM_STREAMS": settings.streams or None,
+        "PERFORMANCE_HINT_NUM_REQUESTS": settings.requests or None,
+        "INFERENCE_NUM_THREADS": settings.threads or None,
+        "INFERENCE_PRECISION_HINT": None if settings.inference_precision == "default" else settings.inference_precision,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": settings.dynamic_quantization,
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def _refuse_strings(path: Path, graph: Any) -> None:  # noqa: ANN401
