@@ -7,12 +7,11 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from ndld_flow.base import errors
-from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError, RequestError
+from ndld_flow.base.errors import BackendError, NdldFlowError, RequestError
 from ndld_flow.base.extras import TITLES
-from ndld_flow.base.text import short_name, shortened, visible_text
+from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.engines.foresight import describe_missing, find_build_library
 from ndld_flow.processes.launch import ProcessEnd, run_worker_module
@@ -103,20 +102,9 @@ def _keep_log(request: BuildRequest) -> str:
 
 
 def _died(request: BuildRequest, library: Library, ended: ProcessEnd) -> Exception:
-    if not ended.signal_name:
-        return ended.died("building")
-    killed = ended.signal_name == "SIGKILL"
-    reason = "the system may be out of memory" if killed else f"{TITLES[library.backend]} or a plugin crashed"
-    return KilledError(
-        f"the process that built {request.label} with {TITLES[library.backend]} {library.version} was killed by "
-        f"{ended.signal_name} while {short_name(ended.doing)}: {reason}.{_last_output(request.out / Engine.log)} "
-        f"Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins.{_keep_log(request)}"
-    )
-
-
-def _last_output(log: Path) -> str:
-    try:
-        lines = visible_text(log.read_text(encoding="utf-8", errors="replace")).strip().splitlines()
-    except OSError:
-        return ""
-    return f" Last output: {shortened(lines[-1], 300).rstrip('. ')}." if lines else ""
+    """Return the error for a building process that ended without an answer, with the last line of the builder's log."""
+    log, title = request.out / Engine.log, TITLES[library.backend]
+    text = visible_text(log.read_text(encoding="utf-8", errors="replace")).strip() if log.is_file() else ""
+    advice = f"Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins.{_keep_log(request)}"
+    task = f"built {request.label} with {title} {library.version}"
+    return ended.died("building", task, f"{title} or a plugin", advice, (text.splitlines() or [""])[-1])

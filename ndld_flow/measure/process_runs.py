@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ndld_flow.base import errors
-from ndld_flow.base.errors import KilledError
 from ndld_flow.base.quantities import with_time_left
 from ndld_flow.measure import worker
 from ndld_flow.measure.stopping import MeasuringPlan, Tally
@@ -43,16 +42,9 @@ def failure_of(job: Job, ended: ProcessEnd) -> Exception:
     if answer is not None and answer.error:
         error: Exception = getattr(errors, answer.error)(answer.message)
         return error
-    if not ended.signal_name:
-        return ended.died("measuring")
-    killed = ended.signal_name == "SIGKILL"
     names = job.session.names()
-    reason = "the system may be short of memory" if killed else f"{names.library} or one of its libraries crashed"
-    last = f" Last output: {ended.output.splitlines()[-1][:300]}." if ended.output else ""
-    return KilledError(
-        f"the process that measured {job.model} on {names.device} was killed by {ended.signal_name} while "
-        f"{ended.doing}: {reason}.{last} {names.crash_advice}."
-    )
+    suspect = f"{names.library} or one of its libraries"
+    return ended.died("measuring", f"measured {job.model} on {names.device}", suspect, f"{names.crash_advice}.")
 
 
 Progress = Callable[[int, int, str], None]

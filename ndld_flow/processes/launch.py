@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ndld_flow.base.errors import KilledError
 from ndld_flow.base.lazy_pattern import lazy_pattern
+from ndld_flow.base.text import short_name, shortened
 
 STDERR = "stderr.txt"
 _NO_SPACE_BYTES = 2**16
@@ -50,8 +52,22 @@ class ProcessEnd:
         """Return its standard error and the output of libraries."""
         return (self.folder / STDERR).read_text(encoding="utf-8", errors="replace").strip()
 
-    def died(self, what: str) -> Exception:
-        """Return the error for a process that exited without an answer: a full disk, or a bug."""
+    def died(
+        self, what: str, task: str = "", suspect: str = "", advice: str = "", last_line: str | None = None
+    ) -> Exception:
+        """Return the error for a process that ended without an answer: a signal, a full disk, or a bug.
+
+        `task` is what it did ("measured MODEL on cpu"), `suspect` the code that crashed; without a task, a signal is a
+        bug too. The last line of its output is shown unless another one is given.
+        """
+        if self.signal_name and task:
+            reason = "the system may be short of memory" if self.signal_name == "SIGKILL" else f"{suspect} crashed"
+            line = (self.output.splitlines() or [""])[-1] if last_line is None else last_line
+            last = f" Last output: {shortened(line, 300).rstrip('. ')}." if line else ""
+            return KilledError(
+                f"the process that {task} was killed by {self.signal_name} while {short_name(self.doing)}: {reason}."
+                f"{last} {advice}"
+            )
         numbers = [int(number) for number in _OS_ERROR.findall(self.output)]
         if numbers and numbers[-1] in _DISK:
             return OSError(numbers[-1], os.strerror(numbers[-1]), str(self.folder))

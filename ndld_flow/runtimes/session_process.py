@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.base import errors
-from ndld_flow.base.errors import KilledError
 from ndld_flow.models.tensors import Array, TensorSpec
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
 from ndld_flow.runtimes import session_worker
-from ndld_flow.runtimes.protocol import DeviceTimes, Session, SessionFacts, SessionRequest
+from ndld_flow.runtimes.protocol import HostBinding, Session, SessionFacts, SessionRequest
 from ndld_flow.runtimes.session_worker import FEEDS, JOB, OUTPUTS, read_arrays, write_arrays
 
 
@@ -28,13 +27,11 @@ def open_session(request: SessionRequest, model: Path, scratch: Path) -> Session
     return SessionProcess(request, model, scratch)
 
 
-class SessionProcess:
+class SessionProcess(HostBinding):
     """A session in another process; with inputs bound, it is its own binding. It ends with `close`, or with this one.
 
     Methods raise the exceptions of the session there, and `KilledError` if its process dies.
     """
-
-    can_copy = False
 
     def __init__(self, request: SessionRequest, model: Path, scratch: Path) -> None:
         self._request, self._model = request, model
@@ -67,20 +64,6 @@ class SessionProcess:
     def outputs(self) -> dict[str, Array | None]:
         return self._outputs
 
-    def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        known = {name: array for name, array in self._outputs.items() if array is not None}
-        return {name: (array.dtype.name, array.shape) for name, array in known.items()}
-
-    def copy_in(self) -> None:
-        """Return None: copies are not measured."""
-
-    def copy_out(self) -> None:
-        """Return None: copies are not measured."""
-
-    def device_times(self) -> DeviceTimes:
-        """Return nothing: passes are not measured."""
-        return DeviceTimes()
-
     def close(self) -> None:
         """End the process."""
         self._end()
@@ -88,24 +71,15 @@ class SessionProcess:
     def _receive(self, doing: str) -> dict[str, Any]:
         line = self._worker.receive(doing)
         if isinstance(line, ProcessEnd):
-            raise self._died(line)
+            names = self._request.names()
+            task = f"ran {self._model} in {names.library}"
+            raise line.died(names.library, task, names.library, f"{names.crash_advice}.")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             error: Exception = getattr(errors, answer["error"])(answer["message"])
             raise error
         self.log: str = answer["log"]
         return answer
-
-    def _died(self, ended: ProcessEnd) -> Exception:
-        if not ended.signal_name:
-            return ended.died(f"{self._request.names().library}")
-        names = self._request.names()
-        reason = "the system may be short of memory" if ended.signal_name == "SIGKILL" else f"{names.library} crashed"
-        last = f" Last output: {ended.output.splitlines()[-1][:300]}." if ended.output else ""
-        return KilledError(
-            f"the process that ran {self._model} in {names.library} was killed by {ended.signal_name} while "
-            f"{ended.doing}: {reason}.{last} {names.crash_advice}."
-        )
 
 
 def _read_spec(raw: dict[str, Any]) -> TensorSpec:
