@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
-from typing import Annotated, Protocol, TypedDict
+from typing import Annotated, TypedDict
 
 from pydantic import BeforeValidator, Field
 
@@ -40,54 +40,24 @@ class _Document(TypedDict):
     """Class -> span of releases -> names that exactly these releases have."""
 
 
-class Names(Protocol):
+@dataclass(frozen=True)
+class Names:
     """The names that a TensorRT has."""
 
-    @property
-    def backend(self) -> EngineBackend: ...
-
-    @property
-    def release(self) -> str:
-        """Return the release, such as `10.8.0.43`."""
-        ...
-
-    @property
-    def exact(self) -> bool:
-        """Return False if these are the names of another, the nearest known release."""
-        ...
+    backend: EngineBackend
+    release: str
+    """The release, such as `10.8.0.43`."""
+    exact: bool
+    """False if these are the names of another, the nearest known release."""
+    classes: Mapping[str, frozenset[str]]
+    """Class -> its members."""
 
     def has(self, owner: str, name: str = "") -> bool:
         """Return True for the class `owner`, or its member `name`: a method, an attribute, or an enum's member.
 
         Pass the class that defines a name: `ILayer.precision`, not `IConvolutionLayer.precision`.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class ListedNames:
-    """Names of one release, from the list of known releases."""
-
-    backend: EngineBackend
-    release: str
-    exact: bool
-    classes: Mapping[str, frozenset[str]]
-
-    def has(self, owner: str, name: str = "") -> bool:
-        return owner in self.classes and (not name or name in self.classes[owner])
-
-
-@dataclass(frozen=True)
-class BoundNames:
-    """Names of the imported bindings."""
-
-    backend: EngineBackend
-    release: str
-    module: object
-    exact: bool = True
-
-    def has(self, owner: str, name: str = "") -> bool:
-        return hasattr(self.module, owner) and (not name or hasattr(getattr(self.module, owner), name))
+        return name in self.classes.get(owner, ()) if name else owner in self.classes
 
 
 def known_releases(backend: EngineBackend) -> tuple[str, ...]:
@@ -95,7 +65,7 @@ def known_releases(backend: EngineBackend) -> tuple[str, ...]:
     return tuple(_document()["releases"][backend])
 
 
-def names_of_release(backend: EngineBackend, release: str) -> ListedNames:
+def names_of_release(backend: EngineBackend, release: str) -> Names:
     """Return the names of a release, written as `10.8`, `10.8.0` or `10.8.0.43`.
 
     An unknown patch release has the names of its minor release, any other unknown release those of the nearest older
@@ -110,12 +80,13 @@ def names_of_release(backend: EngineBackend, release: str) -> ListedNames:
         )
     same_minor = [each for each in releases if _numbers(each)[: len(requested[:2])] == requested[:2]]
     known = same_minor[-1] if same_minor else [each for each in releases if _numbers(each) < requested][-1]
-    return ListedNames(backend, known, _numbers(known)[: len(requested)] == requested, _classes(backend, known))
+    return Names(backend, known, _numbers(known)[: len(requested)] == requested, _classes(backend, known))
 
 
-def names_of_bindings(backend: EngineBackend, module: object) -> BoundNames:
+def names_of_bindings(backend: EngineBackend, module: object) -> Names:
     """Return the names of imported bindings, the module `tensorrt` or `tensorrt_rtx`."""
-    return BoundNames(backend, str(getattr(module, "__version__", "")), module)
+    classes = {owner: frozenset(dir(getattr(module, owner))) for owner in dir(module)}
+    return Names(backend, str(getattr(module, "__version__", "")), True, classes)
 
 
 def releases_with(backend: EngineBackend, owner: str, name: str = "") -> tuple[str, ...]:
