@@ -176,7 +176,8 @@ def request_drifts(locked: LockedRequest, request: LockedRequest) -> Iterator[st
 def _setting_drifts(locked: LockedRequest, request: LockedRequest) -> Iterator[str]:
     options, locked_options = _flat(request.options), _flat(locked.options)
     for name in _changed(locked_options, options):
-        now, then = (_value(each.get(name)) for each in (options, locked_options))
+        values = (options.get(name), locked_options.get(name))
+        now, then = ("not set" if value is None else short_name(str(value)) for value in values)
         yield f"`{name}` is {now}, and was {then}"
     if [each.inputs for each in request.profiles] != [each.inputs for each in locked.profiles]:
         yield "the inputs have other shapes"
@@ -190,10 +191,6 @@ def _flat(options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     inner = advanced if isinstance(advanced, dict) else {}
     outer = {name: value for name, value in options.items() if name != "advanced"}
     return outer | {f"advanced.{name}": value for name, value in inner.items()}
-
-
-def _value(value: JsonValue) -> str:
-    return "not set" if value is None else short_name(str(value))
 
 
 def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:

@@ -85,7 +85,10 @@ class _Loader:
             process.stdin.write(message)
             process.stdin.flush()
         line = process.stdout.readline()
-        return line, "" if line else _death(process)
+        if line:
+            return line, ""
+        code = _close(process)
+        return line, signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
     def close(self) -> None:
         """End the process of this process; a fork has a copy of its parent's."""
@@ -115,12 +118,6 @@ def _close(process: subprocess.Popen[bytes]) -> int:
             with suppress(BrokenPipeError):
                 stream.close()
     return process.wait()
-
-
-def _death(process: subprocess.Popen[bytes]) -> str:
-    """Return `SIGSEGV`, or `exit code 3`."""
-    code = _close(process)
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 LOADER = _Loader()
@@ -200,8 +197,9 @@ def check_changed_model(
         return
     model = model or load_model(target)
     is_old = model.opset_imports.get("", OLDEST_OPSET) < OLDEST_OPSET
-    lacks_operator = not libraries_in_use() or UNREGISTERED in failure.message
-    if is_old or (failure.only_kernels and new_types) or (lacks_operator and _has_new_plugins(source, model)):
+    has_plugins = not libraries_in_use() or UNREGISTERED in failure.message
+    has_plugins = has_plugins and not _foreign_operators(model) <= _foreign_operators(load_model(source))
+    if is_old or (failure.only_kernels and new_types) or has_plugins:
         log.warning("ONNX Runtime does not load the result on this machine: %s", failure.message)
         return
     before = load_failure(source, optimize=is_optimized)
@@ -252,12 +250,8 @@ def warn_of_defects(defects: Sequence[Defect], log: logging.Logger) -> None:
         log.warning("%d more defects like these; `lint` lists them", len(defects) - _LISTED)
 
 
-def _has_new_plugins(source: Path, model: ir.Model) -> bool:
-    """Return whether a model has operators that need a library or plugin and that its source does not have."""
-    return not _foreign_operators(model) <= _foreign_operators(load_model(source))
-
-
 def _foreign_operators(model: ir.Model) -> set[ir.OperatorIdentifier]:
+    """Return the operators of a model that need a library or a plugin."""
     return {
         node.op_identifier()
         for graph in all_graphs(model)

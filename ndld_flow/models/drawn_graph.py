@@ -159,13 +159,10 @@ class _Drawing:
                 continue
             if depth > 0 and self._is_composite(node):
                 self._add_composite(node, depth)
+            elif is_constant(node):
+                self._constant(node.name or node.outputs[0].name or "", node.outputs[0], list(node.outputs))
             else:
-                self._node(node)
-
-    def _node(self, node: ir.Node) -> int:
-        if is_constant(node):
-            return self._constant(node.name or node.outputs[0].name or "", node.outputs[0], list(node.outputs))
-        return self._operator(node, read_values(node))
+                self._operator(node, read_values(node))
 
     def _operator(self, node: ir.Node, reads: Iterable[ir.Value]) -> int:
         composite = self._is_composite(node)
@@ -228,14 +225,12 @@ class _Drawing:
     def _edge(self, value: ir.Value, target: int) -> None:
         source = self.positions.get(value)
         if source is not None:
-            drawn_shape = self.reading.shapes and self.nodes[source].kind != "constant"
-            self.edges.append(DrawnEdge(source, target, self._label(value) if drawn_shape else "", value.name or ""))
-
-    def _label(self, value: ir.Value) -> str:
-        dtype = type_text_of(value)
-        return " ".join(
-            part for part in ("" if dtype == self.default_dtype else dtype, shape_text_of(value, self.dims)) if part
-        )
+            label = ""
+            if self.reading.shapes and self.nodes[source].kind != "constant":
+                dtype = type_text_of(value)
+                parts = ("" if dtype == self.default_dtype else dtype, shape_text_of(value, self.dims))
+                label = " ".join(filter(None, parts))
+            self.edges.append(DrawnEdge(source, target, label, value.name or ""))
 
 
 def without_data(model: ir.Model) -> str:

@@ -37,7 +37,7 @@ def signature_of(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
     """Return the signature of a node at the model's opsets, or None for an unknown operator."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     counts = len(node.inputs), len(node.outputs)
-    if domain == "com.microsoft" or (not domain and node.op_type in _REGISTERED):
+    if domain == "com.microsoft" or (not domain and node.op_type in REGISTERED):
         return _contrib_signature(node.op_type, *counts)
     if domain not in opsets:
         return None
@@ -53,7 +53,7 @@ def is_known_op(op_type: str, domain: str = "") -> bool:
     """Return whether any version of ONNX (or ONNX Runtime, if listed) has this operator."""
     if domain == "com.microsoft":
         return op_type in _CONTRIB
-    return op_type in _onnx_op_types(domain) or (not domain and op_type in _REGISTERED)
+    return op_type in _onnx_op_types(domain) or (not domain and op_type in REGISTERED)
 
 
 def known_op_types() -> frozenset[str]:
@@ -158,13 +158,13 @@ _CONTRIB: dict[str, str] = {
     "TransposeMatMul": "T T -> T",
     "Trilu": "T _ -> T",
 }
-_REGISTERED: dict[str, str] = {"SimplifiedLayerNormalization": "T T -> T F"}
+REGISTERED: dict[str, str] = {"SimplifiedLayerNormalization": "T T -> T F"}
 """Those that it registers in the default domain."""
 
 
 @functools.cache
 def _contrib_signature(op_type: str, input_count: int, output_count: int) -> Signature | None:
-    text = _CONTRIB.get(op_type) or _REGISTERED.get(op_type)
+    text = _CONTRIB.get(op_type) or REGISTERED.get(op_type)
     if text is None:
         return None
     # Each port without floats has a separate variable: such ports share no type.
@@ -241,13 +241,9 @@ def type_name(type_: ir.TypeProtocol | None) -> str | None:
 
 def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
     """Yield the graphs in a node's attributes, in the attributes' order."""
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
+    for attribute in node.attributes.data.values():  # `data` is much faster, and this runs for every node
+        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) and not attribute.is_ref():
+            yield from (attribute.value,) if attribute.type == ir.AttributeType.GRAPH else attribute.value
 
 
 def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -143,18 +143,19 @@ class _Placing:
 
 def _tensor_in(file: DataFile, tensor: ir.ExternalTensor) -> ir.ExternalTensor:
     """Return a tensor with its data in a file of a cache: onnx_ir refuses to read through a link."""
-    placed = ir.ExternalTensor(
-        file.path.name,
-        tensor.offset,
-        tensor.length,
-        tensor.dtype,
-        shape=ir.Shape(tensor.shape.numpy()),
-        name=tensor.name,
-        doc_string=tensor.doc_string,
-        base_dir=file.path.parent,
-    )
+    placed = _external(tensor, file.path, tensor.offset, tensor.length, tensor.name)
     placed.meta[_LOCATION] = str(tensor.location)
     return placed
+
+
+def _external(
+    tensor: ir.TensorProtocol, file: Path, offset: int | None, length: int | None, name: str | None
+) -> ir.ExternalTensor:
+    """Return a tensor with its data in a file."""
+    shape, doc = ir.Shape(tensor.shape.numpy()), tensor.doc_string
+    return ir.ExternalTensor(
+        file.name, offset, length, tensor.dtype, shape=shape, name=name or "", doc_string=doc, base_dir=file.parent
+    )
 
 
 def location_of(tensor: ir.ExternalTensor) -> str:
@@ -248,12 +249,6 @@ class _Slot:
             name, doc = self.holder.name, self.holder.doc_string
             self.node.attributes[name] = ir.AttrTensor(name, tensor, doc_string=doc)
 
-    def restore(self) -> None:
-        if isinstance(self.holder, ir.Value):
-            self.holder.const_value = self.tensor
-        elif self.node is not None:
-            self.node.attributes[self.holder.name] = self.holder
-
     @property
     def file(self) -> str | None:
         """Name of the data file, empty for the default one; None for the model file."""
@@ -280,14 +275,14 @@ def externalized(model: ir.Model, data_path: Path) -> Iterator[None]:
         for file, target in targets.items():
             slots_of_file = [slot for slot in slots if slot.file == file]
             for slot, offset in zip(slots_of_file, _write_file(slots_of_file, target), strict=True):
-                slot.put(_pointer(slot, target, offset))
+                slot.put(_external(slot.tensor, target, offset, slot.tensor.nbytes, slot.holder.name))
         for slot in slots:
             if slot.file is None:
                 slot.put(_in_memory(slot.tensor))
         yield
     finally:
         for slot in slots:
-            slot.restore()
+            slot.put(slot.tensor)
 
 
 def _slots_to_move(model: ir.Model) -> list[_Slot]:
@@ -316,19 +311,6 @@ def _attribute_slots(model: ir.Model) -> Iterator[_Slot]:
             for attribute in tuple(node.attributes.values()):
                 if isinstance(attribute.value, ir.ExternalTensor):
                     yield _Slot(attribute, attribute.value, None, node)
-
-
-def _pointer(slot: _Slot, data_path: Path, offset: int) -> ir.ExternalTensor:
-    return ir.ExternalTensor(
-        data_path.name,
-        offset,
-        slot.tensor.nbytes,
-        slot.tensor.dtype,
-        shape=ir.Shape(slot.tensor.shape.numpy()),
-        name=slot.holder.name or "",
-        doc_string=slot.tensor.doc_string,
-        base_dir=data_path.parent,
-    )
 
 
 def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

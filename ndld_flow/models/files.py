@@ -123,7 +123,7 @@ def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Pat
         sparse = extract_sparse(proto)
         model = ir.serde.deserialize_model(proto)
     except (ir.serde.SerdeError, ValueError, LookupError, TypeError, NotImplementedError, RecursionError) as error:
-        raise ModelError(f"{path}: the model is broken or uses unsupported features: {_innermost(error)}") from None
+        raise ModelError(f"{path}: the model is broken or uses unsupported features: {innermost(error)}") from None
     restore_sparse(model, sparse)
     check_nodes(all_graphs(model), path)
     place(model, path)
@@ -264,7 +264,7 @@ def _proto_of(model: ir.Model, path: Path, weights: contextlib.AbstractContextMa
                 value.const_value = marker
             proto = ir.serde.serialize_model(model)
     except (ir.serde.SerdeError, ValueError) as error:
-        raise ModelError(f"{path}: the model cannot be written: {_innermost(error)}") from None
+        raise ModelError(f"{path}: the model cannot be written: {innermost(error)}") from None
     finally:
         model.ir_version = kept_ir_version
         for value, (tensor, _) in sparse.items():
@@ -370,7 +370,8 @@ def _stored_bytes(tensor: ir.TensorProtocol) -> int:
     return tensor.nbytes
 
 
-def _innermost(error: BaseException) -> str:
+def innermost(error: BaseException) -> str:
+    """Return the message of the first cause of an error in one paragraph."""
     while error.__cause__ is not None:
         error = error.__cause__
     return one_paragraph(error)

@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.machine.operator_libraries import register_libraries
-from ndld_flow.models.element_types import bodies_of, dtype_of, graphs_of
+from ndld_flow.models.element_types import REGISTERED, bodies_of, dtype_of, graphs_of
 
 _MOST_ROUNDS = 8
 """Maximum number of times that onnx and ONNX Runtime continue from each other's results."""
@@ -51,11 +51,7 @@ def can_infer(node: ir.Node) -> bool:
     """Return whether onnx or ONNX Runtime may infer a node's outputs, so that recorded shapes can be discarded."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     op_type = str(node.op_type)  # a user's rule may set anything
-    return domain == "com.microsoft" or onnx.defs.has(op_type, domain) or op_type in _REGISTERED
-
-
-_REGISTERED = frozenset({"SimplifiedLayerNormalization"})
-"""Operators that ONNX Runtime registers in the default domain."""
+    return domain == "com.microsoft" or onnx.defs.has(op_type, domain) or op_type in REGISTERED
 
 
 def import_domains(model: onnx.ModelProto) -> None:
@@ -309,14 +305,10 @@ def _detections(node: onnx.NodeProto, boxes: onnx.TypeProto) -> list[onnx.TypePr
     ]
 
 
-def _same(node: onnx.NodeProto, given: onnx.TypeProto) -> list[onnx.TypeProto]:
-    return [given]
-
-
 _PLUGINS: Mapping[str, Callable[[onnx.NodeProto, onnx.TypeProto], list[onnx.TypeProto]]] = {
     "BatchedNMSDynamic_TRT": _detections,
     "BatchedNMS_TRT": _detections,
     "EfficientNMS_TRT": _detections,
-    "InstanceNormalization_TRT": _same,
+    "InstanceNormalization_TRT": lambda node, given: [given],
 }
 """Plugin -> rule of its outputs, as TensorRT documents them."""

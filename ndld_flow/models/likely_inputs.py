@@ -113,7 +113,12 @@ def likely_inputs(
     given, facts, seen = given or {}, _gather_facts(path), set()
     declared = model_inputs(path)
     specs = [_with_given(spec, given.get(spec.name)) for spec in declared]
-    named = dict(pair for spec in declared for pair in _named_sizes(spec, given.get(spec.name)))
+    named = {  # dimensions of given shapes, which other inputs share
+        dim: size
+        for spec in declared
+        for dim, size in zip(spec.shape or (), given.get(spec.name) or (), strict=False)
+        if isinstance(dim, str) and size is not None
+    }
     for attempt in range(len(facts.image_sides)):
         sizes = dict(named)
         alternative = tuple(_likely(spec, facts, attempt, sizes) for spec in specs)
@@ -162,13 +167,6 @@ def _with_given(spec: TensorSpec, shape: Sequence[int | None] | None) -> TensorS
         sizes = ", ".join("?" if dim is None else str(dim) for dim in declared)
         raise RequestError(f"input {spec.name!r} has the shape [{shortened(sizes, 100)}]; {list(shape)} does not fit.")
     return replace(spec, shape=tuple(shape))
-
-
-def _named_sizes(spec: TensorSpec, shape: Sequence[int | None] | None) -> Iterator[tuple[str, int]]:
-    """Yield the named dimensions of an input with the sizes that are given, which other inputs share."""
-    for dim, size in zip(spec.shape or (), shape or (), strict=False):
-        if isinstance(dim, str) and size is not None:
-            yield dim, size
 
 
 def _likely(spec: TensorSpec, facts: _Facts, attempt: int, sizes: dict[str, int]) -> LikelyInput:
@@ -254,8 +252,10 @@ def _with_values(likely: LikelyInput, facts: _Facts, sizes: Mapping[str, int]) -
     if name in ("im_shape", "image_shape", "img_shape"):
         return replace(likely, data=facts.image_sides[0][0])
     if likely.image_layout:
-        mean, std = _normalization(facts.config)
-        return replace(likely, mean=mean, std=std, fitting=facts.fitting)
+        mean, std = _numbers(facts.config.get("image_mean")), _numbers(facts.config.get("image_std"))
+        is_normalized = facts.config.get("do_normalize", True) and mean and std
+        likely = replace(likely, mean=mean, std=std) if is_normalized else likely
+        return replace(likely, fitting=facts.fitting)
     return likely
 
 
@@ -281,12 +281,6 @@ def _with_length(likely: LikelyInput, alternative: Sequence[LikelyInput]) -> Lik
         if not isinstance(declared, int)
     ]
     return replace(likely, data=max(lengths, default=1), reason="the length of the other input")
-
-
-def _normalization(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of a Hugging Face preprocessor; empty if it has none."""
-    mean, std = _numbers(config.get("image_mean")), _numbers(config.get("image_std"))
-    return (mean, std) if config.get("do_normalize", True) and mean and std else ((), ())
 
 
 def _numbers(values: object) -> tuple[float, ...]:

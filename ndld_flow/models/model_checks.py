@@ -174,20 +174,15 @@ def _check_proto(where: str, proto: onnx.TensorProto) -> None:
         each = 8 // dtype.bitwidth if dtype.bitwidth in (2, 4) else 1
         expected, unit = -(-count // each) * (2 if dtype.name.startswith("COMPLEX") else 1), "numbers"
         held = len(getattr(proto, _FIELDS.get(dtype, "int32_data")))
-    if held != expected:
-        _refuse_removed(where, held)
-        raise ModelError(f"{where} has {held} {unit}, but its type and shape require {expected}. {_ADVICE}")
-
-
-def _refuse_removed(where: str, held: int) -> None:
-    """Raise `MissingDataError` for a tensor that holds nothing."""
-    if held == 0:
+    if held == 0 != expected:
         error = MissingDataError(
             f"{where}: {_REMOVED}. Use the model that still has its weights: only `inspect`, `draw` and "
             "`diff` need none."
         )
         error.reason = _REMOVED
         raise error
+    if held != expected:
+        raise ModelError(f"{where} has {held} {unit}, but its type and shape require {expected}. {_ADVICE}")
 
 
 def _raw_length(proto: onnx.TensorProto, expected: int) -> int:

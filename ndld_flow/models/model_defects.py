@@ -99,21 +99,16 @@ def _checked(proto: onnx.ModelProto) -> str:
 
 
 def _contradiction(model: ir.Model) -> str:
-    if _has_foreign_functions(model):
+    inside = (node for function in model.functions.values() for node in function.all_nodes())
+    if any(
+        not onnx.defs.has(node.op_type, node.domain) and node.op_identifier() not in model.functions for node in inside
+    ):
         return ""  # inference accepts operators that it does not know, except inside functions
     try:
         infer_shapes(model, strict=True)
     except ModelError as error:
         return str(error)
     return ""
-
-
-def _has_foreign_functions(model: ir.Model) -> bool:
-    """Return whether local functions use operators that onnx does not know, such as those of ONNX Runtime."""
-    nodes = (node for function in model.functions.values() for node in function.all_nodes())
-    return any(
-        not onnx.defs.has(node.op_type, node.domain) and node.op_identifier() not in model.functions for node in nodes
-    )
 
 
 def inputs_from_weights(proto: onnx.ModelProto) -> None:

@@ -59,11 +59,7 @@ def own_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
 
 def inner_graphs(graph: ir.Graph) -> list[ir.Graph]:
     """Return all subgraphs of a graph, each before those inside it."""
-    graphs: list[ir.Graph] = []
-    for node in graph:
-        for _, inner in own_subgraphs(node):
-            graphs += (inner, *inner_graphs(inner))
-    return graphs
+    return [inner for node in graph for inner in _bodies(node)]
 
 
 def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:

@@ -158,17 +158,15 @@ def _contrib_schemas() -> Iterable[Any]:
 
     if not hasattr(native, "get_all_operator_schema"):
         return ()
-    return [
-        schema
-        for schema in native.get_all_operator_schema()
-        if schema.domain in CONTRIB_DOMAINS or _is_own_of_default_domain(schema)
+    schemas = native.get_all_operator_schema()
+    registered = [
+        schema for schema in schemas if not (schema.domain or schema.deprecated or onnx.defs.has(schema.name))
     ]
-
-
-def _is_own_of_default_domain(schema: Any) -> bool:  # noqa: ANN401 - ONNX Runtime's copy of onnx' OpSchema
-    """Return whether only ONNX Runtime registers an operator in ONNX's domain; it inserts Memcpy nodes by itself."""
-    is_own = schema.domain == "" and not schema.deprecated and not onnx.defs.has(schema.name)
-    return is_own and schema.since_version == 1 and not schema.name.startswith("Memcpy")
+    return [
+        *(schema for schema in schemas if schema.domain in CONTRIB_DOMAINS),
+        # Of those that it registers in ONNX's domain, it inserts Memcpy nodes by itself.
+        *(each for each in registered if each.since_version == 1 and not each.name.startswith("Memcpy")),
+    ]
 
 
 def _version(schema: Any) -> OperatorVersion:  # noqa: ANN401 - onnx' OpSchema, or ONNX Runtime's copy of it
@@ -488,19 +486,14 @@ def _of_model(model: ir.Model) -> Iterator[ListedOperator]:
 
 def _uses(model: ir.Model) -> Counter[tuple[str, str, int]]:
     """Return (domain, name, opset) -> number of nodes; functions import their own opsets."""
+    homes: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())
     uses: Counter[tuple[str, str, int]] = Counter()
-    for graph in model.graphs():
-        uses.update(_keys(graph, model.opset_imports))
-    for function in model.functions.values():
-        for graph in (function.graph, *function.subgraphs()):
-            uses.update(_keys(graph, function.opset_imports or model.opset_imports))
+    for home in homes:
+        opsets = home.opset_imports or model.opset_imports
+        for node in home.all_nodes():
+            domain = "" if node.domain == DEFAULT_DOMAIN else node.domain
+            uses[domain, node.op_type, opsets.get(domain, 1)] += 1
     return uses
-
-
-def _keys(graph: ir.Graph, opsets: Mapping[str, int]) -> Iterator[tuple[str, str, int]]:
-    for node in graph:
-        domain = "" if node.domain == DEFAULT_DOMAIN else node.domain
-        yield domain, node.op_type, opsets.get(domain, 1)
 
 
 def _is_named(entry: ListedOperator, name: str) -> bool:

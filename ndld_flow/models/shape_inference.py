@@ -22,7 +22,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.element_types import bodies_of, graphs_of
 from ndld_flow.models.external_data import MissingTensor, replaced_initializers
-from ndld_flow.models.files import MAX_IR_VERSION
+from ndld_flow.models.files import MAX_IR_VERSION, innermost
 from ndld_flow.models.foreign_shapes import can_infer, hide_wrong_rules, import_domains, infer_foreign
 
 _MOST_PLACEHOLDERS = 4_000_000
@@ -234,10 +234,7 @@ def light_proto(
         with replaced_initializers(model, replace):
             return ir.serde.serialize_model(model)
     except ir.serde.SerdeError as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        raise ModelError(f"the model cannot be written: {one_paragraph(cause)}") from None
+        raise ModelError(f"the model cannot be written: {innermost(error)}") from None
     finally:
         model.ir_version = kept_ir_version
 
@@ -305,10 +302,9 @@ def _without_stale(recorded: ir.Shape, found: ir.Shape | None) -> ir.Shape:
         return recorded
     if len(recorded) != len(found):
         return ir.Shape([None] * len(found))
-    pairs = list(zip(recorded, found, strict=True))
-    stale = [isinstance(dim, int) and isinstance(size, int) and dim != size for dim, size in pairs]
-    return (
-        ir.Shape([None if old else dim for dim, old in zip(recorded, stale, strict=True)]) if any(stale) else recorded
+    pairs = zip(recorded, found, strict=True)
+    return ir.Shape(
+        [None if isinstance(dim, int) and isinstance(size, int) and dim != size else dim for dim, size in pairs]
     )
 
 
@@ -359,7 +355,11 @@ def name_computed_dims(model: ir.Model) -> None:
         proto = light_proto(model)
     except ModelError:
         return
-    samples = list(_samples(symbols))
+    # Each symbol takes all sizes.
+    samples = [
+        {name: _SIZES[index * (place + 1) % len(_SIZES)] for place, name in enumerate(symbols)}
+        for index in range(len(_SIZES))
+    ]
     shapes = [_shapes(proto, sizes) for sizes in samples]
     formulas = _Formulas(symbols, samples)
     for value in values:
@@ -381,12 +381,6 @@ def _unknown(value: ir.Value) -> list[int]:
         if not isinstance(dim, int)
         and (dim.value is None or is_invented_name(dim) or _NAME.fullmatch(dim.value) is None)
     ]
-
-
-def _samples(symbols: Sequence[str]) -> Iterator[Sizes]:
-    """Yield sizes for the symbols; each takes all sizes."""
-    for index in range(len(_SIZES)):
-        yield {name: _SIZES[index * (place + 1) % len(_SIZES)] for place, name in enumerate(symbols)}
 
 
 def _shapes(proto: onnx.ModelProto, sizes: Sizes) -> dict[str, list[int | None]]:

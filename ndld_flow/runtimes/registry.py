@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 from ndld_flow import runtimes
 from ndld_flow.base.errors import RequestError
 
-if TYPE_CHECKING:
-    from ndld_flow.runtimes.protocol import SessionRequest
-
 if TYPE_CHECKING:  # measuring processes import this module
     from importlib.metadata import EntryPoint
     from pathlib import Path
 
     from ndld_flow.machine.check import Check
     from ndld_flow.runtimes.kept_library import KeptLibrary
+    from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.runtimes.settings import Builder, RuntimeSettings
 
 ENTRY_POINTS = "ndld_flow.runtimes"

@@ -207,16 +207,12 @@ def test_a_flag_with_its_own_setting_is_refused_with_a_hint(backend: EngineBacke
 
 @pytest.mark.parametrize("word", ["name", "__members__", "strict_nans", "value", ""])
 def test_only_members_are_flags(word: str) -> None:
-    class Everything:
-        backend: EngineBackend = "tensorrt"
-        release = "11.4.0.106"
-        exact = True
-
+    class Everything(Names):
         def has(self, owner: str, name: str = "") -> bool:
             return True  # as `hasattr` says of much that is no member
 
     asked = BuildSettings(advanced=AdvancedSettings(flags=(word,), parser_flags=(word,)))
-    assert len(refuse_settings(asked, Everything())) == 2
+    assert len(refuse_settings(asked, Everything("tensorrt", "11.4.0.106", True, {}))) == 2
 
 
 STRANGE = st.text(min_size=0, max_size=2000)

@@ -396,7 +396,8 @@ def test_times_on_a_device_are_noted_as_host_times(tmp_path: Path) -> None:
 def test_roofs_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_roofs, "_measured", {})
     monkeypatch.setattr(device_roofs, "_ENOUGH_S", 0.0)
-    monkeypatch.setattr(device_roofs, "_ROWS", 256)
+    monkeypatch.setattr(device_roofs, "_ROWS", (256,))
+    monkeypatch.setattr(device_roofs, "_COLUMNS", 256)
     settings = SessionSettings(threads=1, free_dimensions={"n": 3})
     roofs = device_roofs.measure_roofs(settings)
     assert roofs is not None

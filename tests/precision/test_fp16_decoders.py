@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.models.element_types import _CONTRIB, _REGISTERED
+from ndld_flow.models.element_types import _CONTRIB, REGISTERED
 from tests.support.decoders import STYLES, VOCABULARY, Style, decode, decoder_model, full_pass
 from tests.support.fp16_checks import convert
 
@@ -47,7 +47,7 @@ def test_signatures_are_those_of_onnxruntime() -> None:
     """Ports that may become fp16, ports that are always fp32, and ports without floats."""
     native = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
     schemas = {(schema.domain, schema.name): schema for schema in native.get_all_operator_schema()}
-    for domain, table in (("com.microsoft", _CONTRIB), ("", _REGISTERED)):
+    for domain, table in (("com.microsoft", _CONTRIB), ("", REGISTERED)):
         for op_type, text in table.items():
             schema = schemas[domain, op_type]
             allowed = {item.type_param_str: set(item.allowed_type_strs) for item in schema.type_constraints}

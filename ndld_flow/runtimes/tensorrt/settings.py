@@ -1,6 +1,6 @@
 """Settings of a recipe for an engine in TensorRT or TensorRT-RTX, and the checks of the engine that they name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -109,7 +109,12 @@ class TensorrtSettings(RuntimeSettings):
         return f"gpu-{self.gpu}"
 
     def foresee(self) -> Foresight:
-        return Foresight(lacks=tuple(self._find_lacks()))
+        try:
+            missing = self.find_lack(self.choose_library())
+        except BackendError as error:
+            missing = str(error)
+        gpu = "" if has_nvidia_gpu() else describe_missing_gpu(self.backend)
+        return Foresight(lacks=tuple(filter(None, (missing, gpu))))
 
     def library_versions(self) -> dict[str, str]:
         return {self.backend: self.choose_library().version or "not installed"}
@@ -135,16 +140,6 @@ class TensorrtSettings(RuntimeSettings):
         engine = None if self.engine is None else read("engine")
         assert engine is None or isinstance(engine, Engine)
         return _prepare_request(self, model, engine)
-
-    def _find_lacks(self) -> Iterator[str]:
-        try:
-            missing = self.find_lack(self.choose_library())
-        except BackendError as error:
-            missing = str(error)
-        if missing:
-            yield missing
-        if not has_nvidia_gpu():
-            yield describe_missing_gpu(self.backend)
 
 
 _HOW_IT_RUNS = {

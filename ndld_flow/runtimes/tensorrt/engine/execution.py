@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ndld_flow.base.dtype_names import bits_of_dtype
+from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_tensorrt
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import short_name, shortened, visible_text
 from ndld_flow.models.tensors import Array, numpy_dtype
 from ndld_flow.runtimes.protocol import DeviceTimes
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import TO_DEVICE, TO_HOST, CudaRuntime
-from ndld_flow.runtimes.tensorrt.engine.debug_tensors import listen_to_debug_tensors
 from ndld_flow.runtimes.tensorrt.engine.engine_settings import EngineSettings
 from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, refuse_shape
 from ndld_flow.runtimes.tensorrt.library import import_bindings
@@ -389,3 +388,52 @@ def _close_all(lanes: list[Lane]) -> None:
 def _slowest(times_ms: Iterable[float | None]) -> float | None:
     known = [ms for ms in times_ms if ms is not None]
     return max(known) if known else None
+
+
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def listen_to_debug_tensors(trt: Any, cuda: CudaRuntime, context: Any) -> dict[str, Array | None]:  # noqa: ANN401
+    """Return a dict that gets the debug tensors of each inference of a context by name.
+
+    It has None for a tensor that numpy cannot represent, or that was computed more than once, as in a loop. The caller
+    clears it before an inference. Values are read in row-major order, as trtexec reads them.
+    """
+    values: dict[str, Array | None] = {}
+
+    class Listener(trt.IDebugListener):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IDebugListener.__init__(self)  # the bindings require this explicit call
+
+        def process_debug_tensor(
+            self,
+            addr: object,
+            location: Any,  # noqa: ANN401
+            type: Any,  # noqa: ANN401
+            shape: Sequence[int],
+            name: str,
+            stream: int,
+        ) -> bool:
+            dtype = numpy_dtype(dtype_of_tensorrt(type.name))
+            if name in values or dtype is None or (bits_of_dtype(dtype.name) or 0) < 8:
+                values[name] = None
+                return True
+            array = np.empty(tuple(shape), dtype)
+            cuda.wait_for_stream(stream)  # the address is valid only now, and its value may not be computed yet
+            address = _pointer_of(addr, None)
+            if location == trt.TensorLocation.DEVICE:
+                cuda.copy(array.ctypes.data, address, array.nbytes, TO_HOST, stream)
+                cuda.wait_for_stream(stream)
+            else:
+                ctypes.memmove(array.ctypes.data, address, math.prod(array.shape) * dtype.itemsize)
+            values[name] = array
+            return True
+
+    is_set = context.set_debug_listener(Listener()) and context.set_all_tensors_debug_state(True)
+    if not is_set:
+        raise BackendError("TensorRT does not report debug tensors: set_debug_listener failed.")
+    if hasattr(context, "unfused_tensors_debug_state"):
+        context.unfused_tensors_debug_state = True
+    return values
