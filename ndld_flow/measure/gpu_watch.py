@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import naming_step
 from ndld_flow.measure.gpu_clocks import find_in_nvml, locked_clocks
-from ndld_flow.measure.profiling_request import ProfilingRequest, Side
+from ndld_flow.measure.process_runs import ProfilingRequest, Side
 from ndld_flow.runtimes.protocol import Timing
 
 PERIOD_S = 0.05

@@ -15,8 +15,7 @@ from ndld_flow.base.quantities import counted, milliseconds, seconds
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.measure.preflight import disturbed, doubts
-from ndld_flow.measure.process_runs import ProcessRuns
-from ndld_flow.measure.profiling_request import ProfilingRequest, Side
+from ndld_flow.measure.process_runs import ProcessRuns, ProfilingRequest, Side
 from ndld_flow.measure.stopping import spread, spread_text
 from ndld_flow.measure.worker_job import Answer
 from ndld_flow.records.measurement import STATISTICS, Metric

@@ -17,8 +17,7 @@ from ndld_flow.base.errors import naming_step
 from ndld_flow.base.quantities import seconds
 from ndld_flow.measure import turn_worker
 from ndld_flow.measure.gpu_watch import watched_gpus
-from ndld_flow.measure.process_runs import failure_of
-from ndld_flow.measure.profiling_request import Side
+from ndld_flow.measure.process_runs import Side, failure_of
 from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.measure.turn_worker import Turn, run_turn
 from ndld_flow.measure.worker import JOB, count_threads

@@ -1,4 +1,4 @@
-"""The process runs of one model: each opens the model in a new process and times its share of the passes."""
+"""A request to measure a model, and its process runs: each opens it in a new process and times its share of passes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from ndld_flow.base import errors
 from ndld_flow.base.quantities import with_time_left
+from ndld_flow.inputs import InputSpec
 from ndld_flow.measure import worker
 from ndld_flow.measure.stopping import MeasuringPlan, Tally
 from ndld_flow.measure.worker_job import Answer, FeedFile, Job, Part, write_feeds
@@ -18,10 +21,53 @@ from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.runtimes.protocol import RecordingPlan, SessionRequest
 from ndld_flow.samples.feedback import Feedback
 
+Progress = Callable[[int, int, str], None]
 
-def run_worker(
-    job: Job, folder: Path, progress: Callable[[int, int, str], None], environment: Mapping[str, str] | None = None
-) -> Answer:
+
+@dataclass(frozen=True)
+class ProfilingRequest:
+    """A model to measure, with all settings."""
+
+    path: Path
+    label: str
+    """Name of the model in messages and reports."""
+    digest: str
+    inputs: Mapping[str, InputSpec]
+    session: SessionRequest
+    plan: MeasuringPlan
+    layer_passes: int
+    """Passes of the layer pass; 0 for none."""
+    batches: tuple[int, ...]
+    seed: int
+    options: dict[str, JsonValue]
+    """Every setting in effect, for the record."""
+    steps: int | None = None
+    """Number of steps of a sequence; None for as many as its data has."""
+    lock_clocks: bool = False
+    """Lock the GPU to its base clock during the measurement."""
+    restore_clocks: tuple[int, int] | None = None
+    """The lock in MHz that the GPU had before and gets again; None if it had none."""
+    sample_gpu: bool = False
+    """Sample the GPU during the measurement."""
+    values: Mapping[str, Array] | None = None
+    """Values of the inputs for rounds, instead of those of `inputs`: a part of a model reads captured ones."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the models that take turns."""
+
+    request: ProfilingRequest
+    scratch: Path
+    """An existing folder, empty afterwards."""
+    progress: Progress
+    step: str = ""
+    """The step that measures it, for errors."""
+    graph: Path | None = None
+    """File for the graph that the runtime ran, without large weights; None to write none."""
+
+
+def run_worker(job: Job, folder: Path, progress: Progress, environment: Mapping[str, str] | None = None) -> Answer:
     """Run a job in a new process with its files in `folder`, which is created; `environment` is added to ours.
 
     Raises the worker's exception, `ModelError`, `BackendError` or `RequestError`; `KilledError` if it was killed. The
@@ -45,9 +91,6 @@ def failure_of(job: Job, ended: ProcessEnd) -> Exception:
     names = job.session.names()
     suspect = f"{names.library} or one of its libraries"
     return ended.died("measuring", f"measured {job.model} on {names.device}", suspect, f"{names.crash_advice}.")
-
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass

@@ -17,8 +17,7 @@ from ndld_flow.base.errors import RequestError, naming_step
 from ndld_flow.measure.gpu_watch import GpuWatch, watched_gpus
 from ndld_flow.measure.measured_profile import Measured, MeasurementSession, describe_feeds, make_profile
 from ndld_flow.measure.preflight import disturbance, look_around, read_cpu_time
-from ndld_flow.measure.process_runs import ProcessRuns, time_batches
-from ndld_flow.measure.profiling_request import ProfilingRequest, Side
+from ndld_flow.measure.process_runs import ProcessRuns, ProfilingRequest, Side, time_batches
 from ndld_flow.measure.stopping import Tally, go_on, stopped_because
 from ndld_flow.measure.worker_job import write_feeds, write_steps
 from ndld_flow.models.files import model_outputs

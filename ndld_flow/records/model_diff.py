@@ -243,7 +243,12 @@ class ModelDiff(Document):
 
         Consequences, and inputs and outputs of subgraphs and functions, are shown only if there is nothing else.
         """
-        return "; ".join(self._describe_parts()) or "; ".join(self._describe_consequences()) or "no differences"
+        consequences = [
+            counted_words(noun, listing.counts, WORDS[part])
+            for part, noun in NOUNS.items()
+            if (listing := getattr(self, part)).counts
+        ]
+        return "; ".join(self._describe_parts()) or "; ".join(consequences) or "no differences"
 
     def _describe_parts(self) -> Iterator[str]:
         for part, noun in NOUNS.items():
@@ -254,12 +259,6 @@ class ModelDiff(Document):
         if self.texts:
             more = " and more" if len(self.texts) > 3 else ""
             yield f"{', '.join(text.key for text in self.texts[:3])}{more} changed"
-
-    def _describe_consequences(self) -> Iterator[str]:
-        for part, noun in NOUNS.items():
-            listing = getattr(self, part)
-            if listing.counts:
-                yield counted_words(noun, listing.counts, WORDS[part])
 
 
 NOUNS: dict[Part, str] = {

@@ -18,7 +18,7 @@ from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, Ste
 from ndld_flow.store.kinds import Artifact, ComparisonDocument, Onnx, ProfileDocument
 
 if TYPE_CHECKING:
-    from ndld_flow.measure.profiling_request import Side
+    from ndld_flow.measure.process_runs import Side
     from ndld_flow.profiles.compare.comparison import RoundsEvidence
     from ndld_flow.profiles.compare.measured import Measured, Rules
     from ndld_flow.profiles.compare.rounds import RoundsPlan
@@ -219,7 +219,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
 
 def _side(setting: str, measured: Measured, model: ProfileModel, context: Context) -> Side:
     """Return the model and the engine that the profile's step read, with its settings."""
-    from ndld_flow.measure.profiling_request import Side
+    from ndld_flow.measure.process_runs import Side
 
     prefix = f"{setting}/"
     read = {key.removeprefix(prefix): each for key, each in context.artifacts.items() if key.startswith(prefix)}

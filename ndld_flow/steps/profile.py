@@ -20,7 +20,7 @@ from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, RunsCode,
 from ndld_flow.store.kinds import Onnx, ProfileDocument
 
 if TYPE_CHECKING:
-    from ndld_flow.measure.profiling_request import ProfilingRequest
+    from ndld_flow.measure.process_runs import ProfilingRequest
     from ndld_flow.records.profile import Profile
 
 _LATENCIES = ("median", "mean", "min", "max", "p90", "p95", "p99", "std")
@@ -202,8 +202,8 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     @classmethod
     def run_together(cls, turns: Sequence[Turn]) -> list[Result]:
+        from ndld_flow.measure.process_runs import Side
         from ndld_flow.measure.profiler import measure_sides
-        from ndld_flow.measure.profiling_request import Side
 
         sides = [
             Side(
@@ -219,7 +219,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     def request(self, source: Onnx, context: Context) -> ProfilingRequest:
         """Return the request to measure the model."""
-        from ndld_flow.measure.profiling_request import ProfilingRequest
+        from ndld_flow.measure.process_runs import ProfilingRequest
         from ndld_flow.measure.stopping import MeasuringPlan
         from ndld_flow.runtimes.environments import in_environment
 

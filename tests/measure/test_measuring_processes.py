@@ -22,9 +22,8 @@ import pytest
 
 from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
 from ndld_flow.measure import process_runs, worker
-from ndld_flow.measure.process_runs import ProcessRuns, run_worker
+from ndld_flow.measure.process_runs import ProcessRuns, ProfilingRequest, Side, run_worker
 from ndld_flow.measure.profiler import measure_sides
-from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import MeasuringPlan, Tally
 from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.measure.worker_job import Answer, Job, write_feeds

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from ndld_flow.measure.pair_rounds import MeasuredRounds, RoundLimits
-from ndld_flow.measure.profiling_request import Side
+from ndld_flow.measure.process_runs import Side
 from ndld_flow.placement import regions
 from ndld_flow.records.noise import Round
 from tests.support.simulated_rounds import SCENARIOS, Scenario, simulate_round

@@ -375,16 +375,12 @@ def score_nodes(first: LayerFeatures, second: LayerFeatures) -> Scores:
     if first.models.isdisjoint(second.models):
         return np.zeros((len(first), len(second)))
     classes: Sequence[LayerClass] = ("compute", "pointwise", "reduce", "layout")
-    return _score_owned(*(side.owners(_nodes, classes) for side in (first, second)))
+    return _score_owned(*(side.owners(lambda layer: iter(layer.onnx_nodes), classes) for side in (first, second)))
 
 
 def _digests(layer: Layer) -> Iterator[str]:
     """Yield the digests of weights; a single number, such as an epsilon, occurs in many layers."""
     return (weight.digest for weight in layer.weights if weight.digest and any(size > 1 for size in weight.shape))
-
-
-def _nodes(layer: Layer) -> Iterator[str]:
-    return iter(layer.onnx_nodes)
 
 
 def _score_owned(owned: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) -> Scores:

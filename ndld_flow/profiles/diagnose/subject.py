@@ -156,7 +156,9 @@ class Subject(LayersSubject):
     @cached_property
     def peaks(self) -> LayerPeaks:
         """The device's peaks, and the shares of them that layers reach."""
-        return LayerPeaks(self.profile, self.medians_ms, [self._is_rate(median_ms) for median_ms in self.medians_ms])
+        least_ms = _MOSTLY_WORK * self.longest_wait_ms
+        are_rates = [not self.times_are_of_the_host and median_ms >= least_ms for median_ms in self.medians_ms]
+        return LayerPeaks(self.profile, self.medians_ms, are_rates)
 
     @cached_property
     def longest_wait_ms(self) -> float:
@@ -169,10 +171,6 @@ class Subject(LayersSubject):
     @property
     def is_timed(self) -> bool:
         return True
-
-    def _is_rate(self, median_ms: float) -> bool:
-        """Return whether work divided by the time of a layer is a rate of the device."""
-        return not self.times_are_of_the_host and median_ms >= _MOSTLY_WORK * self.longest_wait_ms
 
     @cached_property
     def _ranks(self) -> dict[int, int]:

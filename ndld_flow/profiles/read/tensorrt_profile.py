@@ -229,13 +229,13 @@ class _Exports:
 
 def profile_of_tensorrt(source: Source) -> Profile:
     """Read the files of one measurement. Raises RequestError if they cannot be read or hold no measurement."""
-    exports = _read(source)
+    exports, names = _read(source), ", ".join(path.name for _, path in source.files)
     passes = measured_passes(exports.times, exports.log)
     layers, layer_notes = _join_layers(exports.engine, exports.layer_times)
     if not passes.runs and not layers:
         why = f" ({'; '.join(exports.notes)})" if exports.notes else ""
         raise RequestError(
-            f"{_names(source)}: it holds no pass and no layer{why}; trtexec writes them with --exportTimes, "
+            f"{names}: it holds no pass and no layer{why}; trtexec writes them with --exportTimes, "
             "--exportProfile and --exportLayerInfo"
         )
     spans, basis = timeline(passes.median_pass, layers)
@@ -265,7 +265,7 @@ def profile_of_tensorrt(source: Source) -> Profile:
         layer_runs=(1,) if exports.layer_times is not None and layers else (),
         timeline=spans,
         timeline_basis=basis,
-        notes=(f"read from {_names(source)}", *passes.notes, *layer_notes, *exports.notes),
+        notes=(f"read from {names}", *passes.notes, *layer_notes, *exports.notes),
     )
 
 
@@ -313,10 +313,6 @@ def _merged(first: TrtexecLog, second: TrtexecLog) -> TrtexecLog:
         inputs=first.inputs | second.inputs,
         outputs=first.outputs | second.outputs,
     )
-
-
-def _names(source: Source) -> str:
-    return ", ".join(path.name for _, path in source.files)
 
 
 def _profiler(exports: _Exports) -> Literal["on", "off", ""]:
