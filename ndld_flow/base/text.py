@@ -59,6 +59,11 @@ def first_of(texts: Sequence[str], most: int) -> str:
     return f"{', '.join(texts[:most])}{more}"
 
 
+def joined(names: Sequence[str]) -> str:
+    """Return `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
+
+
 def one_line(name: str) -> str:
     """Return the start of a name for a sentence: at most 60 characters on one line; names in models are untrusted."""
     name = " ".join(name[: 2 * _LONGEST_NAME].split())

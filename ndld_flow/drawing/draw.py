@@ -92,7 +92,8 @@ class _Composer:
 
     def picture(self) -> Picture:
         head = list(self._head()) if self.style.legend else []
-        width = max(self.layout.width, self._right(head) - _MARGIN) + 2 * _MARGIN
+        ends = [shape.x + text_width(shape.text, shape.size) for shape in head if isinstance(shape, Text)]
+        width = max(self.layout.width, max(ends, default=0.0) - _MARGIN) + 2 * _MARGIN
         height = self.layout.height + self.top + _MARGIN
         picture = Picture(width, height, self.colours.background, shown(self.graph.title, _MOST_TOOLTIP))
         if self.style.grid:
@@ -134,11 +135,6 @@ class _Composer:
             yield Text(x + 19, self.top + 10.5, text, 11, self.colours.quiet, False, "start")
             x += wide
         self.top += 13
-
-    def _right(self, head: list[Rectangle | Text]) -> float:
-        return max(
-            [shape.x + text_width(shape.text, shape.size) for shape in head if isinstance(shape, Text)], default=0.0
-        )
 
     def _grid(self, width: float, height: float) -> Iterator[Line]:
         for line in range(1, int(width // _GRID) + 1):

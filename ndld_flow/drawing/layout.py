@@ -257,7 +257,10 @@ def _bands(graph: Layered, sizes: Sequence[Extent], across: Sequence[float]) -> 
     top = 0.0
     for layer, height in zip(graph.layers, _heights(graph, sizes), strict=True):
         bottom = top + height - _GAP_BETWEEN_LAYERS
-        halves = [(vertex, _half(graph, sizes, vertex)) for vertex in layer]
+        halves = [
+            (vertex, max(sizes[vertex].width, sizes[vertex].breadth) / 2 if vertex < graph.count else 0.0)
+            for vertex in layer
+        ]
         left = min(across[vertex] - half for vertex, half in halves)
         right = max(across[vertex] + half for vertex, half in halves)
         bands.append(Band(top, bottom, left, right))
@@ -267,10 +270,6 @@ def _bands(graph: Layered, sizes: Sequence[Extent], across: Sequence[float]) -> 
         )
         top = bottom + round(min(_WIDEST_GAP, _GAP_BETWEEN_LAYERS + 0.07 * farthest))
     return bands
-
-
-def _half(graph: Layered, sizes: Sequence[Extent], vertex: int) -> float:
-    return max(sizes[vertex].width, sizes[vertex].breadth) / 2 if vertex < graph.count else 0.0
 
 
 class _Router:

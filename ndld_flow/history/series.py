@@ -235,24 +235,14 @@ def differing(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Caus
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     single = [name for name in names if name.startswith("step ") and not (name in before and name in after)]
     steps = [name.removeprefix("step ") for name in single]
-    own = [name for name in names if not any(_is_of(name, step) for step in steps)]
+    own = [
+        name
+        for name in names
+        if not any(name.startswith(f"setting {step}.") or name.endswith(f" of {step}") for step in steps)
+    ]
     causes = (Cause(fact=name, before=before.get(name, ""), after=after.get(name, "")) for name in own)
-    return tuple(sorted(causes, key=_importance))
-
-
-def _is_of(fact: str, step: str) -> bool:
-    """Return whether a step's settings, libraries or files hold this fact."""
-    return fact.startswith(f"setting {step}.") or fact.endswith(f" of {step}")
+    ranks = {word: rank for rank, word in enumerate(_ORDER)}
+    return tuple(sorted(causes, key=lambda cause: (ranks.get(cause.fact.split()[0], len(ranks)), cause.fact)))
 
 
 _ORDER = ("model", "library", "driver", "step", "setting", "system", "host")
-
-
-def _importance(cause: Cause) -> tuple[int, str]:
-    word = cause.fact.split()[0]
-    return _ORDER.index(word) if word in _ORDER else len(_ORDER), cause.fact
-
-
-def joined(names: Sequence[str]) -> str:
-    """Return `a, b and c`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""

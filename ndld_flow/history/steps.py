@@ -137,25 +137,13 @@ def find_steps(values: Sequence[float], rules: StepRules | None = None) -> list[
 
 
 def _exact_steps(values: Sequence[float]) -> list[Step]:
-    return [
-        Step(
-            index,
-            index,
-            index,
-            index,
-            index,
-            before,
-            after,
-            *_exact_change(before, after, all(value > 0 for value in values)),
-        )
-        for index, (before, after) in enumerate(pairwise(values), 1)
-        if not math.isclose(before, after, rel_tol=1e-9)
-    ]
-
-
-def _exact_change(before: float, after: float, relative: bool) -> tuple[float, float]:
-    change = after / before if relative else after - before
-    return change, change
+    relative = all(value > 0 for value in values)
+    steps = []
+    for index, (before, after) in enumerate(pairwise(values), 1):
+        if not math.isclose(before, after, rel_tol=1e-9):
+            change = after / before if relative else after - before
+            steps.append(Step(index, index, index, index, index, before, after, change, change))
+    return steps
 
 
 def _next_suspicious(limited: Values, level: int, start: int) -> int:

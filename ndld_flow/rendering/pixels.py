@@ -271,10 +271,6 @@ class TensorImage:
         operands = self.settings.operands.values()
         return {each.tensor for each in operands if side == each.model or (each.model is None and side in self.sides)}
 
-    def _title(self, side: str) -> str:
-        models = dict.fromkeys(operand.model or side for operand in self.settings.operands.values())
-        return " and ".join(self._labels[model] for model in models)
-
     @property
     def description(self) -> str:
         """Return `tensor output, float32 1x3x64x64, black 0, white 1`."""
@@ -303,8 +299,9 @@ class TensorImage:
             yield Panel("target", sample.target_title, self._pixels(self._chosen(target)))
         for side, values in present.items():
             self.nonfinite += int((~np.isfinite(values)).sum()) if side == "candidate" else 0
-            captions = self._distance(side, values, target)
-            yield Panel(side, self._title(side), self._pixels(self._chosen(values)), captions)
+            models = dict.fromkeys(operand.model or side for operand in self.settings.operands.values())
+            title = " and ".join(self._labels[model] for model in models)
+            yield Panel(side, title, self._pixels(self._chosen(values)), self._distance(side, values, target))
         if len(present) == len(MODELS) and self._formula is None:
             yield self._difference(present["reference"], present["candidate"])
 

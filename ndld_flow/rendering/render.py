@@ -132,7 +132,12 @@ class _Renderer:
         self._writer = _Writer(out, request.shown, request.written)
         self.notes: list[str] = []
         labels = {side: source.label for side, source in sources.items()}
-        images = request.images or ({} if request.overlays else _outputs_of(sources["candidate"]))
+        images = request.images
+        if not images and not request.overlays:  # the first outputs that are tensors of numbers
+            numeric = [spec.name for spec in sources["candidate"].outputs if numpy_dtype(spec.dtype) is not None]
+            images = {
+                f"output{index}": ImageSettings(tensor=name) for index, name in enumerate(numeric[:_MOST_OUTPUTS])
+            }
         self.drawings: list[TensorImage | Overlay] = [
             *(self._overlay(name, overlay, labels) for name, overlay in request.overlays.items()),
             *(self._drawing(name, image, labels) for name, image in images.items()),
@@ -303,12 +308,6 @@ class _Renderer:
     def metrics(self) -> dict[str, float]:
         """Return `NAME.METRIC` of all images."""
         return {f"{each.name}.{word}": value for each in self.drawings for word, value in each.metrics().items()}
-
-
-def _outputs_of(source: TensorSource) -> dict[str, ImageSettings]:
-    """Return an image for each of the first outputs that are tensors of numbers."""
-    numeric = [spec.name for spec in source.outputs if numpy_dtype(spec.dtype) is not None]
-    return {f"output{index}": ImageSettings(tensor=name) for index, name in enumerate(numeric[:_MOST_OUTPUTS])}
 
 
 class _Writer:

@@ -11,7 +11,7 @@ from itertools import accumulate
 from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_ort_element, dtype_of_tensorrt
 from ndld_flow.base.text import short_name
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
-from ndld_flow.report.value_text import shape_text
+from ndld_flow.report.value_text import tensor_text
 
 _SHOWN = 10
 _CURVE_POINTS = 240
@@ -140,7 +140,5 @@ def _alive(profile: Profile, written: dict[str, _Written]) -> list[int]:
 def _largest(written: Iterable[_Written]) -> tuple[BigTensor, ...]:
     largest = sorted(written, key=lambda entry: -entry[1])[:_SHOWN]
     return tuple(
-        BigTensor(short_name(tensor.name), f"{short_name(tensor.dtype, 40)} {shape_text(tensor.shape)}", size, place)
-        for place, size, tensor in largest
-        if size
+        BigTensor(short_name(tensor.name), tensor_text(tensor), size, place) for place, size, tensor in largest if size
     )

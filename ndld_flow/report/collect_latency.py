@@ -18,8 +18,8 @@ from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Profile, TensorCoreShares
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.report.collect_profiles import profile_titles
 from ndld_flow.report.comparison.verdicts import measured_apart
+from ndld_flow.report.measured import profile_titles
 
 _SAME_SESSION = timedelta(minutes=30)
 """Maximum time between profiles that count as consecutive; the machine may drift over longer times."""

@@ -1,4 +1,4 @@
-"""Layers of every profile, with their times, groups, reformats and diagnosis."""
+"""Layers of each profiled model, with their times, groups, reformats and diagnosis."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ndld_flow.profiles.diagnose.diagnose import LayerGroup, bound_of, group_lay
 from ndld_flow.profiles.diagnose.lints.tensor_cores import channels_of
 from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
 from ndld_flow.profiles.diagnose.recipe_change import is_applied
-from ndld_flow.profiles.diagnose.subject import Insight, Subject, is_product, missed_precisions
-from ndld_flow.records.profile import Layer, Profile, TensorCoreShares, TensorInfo
+from ndld_flow.profiles.diagnose.subject import Bound, Insight, Subject, is_product, missed_precisions
+from ndld_flow.records.profile import Layer, Profile, Span, TensorInfo
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
-from ndld_flow.report.collect_profiles import TimelineView, collect_timeline, profile_titles, short_provider
+from ndld_flow.report.measured import profile_titles, short_provider
 from ndld_flow.report.tables import Column, Table, Value
 from ndld_flow.report.value_text import shape_text
 
@@ -27,15 +27,6 @@ _LAYERS_LINKED = 500
 
 Passage = tuple[str, bool]
 """A piece of text, and whether it is code."""
-
-
-@dataclass(frozen=True)
-class BoundView:
-    """The bottleneck of a profile."""
-
-    word: str
-    """`unknown` if the data do not show it."""
-    evidence: str
 
 
 @dataclass(frozen=True)
@@ -59,7 +50,7 @@ class InsightView:
 
 def collect_diagnosis(
     subject: Subject, step: str = "", run: RunRecord | None = None
-) -> tuple[BoundView, tuple[InsightView, ...]]:
+) -> tuple[Bound, tuple[InsightView, ...]]:
     """Return the bottleneck of a profile and its findings, those that may save most first.
 
     `step` of `run` measured it; without a run, there is no recipe that could be changed.
@@ -71,7 +62,7 @@ def collect_diagnosis(
         own = frozenset(insight.layers)
         within = next((other.title for other in found if other.score and own and own < frozenset(other.layers)), "")
         views.append(replace(insight_view(insight), within=visible_text(within), command=visible_text(command)))
-    return BoundView(bound.word, visible_text(bound.evidence)), tuple(views)
+    return bound, tuple(views)
 
 
 def insight_view(insight: Insight) -> InsightView:
@@ -116,21 +107,12 @@ class ReformatRow:
 
 
 @dataclass(frozen=True)
-class ReformatWay:
-    """All reformats of one kind."""
-
-    before: str
-    after: str
-    count: int
-
-
-@dataclass(frozen=True)
 class ReformatsView:
     """All reformats of one engine."""
 
     count: int
-    ways: tuple[ReformatWay, ...]
-    """Most frequent first."""
+    ways: tuple[tuple[str, str, int], ...]
+    """(before, after, number), the most frequent first."""
     rows: tuple[ReformatRow, ...]
     """The first reformats in execution order; those at inputs and outputs come first."""
 
@@ -150,7 +132,7 @@ def collect_reformats(
     ways = Counter((row.before, row.after) for row in rows)
     return ReformatsView(
         count=len(rows),
-        ways=tuple(ReformatWay(*way, count) for way, count in ways.most_common()),
+        ways=tuple((*way, count) for way, count in ways.most_common()),
         rows=tuple(sorted(rows, key=lambda row: not row.bound_to)[:_SHOWN]),
     )
 
@@ -204,6 +186,60 @@ def _kind(tensor: TensorInfo | None) -> str:
     return short_name(f"{tensor.dtype} {tensor.format}".strip(), 60) if tensor else ""
 
 
+@dataclass(frozen=True)
+class LaneView:
+    """Description of one lane."""
+
+    name: str
+    spans: int
+    busy_ms: float
+    """Total time of its outermost spans."""
+    overhead_ms: float
+    longest: str
+    longest_ms: float
+
+
+@dataclass(frozen=True)
+class TimelineView:
+    """One pass of one profile."""
+
+    basis: str
+    length_ms: float
+    lanes: tuple[LaneView, ...]
+    """In order of their first span."""
+    rows: int
+    """Number of rows of the picture: one per depth of each lane."""
+
+
+def collect_timeline(profile: Profile) -> TimelineView | None:
+    """Return the timeline; None if the profile has none."""
+    if not profile.timeline:
+        return None
+    lanes: dict[str, list[Span]] = {}
+    for span in profile.timeline:
+        lanes.setdefault(span.lane, []).append(span)
+    return TimelineView(
+        basis=short_name(profile.timeline_basis, 400),
+        length_ms=max(span.start_ms + span.duration_ms for span in profile.timeline),
+        rows=len({(span.lane, span.depth) for span in profile.timeline}),
+        lanes=tuple(_lane(name, spans) for name, spans in lanes.items()),
+    )
+
+
+def _lane(name: str, spans: Sequence[Span]) -> LaneView:
+    work = [span for span in spans if span.kind != "pass"] or spans
+    longest = max(work, key=lambda span: span.duration_ms)
+    top = min(span.depth for span in work)
+    return LaneView(
+        name=short_name(name),
+        spans=len(spans),
+        busy_ms=sum(span.duration_ms for span in work if span.depth == top),
+        overhead_ms=sum(span.duration_ms for span in work if span.kind == "overhead"),
+        longest=short_name(longest.name, 80),
+        longest_ms=longest.duration_ms,
+    )
+
+
 UNKNOWN = "unknown"
 """Displayed for a precision or multiply unit without evidence."""
 _REQUESTED = Column("Requested", "label")
@@ -223,37 +259,9 @@ _COLUMNS = (
     Column("Median", "number", milliseconds),
 )
 """Columns of layers, the same in a report and in Markdown."""
-_TYPES_SHOWN = 12
 _MOVING_ROLES = ("reformat", "cast", "quantize", "copy")
 ROWS_WITHOUT_SCRIPT = 20
 _TOP = 10
-
-
-@dataclass(frozen=True)
-class TypeTime:
-    """All layers of one type together."""
-
-    type: str
-    count: int
-    sum_ms: float
-    share: float
-    relative: float
-    """Length relative to the longest bar, 0 to 1."""
-    is_rest: bool = False
-    """True for the bar of all remaining types."""
-
-
-@dataclass(frozen=True)
-class SlowLayer:
-    """One of the slowest layers."""
-
-    position: int
-    name: str
-    type: str
-    precision: str
-    median_ms: float
-    share: float
-    """Share of the sum of all layers."""
 
 
 @dataclass(frozen=True)
@@ -271,9 +279,9 @@ class LayerTimes:
 class LayersView:
     """The layers of one profile. Times are over the passes of the layer pass."""
 
+    profile: Profile
     step: str
     label: str
-    layer_count: int
     times: LayerTimes
     explained: str
     """`13.4 % of the latency of 20.8 ms`; empty if layers take longer or the latency was not measured."""
@@ -282,12 +290,11 @@ class LayersView:
     passes: int
     runs: int
     """Number of process runs of the passes."""
-    types: tuple[TypeTime, ...]
-    type_count: int
+    types: tuple[LayerGroup, ...]
+    """The longest first."""
     precisions: tuple[LayerGroup, ...]
     units: tuple[LayerGroup, ...]
     """By multiply unit; empty if none is known."""
-    tensor_cores: TensorCoreShares | None
     movers: tuple[LayerGroup, ...]
     """Layers without computation, by role."""
     missed: tuple[int, ...]
@@ -296,7 +303,7 @@ class LayersView:
     reformats: ReformatsView | None
     footprint: FootprintView | None
     timeline: TimelineView | None
-    bound: BoundView
+    bound: Bound
     insights: tuple[InsightView, ...]
     has_work: bool
     """True if the work of some layers is known."""
@@ -307,8 +314,8 @@ class LayersView:
     """True if the table first shows only layers that compute."""
     slowest: Table
     """The slowest layers, for paper and for pages without a script."""
-    top: tuple[SlowLayer, ...]
-    """The slowest layers, for the first screen."""
+    top: tuple[int, ...]
+    """Positions of the slowest layers, for the first screen."""
 
     @property
     def moving_ms(self) -> float:
@@ -340,7 +347,6 @@ def _view(step: str, title: str, profile: Profile, run: RunRecord | None) -> Lay
         max_ms=tuple(max(layer.samples_ms, default=0.0) for layer in layers),
         sum_ms=sum(medians),
     )
-    types = group_layers(subject, lambda layer: visible_name(layer.type))
     bound, insights = collect_diagnosis(subject, step, run)
     missed = missed_precisions(profile)
     has_units = knows_units(layers)
@@ -349,19 +355,17 @@ def _view(step: str, title: str, profile: Profile, run: RunRecord | None) -> Lay
     roles = group_layers(subject, lambda layer: layer.purpose)
     tactics = group_layers(subject, lambda layer: visible_name(layer.tactic))
     return LayersView(
+        profile=profile,
         step=visible_name(step),
         label=title,
-        layer_count=len(layers),
         times=times,
         explained=explained if 0 < times.sum_ms < latency_ms else "",
         pass_ms=statistics.median(profile.layer_pass_ms) if profile.layer_pass_ms else 0.0,
         passes=passes,
         runs=max(len(profile.layer_runs), 1),
-        types=_by_type(types),
-        type_count=len(types),
+        types=group_layers(subject, lambda layer: visible_name(layer.type)),
         precisions=group_layers(subject, lambda layer: visible_name(layer.precision or UNKNOWN)),
         units=group_layers(subject, lambda layer: visible_name(layer.unit or UNKNOWN)) if has_units else (),
-        tensor_cores=profile.tensor_cores,
         movers=tuple(group for group in roles if group.name in _MOVING_ROLES),
         missed=missed,
         tactics=tuple(group for group in tactics if group.name),
@@ -375,19 +379,7 @@ def _view(step: str, title: str, profile: Profile, run: RunRecord | None) -> Lay
         roofs=subject.peaks.doubt or f"roofs: {short_name(subject.peaks.how, 200)}",
         only_compute=profile.options.get("hide_non_compute") is True,
         slowest=layer_table(profile, subject.listed[:ROWS_WITHOUT_SCRIPT], missed, medians),
-        top=tuple(_slow_layer(profile.layers, medians, place) for place in subject.listed[:_TOP]),
-    )
-
-
-def _slow_layer(layers: Sequence[Layer], medians_ms: Sequence[float], place: int) -> SlowLayer:
-    layer, total_ms = layers[place], sum(medians_ms)
-    return SlowLayer(
-        position=place,
-        name=visible_name(layer.name),
-        type=visible_name(layer.type),
-        precision=visible_name(layer.precision or UNKNOWN),
-        median_ms=medians_ms[place],
-        share=medians_ms[place] / total_ms if total_ms else 0.0,
+        top=tuple(subject.listed[:_TOP]),
     )
 
 
@@ -445,15 +437,3 @@ def layer_table(
     shown = [column for column, values in columns.items() if any(value not in (None, "") for value in values)]
     bad = {(row, shown.index(_REQUESTED)) for row, place in enumerate(places) if place in missed}
     return Table(tuple(shown), tuple(zip(*(columns[column] for column in shown), strict=True)), frozenset(bad))
-
-
-def _by_type(groups: Sequence[LayerGroup]) -> tuple[TypeTime, ...]:
-    """Return the bars, the longest first; types after the twelfth share the last bar."""
-    shown, rest = groups[:_TYPES_SHOWN], groups[_TYPES_SHOWN:]
-    rest_ms = sum(group.sum_ms for group in rest)
-    longest = max([group.sum_ms for group in shown] + [rest_ms]) or 1.0
-    bars = [TypeTime(group.name, group.count, group.sum_ms, group.share, group.sum_ms / longest) for group in shown]
-    if rest:
-        name, share = f"{len(rest)} more types", sum(group.share for group in rest)
-        bars.append(TypeTime(name, sum(group.count for group in rest), rest_ms, share, rest_ms / longest, True))
-    return tuple(bars)

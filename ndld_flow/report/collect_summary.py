@@ -131,11 +131,7 @@ class EngineOutcome:
     """One engine that was built."""
 
     step: str
-    library: str
-    """`TensorRT 10.16.1.11`."""
-    engine_bytes: int
-    build_s: float
-    layer_count: int
+    build: Build
     checked: str
     """`checked by agree`, `not checked` if no step of the run compared its outputs with a model's, or `for inspection`
     if it has marked outputs."""
@@ -212,7 +208,10 @@ def collect_summary(documents: RunDocuments) -> Summary:
         weak=_weak(documents),
         latency=collect_latency(documents),
         executed=next((profile.graphs for profile in compared if profile.graphs is not None), None),
-        engines=tuple(_engine_outcome(step, build, accuracies) for step, build in documents.of(Build).items()),
+        engines=tuple(
+            EngineOutcome(short_name(step), build, _checked_by(build, accuracies))
+            for step, build in documents.of(Build).items()
+        ),
         gates=dict(Counter(gate.outcome for gate in gates)),
         accuracy_unread=bool(documents.problems[Accuracy]),
         latency_unread=bool(documents.problems[Profile]),
@@ -303,13 +302,8 @@ def _graph_outcome(run: RunRecord) -> GraphOutcome:
         before=changes[0].before if changes else None,
         after=changes[-1].after if changes else None,
         bytes_before=source_bytes,
-        bytes_after=chain[-1].artifact.size_bytes if chain else _size_of(final, run),
+        bytes_after=(chain[-1] if chain else run.models.get(final, run.source)).artifact.size_bytes,
     )
-
-
-def _size_of(name: str, run: RunRecord) -> int:
-    """Return the bytes of a model that no step made."""
-    return run.models.get(name, run.source).artifact.size_bytes
 
 
 def _chain_to_source(name: str, records: dict[str, StepRecord]) -> list[StepRecord]:
@@ -374,17 +368,6 @@ def _weak(documents: RunDocuments) -> dict[str, tuple[str, ...]]:
 def _worst(accuracy: Accuracy, metric: str) -> float | None:
     output = accuracy.worst_output(metric)
     return None if output is None else output.metrics[metric]
-
-
-def _engine_outcome(step: str, build: Build, accuracies: Mapping[str, Accuracy]) -> EngineOutcome:
-    return EngineOutcome(
-        step=short_name(step),
-        library=short_name(build.library, 60),
-        engine_bytes=build.engine_bytes,
-        build_s=build.build_s,
-        layer_count=len(build.layers),
-        checked=_checked_by(build, accuracies),
-    )
 
 
 _WEAK = ("FP16", "BF16", "INT8", "FP8")

@@ -10,8 +10,7 @@ from ndld_flow.drawing.draw import Style, compose
 from ndld_flow.drawing.graph import DrawnGraph
 from ndld_flow.drawing.picture import Colours, svg_text
 from ndld_flow.records.model_diff import GraphChange
-from ndld_flow.report.diff_rows import DiffRow
-from ndld_flow.report.graph_change import ChangeView, collect_change
+from ndld_flow.report.diff_rows import ChangeView, DiffRow, collect_change
 from ndld_flow.report.render import PageParts, render, write_page
 
 DIFF_PAGE = PageParts(
@@ -57,7 +56,7 @@ def draw_diff(change: GraphChange, names: tuple[str, str], path: Path, region: D
         short_name(after),
         short_name(run),
         view,
-        _svg(region) if region else "",
+        svg_text(compose(replace(region, subtitle=""), Style(_COLOURS, aspect=2.4, legend=False))) if region else "",
         region.subtitle if region else "",
         [view.diff.rows],
     )
@@ -88,7 +87,3 @@ _COLOURS = _ChangeColours(
     on_family="var(--ink)",
 )
 """Colours of the page, so that the drawing follows its theme."""
-
-
-def _svg(region: DrawnGraph) -> str:
-    return svg_text(compose(replace(region, subtitle=""), Style(_COLOURS, aspect=2.4, legend=False)))

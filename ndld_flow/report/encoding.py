@@ -7,11 +7,15 @@ import gzip
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain
 from operator import attrgetter, sub
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from ndld_flow.base.text import visible_text
+
+Row = TypeVar("Row")
 
 # The values that json.dumps accepts.
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | dict[str, Json] | None"
@@ -30,6 +34,14 @@ def packed(data: object) -> str:
     return base64.b64encode(gzip.compress(plain, compresslevel=4, mtime=0)).decode()
 
 
+@dataclass(frozen=True)
+class Columns(Generic[Row]):
+    """Dataclasses of one kind that a page reads as an object with a list for each field."""
+
+    kind: type[Row]
+    rows: Sequence[Row]
+
+
 class _Packer:
     """Values as JSON with one table of texts. A list becomes the name of its form, and the parts of that form."""
 
@@ -43,6 +55,8 @@ class _Packer:
             return self.column(value)
         if isinstance(value, Mapping):
             return {name: self.value(item) for name, item in value.items()}
+        if isinstance(value, Columns):
+            return self.columns(value.kind, value.rows)
         if is_dataclass(value):
             return {field.name: self.value(getattr(value, field.name)) for field in fields(value)}
         return value
@@ -59,20 +73,25 @@ class _Packer:
         if kind in (list, tuple):
             return ["lists", self.column(list(map(len, items))), self.column(list(chain.from_iterable(items)))]
         if kind is not None and is_dataclass(kind):
-            names = [field.name for field in fields(kind)]
-            return ["rows", {name: self.column(list(map(attrgetter(name), items))) for name in names}]
+            return ["rows", self.columns(kind, items)]
         return ["items", *map(self.value, items)]
+
+    def columns(self, kind: type[Any], rows: Sequence[Any]) -> dict[str, object]:
+        return {field.name: self.column(list(map(attrgetter(field.name), rows))) for field in fields(kind)}
 
     def _positions(self, texts: Sequence[str | None]) -> list[int | None]:
         # Columns have many repeats: each distinct text is looked up once, and repeats run in C.
         known = self.texts
-        positions = {
-            text: None if text is None else known.setdefault(text, len(known)) for text in dict.fromkeys(texts)
-        }
+        distinct = dict.fromkeys(texts)
+        positions = {text: None if text is None else known.setdefault(_visible(text), len(known)) for text in distinct}
         return list(map(positions.__getitem__, texts))
 
 
 _PLAIN = {str, int, float, bool, NoneType}
+
+
+def _visible(text: str) -> str:
+    return text if text.isprintable() else visible_text(text)
 
 
 def _integers(items: Sequence[int | None]) -> list[object]:
@@ -91,6 +110,18 @@ def rounded(value: float, digits: int = 5) -> float:
         return 0.0
     near = float(f"{value:.{digits}g}")
     return near if math.isfinite(near) else value  # the largest float rounds to infinity
+
+
+_MOST_SAMPLES = 4_000
+"""Maximum number of samples of a distribution, evenly spread over the sorted ones: enough to show it."""
+
+
+def evenly_sorted(samples: Sequence[float]) -> list[float]:
+    """Return at most `_MOST_SAMPLES` of the sorted samples, the least and the largest among them."""
+    ordered = sorted(samples)
+    count = min(len(ordered), _MOST_SAMPLES)
+    step = (len(ordered) - 1) / max(count - 1, 1)
+    return [rounded(ordered[round(index * step)]) for index in range(count)]
 
 
 def nanoseconds(values_ms: Iterable[float]) -> list[int]:

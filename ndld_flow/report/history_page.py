@@ -188,8 +188,12 @@ def collect_history(history: MetricHistory) -> HistoryPage:
     ranked = sorted(present, key=lambda change: (_is_open(change), change.is_main), reverse=True)
     leading = ranked[0] if ranked else None
     tone, word, sentence = _headline(leading, ordered)
+    # The main series with the most measurements.
+    counts = [(each.metric in history.main, len(each.points)) for each in ordered[:drawn]]
+    longest = counts.index(max(counts)) if counts else 0
     times = [point.started_at for series in history.series for point in (series.points[0], series.points[-1])]
-    period = f", {_period(min(times), max(times))}" if times else ""
+    days = dict.fromkeys(f"{time:%d %b %Y}" for time in (min(times), max(times))) if times else ()
+    period = f", {' to '.join(days)}" if days else ""
     unreadable = f"; {counted(len(history.unreadable), 'run')} cannot be read" if history.unreadable else ""
     return HistoryPage(
         recipe=short_name(history.recipe, 100),
@@ -202,14 +206,8 @@ def collect_history(history: MetricHistory) -> HistoryPage:
         changes_left_out=max(len(changes) - _MOST_CHANGES, 0),
         series=tuple(_view(each, index if index < drawn else -1, history.main) for index, each in enumerate(ordered)),
         left_out=len(ordered) - drawn,
-        data=_data_of(ordered[:drawn], max(leading.series, 0) if leading else _longest(ordered[:drawn], history.main)),
+        data=_data_of(ordered[:drawn], max(leading.series, 0) if leading else longest),
     )
-
-
-def _longest(drawn: Sequence[MetricSeries], main: Sequence[str]) -> int:
-    """Return the position of the main series with the most measurements."""
-    counts = [(each.metric in main, len(each.points)) for each in drawn]
-    return counts.index(max(counts)) if counts else 0
 
 
 def _changes(ordered: Sequence[MetricSeries], drawn: int, main: Sequence[str]) -> Iterator[ChangeView]:
@@ -250,11 +248,6 @@ def _headline(leading: ChangeView | None, ordered: Sequence[MetricSeries]) -> tu
         return "failed", "Regressed", sentence
     words = {"improved": "Improved", "regressed": "Accepted", "changed": "Changed"}
     return "passed", words[leading.verdict], sentence
-
-
-def _period(first: datetime, last: datetime) -> str:
-    """Return `27 Nov 2026`, or `25 Nov 2026 to 27 Nov 2026`."""
-    return f"{first:%d %b %Y} to {last:%d %b %Y}" if first.date() != last.date() else f"{last:%d %b %Y}"
 
 
 def _about(series: MetricSeries) -> str:

@@ -1,9 +1,12 @@
-"""The circumstances of a latency: inputs, batch, precision, device and throughput."""
+"""Profiles of a page: their titles, and the circumstances of a latency: inputs, batch, precision, device."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
 
 from ndld_flow.base.quantities import milliseconds, share, three_digits
 from ndld_flow.base.text import first_of, short_name
@@ -11,7 +14,30 @@ from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.value_text import shape_text
 
+View = TypeVar("View")
 UNKNOWN = "unknown"
+
+
+def profile_titles(profiles: Mapping[str, Profile]) -> dict[str, str]:
+    """Return step -> the label of what it profiled; with the step's name where several profiled the same."""
+    times = Counter(profile.label for profile in profiles.values())
+    return {
+        step: short_name(profile.label if times[profile.label] == 1 else f"{profile.label} ({step})")
+        for step, profile in profiles.items()
+    }
+
+
+def views_by_profile(profiles: Mapping[str, Profile], view: Callable[[str, Profile], View | None]) -> tuple[View, ...]:
+    """Return the views of profiles with layers, by title and profile; those that are None are left out."""
+    titles = profile_titles(profiles)
+    views = (view(titles[step], profile) for step, profile in profiles.items() if profile.layers)
+    return tuple(each for each in views if each is not None)
+
+
+@lru_cache(maxsize=256)
+def short_provider(provider: str) -> str:
+    """Shorten `CPUExecutionProvider` to `CPU`."""
+    return short_name(provider.removesuffix("ExecutionProvider") or provider, 40)
 
 
 @dataclass(frozen=True)
@@ -31,6 +57,17 @@ class MeasuredView:
     passes_per_s: str
     items_per_s: str
     """Empty if the batch is unknown."""
+
+
+def profiler_words(profiles: Sequence[Profile]) -> str:
+    """Return a note on whether latencies were measured with a profiler attached."""
+    states = {profile.profiler for profile in profiles if profile.latency_ms}
+    if len(states) > 1:
+        return "some with a profiler attached or not recorded; see how each was measured"
+    return {
+        "off": "timing pass, no profiler attached",
+        "on": "measured with the profiler attached, which slows passes down",
+    }.get("".join(states), "not recorded whether a profiler was attached")
 
 
 def batch_of(profile: Profile) -> int | None:

@@ -11,8 +11,9 @@ from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.drawing.engine_graph import LayerEdge, Terminal
 from ndld_flow.drawing.graph import FAMILIES
 from ndld_flow.drawing.layout import Extent, lay_out
-from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelScope
+from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelScope, ModelTensor
 from ndld_flow.report.collect_graph import NODE_SIZE, GraphPicture, GraphShape, fold, graph_shape
+from ndld_flow.report.encoding import Columns
 from ndld_flow.report.render import MODEL_PAGE, render, write_page
 from ndld_flow.report.value_text import Fact
 
@@ -20,7 +21,6 @@ _ASPECT = 1.4
 """Width over height of the graph's area."""
 _ROOM_BELOW = 14.0
 """Room for the dimensions below a node."""
-_KINDS = ("computed", "input", "initializer", "constant")
 
 
 @dataclass(frozen=True)
@@ -52,47 +52,6 @@ class Reduction:
     facts: tuple[Fact, ...]
     trials: tuple[tuple[int, str, bool], ...]
     """(number of the trial, what was tried, whether it still failed)."""
-
-
-@dataclass(frozen=True)
-class AttributeRow:
-    """An attribute of a node."""
-
-    name: str
-    type: str
-    text: str
-    is_default: bool
-    held: int
-    """Position of a held tensor; -1 for none."""
-
-
-@dataclass(frozen=True)
-class NodeColumns:
-    """The nodes of a model; `inputs`, `outputs` and `outside` are positions of tensors, `bodies` of scopes."""
-
-    name: list[str]
-    operator: list[str]
-    details: list[str]
-    precision: list[str]
-    doc: list[str]
-    inputs: list[Sequence[int]]
-    outputs: list[Sequence[int]]
-    outside: list[Sequence[int]]
-    bodies: list[Sequence[int]]
-    attributes: list[list[AttributeRow]]
-    metadata: list[list[tuple[str, str]]]
-
-
-@dataclass(frozen=True)
-class TensorColumns:
-    """The tensors of a model."""
-
-    name: list[str]
-    dtype: list[str]
-    dims: list[str]
-    label: list[str]
-    kind: list[int]
-    held: list[int]
 
 
 @dataclass(frozen=True)
@@ -130,8 +89,8 @@ class DrawnModel:
 
     shown: int
     scopes: list[ScopeData]
-    nodes: NodeColumns
-    tensors: TensorColumns
+    nodes: Columns[ModelNode]
+    tensors: Columns[ModelTensor]
     held: list[HeldValues]
 
 
@@ -179,7 +138,13 @@ def collect_model_page(document: ModelDocument, reduction: Reduction | None = No
         ),
         sum(held.size_bytes for held in document.held),
         document.has_values,
-        _data_of(document),
+        DrawnModel(
+            shown=document.shown,
+            scopes=[_scope(document, scope) for scope in document.scopes],
+            nodes=Columns(ModelNode, document.nodes),
+            tensors=Columns(ModelTensor, document.tensors),
+            held=[_held(tensor) for tensor in document.held],
+        ),
         reduction,
     )
 
@@ -187,52 +152,6 @@ def collect_model_page(document: ModelDocument, reduction: Reduction | None = No
 def _port(document: ModelDocument, place: int) -> Port:
     tensor = document.tensors[place]
     return Port(visible_name(tensor.name), visible_name(tensor.dtype), visible_name(tensor.dims))
-
-
-def _data_of(document: ModelDocument) -> DrawnModel:
-    tensors = document.tensors
-    return DrawnModel(
-        shown=document.shown,
-        scopes=[_scope(document, scope) for scope in document.scopes],
-        nodes=_nodes(document.nodes),
-        tensors=TensorColumns(
-            name=[visible_name(tensor.name) for tensor in tensors],
-            dtype=[visible_name(tensor.dtype) for tensor in tensors],
-            dims=[visible_name(tensor.dims) for tensor in tensors],
-            label=[visible_name(tensor.label) for tensor in tensors],
-            kind=[_KINDS.index(tensor.kind) for tensor in tensors],
-            held=[tensor.held for tensor in tensors],
-        ),
-        held=[_held(tensor) for tensor in document.held],
-    )
-
-
-def _nodes(nodes: Sequence[ModelNode]) -> NodeColumns:
-    return NodeColumns(
-        name=[visible_name(node.name) for node in nodes],
-        operator=[visible_name(node.operator) for node in nodes],
-        details=[visible_name(node.details) for node in nodes],
-        precision=[visible_name(node.precision) for node in nodes],
-        doc=[visible_text(node.doc) for node in nodes],
-        inputs=[node.inputs for node in nodes],
-        outputs=[node.outputs for node in nodes],
-        outside=[node.outside for node in nodes],
-        bodies=[node.bodies for node in nodes],
-        attributes=[
-            [
-                AttributeRow(
-                    visible_text(each.name),
-                    visible_text(each.type),
-                    visible_text(each.text),
-                    each.is_default,
-                    each.held,
-                )
-                for each in node.attributes
-            ]
-            for node in nodes
-        ],
-        metadata=[[(visible_text(key), visible_text(value)) for key, value in node.metadata] for node in nodes],
-    )
 
 
 def _held(tensor: HeldTensor) -> HeldValues:

@@ -11,11 +11,11 @@ from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.text import short_name
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.collect_engines import collect_engines, collect_untimed
 from ndld_flow.report.collect_layers import collect_layers
-from ndld_flow.report.collect_profiles import collect_profiles
 from ndld_flow.report.measured import MeasuredView, describe_measured
 from ndld_flow.report.panel import PanelView, panels_of, views_of_profiles
+from ndld_flow.report.panels.engines import collect_engines, collect_untimed
+from ndld_flow.report.panels.latency import collect_profiles
 from ndld_flow.report.render import PROFILE_REPORT, render, write_page
 from ndld_flow.report.report_data import ReportData, report_data
 from ndld_flow.report.value_text import Fact

@@ -15,10 +15,12 @@ from uuid import uuid4
 
 from ndld_flow.base import quantities
 from ndld_flow.base.errors import PageError
+from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.report.bundle import bundle, report_files
-from ndld_flow.report.collect_profiles import profiler_words
 from ndld_flow.report.encoding import packed
+from ndld_flow.report.measured import profiler_words
 from ndld_flow.report.panel import panel_folders
+from ndld_flow.report.value_text import tensor_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -131,7 +133,7 @@ def environment() -> Environment:
     )
     templates.filters |= {name: getattr(quantities, name) for name in names}
     templates.filters["profiler_words"] = profiler_words
-    templates.filters["packed"] = packed
+    templates.filters |= {"packed": packed, "short": short_name, "visible": visible_text, "tensor_type": tensor_text}
     templates.globals |= {
         "size_change": lambda before, after: quantities.size_change(before, after).replace("->", "→"),
         "relative_change": quantities.relative_change,

@@ -19,14 +19,13 @@ from ndld_flow.records.run_folder import COMPARISON_PAGE, RunDocuments, read_run
 from ndld_flow.report import verdict
 from ndld_flow.report.activations.page import draw_activations
 from ndld_flow.report.collect_latency import LatencyOutcome
-from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.collect_summary import Summary, collect_summary
 from ndld_flow.report.noted_failures import noting, page_with_notes
 from ndld_flow.report.panel import PanelView, collect_panels
 from ndld_flow.report.panels.files import FileLink, result_of
 from ndld_flow.report.render import RUN_REPORT, render, write_page
 from ndld_flow.report.report_data import ReportData, report_data
-from ndld_flow.report.value_text import Fact
+from ndld_flow.report.value_text import Fact, machine_settings
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import TIMES
+from ndld_flow.base.quantities import TIMES, size
 from ndld_flow.base.text import short_name
+
+if TYPE_CHECKING:
+    from ndld_flow.records.measurement import Machine
+    from ndld_flow.records.profile import TensorInfo
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,21 @@ class Fact:
 def facts_of(values: Mapping[str, str]) -> tuple[Fact, ...]:
     """Return the names and texts of a mapping, shortened."""
     return tuple(Fact(short_name(name), short_name(value)) for name, value in values.items())
+
+
+def machine_settings(machine: Machine) -> tuple[Fact, ...]:
+    """Return a machine's description without empty fields."""
+    named = {
+        "system": machine.system,
+        "architecture": machine.architecture,
+        "cpu": machine.cpu,
+        "cpu count": str(machine.cpu_count or ""),
+        "memory": size(machine.memory_bytes) if machine.memory_bytes else "",
+        "gpu": ", ".join(machine.gpus),
+        "driver": machine.driver,
+        "python": machine.python,
+    }
+    return tuple(Fact(name, short_name(value)) for name, value in named.items() if value)
 
 
 def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Fact, ...]:
@@ -61,16 +81,18 @@ def value_text(value: JsonValue) -> str:
         return f"{value:.6g}"
     if isinstance(value, list):
         return f"[{', '.join(map(value_text, value))}]"
-    return _mapping_text(value) if isinstance(value, dict) else json.dumps(value)
-
-
-def _mapping_text(values: Mapping[str, JsonValue]) -> str:
-    """Return a mapping in flow style, without null values."""
-    pairs = (f"{short_name(key)}: {value_text(inner)}" for key, inner in values.items() if inner is not None)
-    return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, dict):
+        pairs = (f"{short_name(key)}: {value_text(inner)}" for key, inner in value.items() if inner is not None)
+        return f"{{{', '.join(pairs)}}}"
+    return json.dumps(value)
 
 
 @lru_cache(maxsize=4096)
 def shape_text(shape: tuple[int, ...]) -> str:
     """Return `1x3x320x?` with multiplication signs and `?` for dynamic dimensions; `scalar` without dimensions."""
     return TIMES.join("?" if dim < 0 else str(dim) for dim in shape) or "scalar"
+
+
+def tensor_text(tensor: TensorInfo) -> str:
+    """Return type and shape, `float32 1x3x320x320`."""
+    return f"{short_name(tensor.dtype, 40)} {shape_text(tensor.shape)}".strip()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import count, number, seconds, size, size_change
-from ndld_flow.base.text import first_of
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.records.accuracy import describe_worst_slice
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import ENDINGS
@@ -108,8 +108,9 @@ def executed_words(change: GraphChange) -> str:
 
 def engine_words(engine: EngineOutcome) -> str:
     """Return `engine 9.38 MiB in 1.2 s, 97 layers, by TensorRT-RTX 1.7.1.116, not checked`."""
-    built = f"{size(engine.engine_bytes)} in {seconds(engine.build_s)}"
-    return f"{engine.step} {built}, {count(engine.layer_count)} layers, by {engine.library}, {engine.checked}"
+    build = engine.build
+    built = f"{size(build.engine_bytes)} in {seconds(build.build_s)}, {count(len(build.layers))} layers"
+    return f"{engine.step} {built}, by {short_name(build.library, 60)}, {engine.checked}"
 
 
 _UNREAD = "unknown, as its record cannot be read"

@@ -17,9 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 from ndld_flow.base.errors import FormatError, RequestError
 from ndld_flow.base.metric_directions import Better, which_is_better
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import suggest
+from ndld_flow.base.text import joined, suggest
 from ndld_flow.base.users import name_me
-from ndld_flow.history.series import Measured, Subject, differing, joined, read_facts
+from ndld_flow.history.series import Measured, Subject, differing, read_facts
 from ndld_flow.history.steps import (
     LEAST_AFTER,
     LEAST_BEFORE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from ndld_flow.base.text import visible_name
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.comparison import MetricVerdict
-from ndld_flow.report.comparison.page import ComparisonPage, _title, collect_comparison, draw_comparison
+from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison, draw_comparison
 from ndld_flow.report.comparison.subjects import collect_differences, collect_settings, collect_subjects, rank_subjects
 from ndld_flow.report.comparison.verdicts import IntervalScale, measured_apart
 from ndld_flow.report.panels.comparisons import collect_comparisons
@@ -45,7 +44,7 @@ def draw(compared: Compared, folder: Path) -> str:
 
 def test_the_verdict_matches_the_comparison() -> None:
     page = page_of(made.pair())
-    assert (page.title, page.verdict) == ("half against main", "improved")
+    assert (page.title, page.comparison.verdict) == ("half against main", "improved")
     (decision,) = page.decisions
     assert (decision.base, decision.candidate, decision.metric) == (0, 1, "latency.min")
     assert (decision.view.verdict, decision.view.ratio, decision.view.change) == ("improved", "0.712×", "−29 %")  # noqa: RUF001
@@ -62,9 +61,6 @@ def test_every_profile_and_candidate_is_decided_and_the_title_names_them() -> No
         ("det", 2, "inconclusive"),
         ("rec", 1, "regressed"),
     ]
-    labels = [replace(page.subjects[0], label=letter) for letter in "abcde"]
-    assert _title(labels[:4]) == "b, c and d against a"
-    assert _title(labels) == "4 reports against a"
     assert page.left_out == ("tuned has no profile `rec`: it is left out there.",)
     assert [gate.outcome for gate in page.gates] == ["failed", "passed", "passed"]
     assert (page.gates[0].profile, page.gates[0].subject) == ("rec", 1)
@@ -82,7 +78,7 @@ def test_the_deciding_metric_comes_first_and_marks_what_differs() -> None:
 
 def test_reasons_against_a_verdict_come_first() -> None:
     page = page_of(made.elsewhere())
-    assert page.verdict == "incomparable"
+    assert page.comparison.verdict == "incomparable"
     assert [(one.effect, one.detail) for one in page.differences][:2] == [
         ("forbids", "CPU"),
         ("forbids", "CPU count"),
@@ -164,7 +160,7 @@ def test_the_page_of_real_exports_shows_an_improvement(tmp_path: Path) -> None:
     profiles = {place: read_profile(a100_exports() / name) for place, name in enumerate(("fp32", "fp16"))}
     compared = made.compared([made.subject("fp32"), made.subject("fp16", 1)], {"resnet": profiles}, UNKNOWN)
     page = page_of(compared)
-    assert page.verdict == "improved"
+    assert page.comparison.verdict == "improved"
     ((place, coverage),) = page.profiles[0].coverage
     assert place == 1 and coverage.matched_share == pytest.approx(0.913, abs=0.005)
     assert page.profiles[0].largest[0].name == "Conv_0 + Relu_1"
@@ -179,7 +175,7 @@ def test_the_page_of_real_exports_shows_an_improvement(tmp_path: Path) -> None:
 def test_the_report_of_a_run_can_hold_the_comparisons_of_its_steps(make: Make) -> None:
     one = make().comparison
     sections = collect_comparisons({"ab": one, HOSTILE_NAMES[0]: one})
-    assert [section.verdict for section in sections] == [one.verdict] * 2
+    assert [section.comparison.verdict for section in sections] == [one.verdict] * 2
     page = {"comparison_pages": {"ab": "ab/compare.html"}}
     text = environment().get_template("panels/comparisons.html.j2").render(panel={"view": sections}, page=page)
     assert text.count("<h3>") == 2

@@ -15,11 +15,11 @@ from ndld_flow.records.profile import Layer, Profile, Roofs, RuntimeTraits, Tens
 from ndld_flow.report.collect_layers import collect_layers, collect_reformats
 from ndld_flow.report.collect_stacks import StacksView, collect_stacks
 from ndld_flow.report.comparison.page import draw_comparison
-from ndld_flow.report.layer_columns import Ceilings, Tensors, timed_layers
 from ndld_flow.report.measured import batch_of
 from ndld_flow.report.panel import find_panels, panels_of
 from ndld_flow.report.panels import convolutions, device, distribution, pointwise, treemap
 from ndld_flow.report.profile_page import draw_profile
+from ndld_flow.report.report_data import Ceilings, Tensors, timed_layers
 from ndld_flow.report.tables import Table
 from tests.support.a100_exports import a100_exports
 from tests.support.compare_samples import profile_of

@@ -33,15 +33,16 @@ from ndld_flow.report.bundle import modules_of, report_files
 from ndld_flow.report.collect_footprint import collect_footprint
 from ndld_flow.report.collect_latency import collect_latency
 from ndld_flow.report.collect_layers import collect_layers
-from ndld_flow.report.collect_profiles import collect_profiles, profiler_words
 from ndld_flow.report.collect_summary import collect_gates
 from ndld_flow.report.comparison.page import COMPARISON_PAGE
 from ndld_flow.report.diff_page import DIFF_PAGE
 from ndld_flow.report.engines_page import ENGINES_PAGE
 from ndld_flow.report.history_page import HISTORY_PAGE
+from ndld_flow.report.measured import profiler_words
 from ndld_flow.report.panels.accuracy import collect_accuracy
+from ndld_flow.report.panels.latency import collect_profiles
 from ndld_flow.report.panels.steps import lay_out
-from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT, write_page
+from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT, environment, write_page
 from ndld_flow.report.run_page import RunPage, collect_page, draw_report
 from ndld_flow.report.sweep.page import SWEEP_PAGE
 from ndld_flow.report.value_text import settings_of
@@ -288,13 +289,14 @@ def test_values_missing_in_an_import_are_not_zero() -> None:
     machine = Machine()
     fields = {"machine": machine, "profiler": "on", "layers": tuple(nameless)}
     imported = made.model_copy(update=fields)
-    views = collect_profiles({"own": made, "imported": imported, "older": made.model_copy(update={"profiler": ""})})
-    assert views[1].machine == ()
+    measured = [made, imported, made.model_copy(update={"profiler": ""})]
+    (view,) = collect_profiles({"imported": imported})
+    assert view.machine == ()
     assert collect_footprint(imported) is None
-    assert profiler_words(views[:1]) == "timing pass, no profiler attached"
-    assert profiler_words(views[1:2]) == "measured with the profiler attached, which slows passes down"
-    assert profiler_words(views[2:]) == "not recorded whether a profiler was attached"
-    assert "no profiler attached" not in profiler_words(views)
+    assert profiler_words(measured[:1]) == "timing pass, no profiler attached"
+    assert profiler_words(measured[1:2]) == "measured with the profiler attached, which slows passes down"
+    assert profiler_words(measured[2:]) == "not recorded whether a profiler was attached"
+    assert "no profiler attached" not in profiler_words(measured)
 
 
 def test_a_noisy_measurement_is_marked(tmp_path: Path) -> None:
@@ -337,7 +339,7 @@ def test_a_batch_sweep_has_a_table(tmp_path: Path) -> None:
     swept = profile("half", 10, 1, 0).model_copy(update={"batches": points})
     write_run(tmp_path, run_record([StepSketch("speed", "profile", "profile")]), {"speed/profile.json": swept})
     (view,) = page_of(tmp_path).views["latency"]
-    assert [(point.batch, point.items_per_s) for point in view.batches] == [(1, 400), (8, 400)]
+    assert [(point.batch, point.items_per_s) for point in view.profile.batches] == [(1, 400), (8, 400)]
     assert "Batch sweep of" in draw_report(tmp_path).read_text("utf-8")
 
 
@@ -365,7 +367,7 @@ def test_nan_is_the_worst_value(tmp_path: Path) -> None:
 
 
 def test_steps_summarize_their_work(tmp_path: Path) -> None:
-    steps = {step.name: step for step in page_of(write_quickstart(tmp_path)).views["steps"].steps}
+    steps = {step.run_step.name: step for step in page_of(write_quickstart(tmp_path)).views["steps"].steps}
     sanitize, half = steps["sanitize"], steps["half"]
     assert sanitize.change is not None
     assert [(one.op_type, one.delta) for one in sanitize.change.changed[:3]] == [
@@ -375,7 +377,7 @@ def test_steps_summarize_their_work(tmp_path: Path) -> None:
     ]
     assert sanitize.change.totals[0] == ("nodes", 672, 329, "")
     assert sanitize.reuse == "computed 3 days before this run, in 4 ms"
-    assert half.reason == "settings changed"
+    assert half.run_step.reason == "settings changed"
     assert half.change is not None
     assert half.change.casts_added == 8
     assert {one.name: one.given for one in half.settings} == {
@@ -389,7 +391,7 @@ def test_steps_summarize_their_work(tmp_path: Path) -> None:
 
 def test_a_skipped_step_is_drawn_in_recipe_order(tmp_path: Path) -> None:
     speed = page_of(write_failed(tmp_path)).views["steps"].steps[4]
-    assert (speed.outcome, speed.reason) == ("skipped", "agree failed")
+    assert (speed.run_step.outcome, speed.run_step.reason) == ("skipped", "agree failed")
     assert speed.reads == (("from", "half"),)
     assert speed.flow.incoming == (1,)
 
@@ -413,12 +415,12 @@ def test_layer_shares_add_up_and_small_types_are_grouped() -> None:
     assert sum(one.sum_ms for one in view.types) == pytest.approx(view.times.sum_ms)
     assert sum(one.share for one in view.types) == pytest.approx(1)
     assert sum(one.count for one in view.types) == 300
-    assert [one.is_rest for one in view.types] == [False] * 12 + [True]
-    assert view.types[-1].type == "8 more types"
-    assert max(one.relative for one in view.types) == 1
-    assert all(
-        one.relative == pytest.approx(one.sum_ms / max(each.sum_ms for each in view.types)) for one in view.types
+    page = (
+        environment()
+        .get_template("panels/layers.html.j2")
+        .render(panel={"view": [view], "tabs": ()}, page={"views": {}})
     )
+    assert "8 more types" in page and page.count("width:100.00%") >= 1
     assert view.slowest.rows[0][-1] == max(view.times.median_ms)
 
 

@@ -24,10 +24,10 @@ from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint
 from ndld_flow.records.execution import BuiltFile, Execution
 from ndld_flow.records.profile import Layer, TensorInfo
 from ndld_flow.records.run_folder import read_run
-from ndld_flow.report.collect_engines import collect_build, collect_engines, collect_untimed, is_usual
 from ndld_flow.report.collect_layers import collect_reformats
 from ndld_flow.report.collect_summary import collect_summary
 from ndld_flow.report.exports.csv_tables import engine_layers_csv
+from ndld_flow.report.panels.engines import collect_build, collect_engines, collect_untimed, is_usual
 from ndld_flow.report.profile_page import draw_build
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.verdict import summarize_run
@@ -58,7 +58,7 @@ def test_an_engine_is_summarized() -> None:
     (view,) = collect_engines({"engine": build()})
     assert view.built is not None
     assert (view.step, view.label, view.layer_count, view.network_layer_count) == ("engine", "source", 72, 288)
-    assert view.built.library == "TensorRT 10.16.1.11" and view.built.built_for == ("NVIDIA RTX A4000",)
+    assert view.built.build.library == "TensorRT 10.16.1.11" and view.built.built_for == ("NVIDIA RTX A4000",)
     assert [(one.name, one.count) for one in view.precisions] == [("float16", 69), ("float32", 3)]
     assert view.multiplying == ()  # its tactics have no names
     assert [(one.name, one.count) for one in view.types[:3]] == [
@@ -80,7 +80,7 @@ def test_multiply_units_of_an_engine_are_counted(tmp_path: Path) -> None:
 def test_reformats_name_tensors_and_formats() -> None:
     (view,) = collect_engines({"engine": build()})
     assert view.reformats is not None and view.reformats.count == 6
-    assert next((way.before, way.after, way.count) for way in view.reformats.ways) == (
+    assert view.reformats.ways[0] == (
         "float16 hwc8",
         "float16 linear",
         4,

@@ -119,7 +119,7 @@ def test_without_a_known_unit_there_is_no_column_of_units(tmp_path: Path) -> Non
     engine = [trt.EngineLayer("Conv_1", 1.0, {**int8_engine()[1].info, "TacticName": ""})]
     one = read_profile(trt.write_exports(tmp_path / "e", a=trt.layer_info(engine), b=trt.layer_times(engine)))
     (view,) = collect_layers({"speed": one})
-    assert view.units == () and view.tensor_cores is None
+    assert view.units == () and view.profile.tensor_cores is None
     assert "Multiply unit" not in profile_markdown("p", one)
 
 

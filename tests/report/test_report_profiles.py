@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, Span, TensorInfo
 from ndld_flow.report.collect_footprint import collect_footprint, tensor_bytes
-from ndld_flow.report.collect_layers import collect_layers, passages
-from ndld_flow.report.collect_profiles import collect_profiles, collect_timeline
+from ndld_flow.report.collect_layers import collect_layers, collect_timeline, passages
 from ndld_flow.report.encoding import nanoseconds, packed
-from ndld_flow.report.layer_columns import Tensors, timed_layers
-from ndld_flow.report.panels.latency import MOST_PASSES
+from ndld_flow.report.panels.latency import MOST_PASSES, collect_profiles
 from ndld_flow.report.profile_page import draw_profile
+from ndld_flow.report.report_data import Tensors, timed_layers
 from ndld_flow.report.run_page import draw_report
 from tests.support.page_data import data_of, unpack
 from tests.support.run_fixtures import Sitting, StepSketch, profile, run_record, write_run

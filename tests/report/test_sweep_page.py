@@ -748,7 +748,7 @@ def test_a_curve_over_many_values_labels_some_of_them() -> None:
     curve = collect_curves(record, collect_dimensions(record))[0]
     x = tuple(map(float, range(1, 101)))
     line = replace(curve.lines[0], x=x, y=x, saturated=None)
-    [axes] = _curve(replace(curve, lines=(line,))).axes
+    [axes] = _curve(replace(curve, lines=(line,)), is_first=False).axes
     assert 8 < len(axes.get_xticks()) <= 16
 
 

@@ -18,6 +18,7 @@ from ndld_flow.report.activations.page import ActivationsPage
 from ndld_flow.report.bundle import report_files
 from ndld_flow.report.comparison.page import ComparisonPage
 from ndld_flow.report.diff_page import DiffPage
+from ndld_flow.report.encoding import Columns
 from ndld_flow.report.engines_page import EnginesPage
 from ndld_flow.report.history_page import HistoryPage
 from ndld_flow.report.model_page import ModelPage
@@ -30,6 +31,9 @@ _PAGES = (ActivationsPage, ComparisonPage, DiffPage, EnginesPage, HistoryPage, M
 _HEADER = """\
 // The data of each page, as Python's dataclasses declare them.
 // Do not edit: `python -m tests.support.page_data_types` writes this file.
+
+/** An object with a list for each field of some rows. */
+type Columns<Row> = { [Field in keyof Row]: Row[Field][] };
 """
 _NAMES: dict[Any, str] = {
     int: "number",
@@ -102,6 +106,8 @@ def _type(annotation: Any) -> str:
     parts = [_type(item) for item in inner if item is not Ellipsis]
     if outer in (Union, UnionType):
         return " | ".join(parts)
+    if outer is Columns:
+        return f"Columns<{parts[0]}>"
     if issubclass(outer, Mapping):
         return f"Record<{', '.join(parts)}>"
     if outer is tuple and Ellipsis not in inner:

@@ -225,6 +225,9 @@ def figures(record: Activations) -> tuple[Figure, ...]:
     far = _furthest(record)
     bad = not_finite(record)
     first = record.first_nonfinite or (bad[0].tensor if bad else "")
+    beyond = [tensor for tensor in record.tensors if tensor.range.beyond_share]
+    beyond.sort(key=lambda tensor: -tensor.range.beyond_share)
+    kind = short_name(record.range_format, 20)
     if not first:
         nonfinite = Figure("Not finite", "0", "no NaN, no infinity")
     else:
@@ -233,17 +236,9 @@ def figures(record: Activations) -> tuple[Figure, ...]:
         Figure("Tensors", count(len(record.tensors)), "captured, in execution order"),
         Figure("Samples", count(samples), labels + more),
         nonfinite,
-        *_beyond(record),
-        *(() if far is None else (_about("Lowest signal to noise", snr_words(far[0]), "at", far[1]),)),
+        *([_about(f"Beyond {kind}", count(len(beyond)), "most", beyond[0].tensor)] if beyond else []),
+        *([] if far is None else [_about("Lowest signal to noise", snr_words(far[0]), "at", far[1])]),
     )
-
-
-def _beyond(record: Activations) -> tuple[Figure, ...]:
-    beyond = [tensor for tensor in record.tensors if tensor.range.beyond_share]
-    if not beyond:
-        return ()
-    worst = max(beyond, key=lambda tensor: tensor.range.beyond_share)
-    return (_about(f"Beyond {short_name(record.range_format, 20)}", count(len(beyond)), "most", worst.tensor),)
 
 
 def _furthest(record: Activations) -> tuple[float, str] | None:

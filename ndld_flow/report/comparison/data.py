@@ -14,11 +14,11 @@ from ndld_flow.records.measurement import percentile
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_graph import GraphShape, collect_graphs, graph_shape
 from ndld_flow.report.collect_layers import UNKNOWN
-from ndld_flow.report.collect_profiles import evenly_sorted, short_provider
 from ndld_flow.report.comparison.subjects import SubjectView
 from ndld_flow.report.comparison.verdicts import measured_apart
-from ndld_flow.report.encoding import rounded
-from ndld_flow.report.layer_columns import TimelineSpans, timeline_spans
+from ndld_flow.report.encoding import evenly_sorted, rounded
+from ndld_flow.report.measured import short_provider
+from ndld_flow.report.report_data import TimelineSpans, timeline_spans
 from ndld_flow.report.value_text import shape_text
 
 _GRAPH_LAYERS = 10_000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import change
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import joined, short_name
 from ndld_flow.records.comparison import Comparison, Coverage, ProfileComparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_stacks import StacksView, collect_stacks
@@ -36,7 +36,7 @@ from ndld_flow.report.comparison.verdicts import (
     collect_metrics,
     ratio_text,
 )
-from ndld_flow.report.graph_change import ChangeView, collect_change
+from ndld_flow.report.diff_rows import ChangeView, collect_change
 from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.render import PageParts, render, write_page
 
@@ -74,8 +74,7 @@ class ComparisonPage:
     """The page of one comparison."""
 
     title: str
-    verdict: str
-    why: str
+    comparison: Comparison
     subjects: tuple[SubjectView, ...]
     ranked: tuple[RankedSubject, ...]
     fastest: str
@@ -88,7 +87,6 @@ class ComparisonPage:
     """`0.52x (-48 %)`, of the last subject; empty for fewer than two profiles."""
     gates: tuple[GateView, ...]
     differences: tuple[DifferenceView, ...]
-    noise: str
     left_out: tuple[str, ...]
     profiles: tuple[ProfileView, ...]
     data: ComparisonData
@@ -138,10 +136,11 @@ def collect_comparison(
     subjects = collect_subjects(comparison.subjects)
     ranked = rank_subjects(comparison, subjects, profiles)
     ratio = comparison.geometric_mean_ratio
+    labels = [subject.label for subject in subjects[1:]]
+    others = joined(labels) if len(labels) <= 3 else f"{len(labels)} reports"
     return ComparisonPage(
-        title=_title(subjects),
-        verdict=comparison.verdict,
-        why=short_name(comparison.why, 600),
+        title=f"{others} against {subjects[0].label}",
+        comparison=comparison,
         subjects=subjects,
         ranked=ranked,
         fastest=name_fastest(ranked, short_name(comparison.profiles[0].decided_by, 60) if comparison.profiles else ""),
@@ -151,7 +150,6 @@ def collect_comparison(
         geometric_mean="" if ratio is None else f"{ratio_text(ratio)} ({change(1, ratio)})",
         gates=collect_gates(comparison),
         differences=collect_differences(comparison),
-        noise=short_name(comparison.noise, 400),
         left_out=tuple(short_name(sentence, 400) for sentence in (*comparison.left_out, *notes)),
         profiles=tuple(
             _view(profile, own, subjects) for profile, own in zip(comparison.profiles, profiles, strict=True)
@@ -180,15 +178,6 @@ def _view(
         graphs_missing=short_name(comparison.graphs_missing, 400),
         stacks=collect_stacks(list(zip(labels, profiles, strict=True))),
     )
-
-
-def _title(subjects: Sequence[SubjectView]) -> str:
-    """Return `half and tuned against main`."""
-    others = [subject.label for subject in subjects[1:]]
-    if len(others) > 3:
-        return f"{len(others)} reports against {subjects[0].label}"
-    listed = f"{', '.join(others[:-1])} and {others[-1]}" if len(others) > 1 else "".join(others)
-    return f"{listed} against {subjects[0].label}"
 
 
 COMPARISON_PAGE = PageParts(

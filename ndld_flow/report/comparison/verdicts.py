@@ -41,7 +41,12 @@ class IntervalScale:
         for verdict in verdicts:
             ends += [1 + 2 * verdict.threshold, 1 / (1 + 2 * verdict.threshold)]
             ends += [end for end in (verdict.low, verdict.high, verdict.ratio) if math.isfinite(end) and end > 0]
-        held = [min(max(end, _LEAST), _MOST) for end in ends if math.isfinite(end)]
+        return cls.covering(min(max(end, _LEAST), _MOST) for end in ends if math.isfinite(end))
+
+    @classmethod
+    def covering(cls, ends: Iterable[float]) -> IntervalScale:
+        """Return a scale that covers these ratios and a margin."""
+        held = list(ends)
         margin = (max(held) / min(held)) ** 0.06
         return cls(min(held) / margin, max(held) * margin)
 

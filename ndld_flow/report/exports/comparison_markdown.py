@@ -10,7 +10,6 @@ from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import (
     NOT_RECORDED,
     Comparison,
-    ComparisonGate,
     MetricVerdict,
     ProfileComparison,
 )
@@ -48,7 +47,11 @@ def comparison_parts(comparison: Comparison, profiles: Sequence[Sequence[Profile
     mean = comparison.geometric_mean_ratio
     over_all = f" Geometric mean over all profiles: {_ratio(mean)}." if mean is not None else ""
     yield f"{against}.{over_all}\n"
-    gates = [_gate(comparison, gate) for gate in comparison.gates]
+    gates = []
+    for gate in comparison.gates:
+        gated = next((profile for profile in comparison.profiles if profile.name == gate.name), None)
+        label = _label(comparison, gated, gate.candidate) if gated else ""
+        gates.append([code(gate.gate, 100), code(gate.name, 40), label, _sign(gate.outcome), prose(gate.why)])
     yield table(["Gate", "Profile", "Candidate", "", "Why"], gates) if gates else ""
     for compared, measured in zip(comparison.profiles, profiles, strict=True):
         yield _chart(comparison, compared, measured)
@@ -86,12 +89,6 @@ def that_fit(parts: Iterable[str]) -> Iterator[str]:
 
 def _sign(word: str) -> str:
     return f"{SIGNS.get(word, '')} {word}"
-
-
-def _gate(comparison: Comparison, gate: ComparisonGate) -> list[str]:
-    profile_compared = next((profile for profile in comparison.profiles if profile.name == gate.name), None)
-    label = _label(comparison, profile_compared, gate.candidate) if profile_compared else ""
-    return [code(gate.gate, 100), code(gate.name, 40), label, _sign(gate.outcome), prose(gate.why)]
 
 
 def _label(comparison: Comparison, compared: ProfileComparison, place: int) -> str:

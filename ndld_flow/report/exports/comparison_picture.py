@@ -186,25 +186,18 @@ def _runs(axes: Axes, groups: Sequence[Group]) -> None:
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, 0.0) if low < 0.25 * high else low, high)
     axes.set_yticks([at for at, _ in placed])
-    axes.set_yticklabels([_labelled(row) for _, row in placed], parse_math=False, color=INK, size=10)
-    _titles(axes, groups)
+    labels = []
+    for _, row in placed:  # the complete value, and the name shortened to the remaining room
+        value = f"  {quantity(row.value, row.unit)}" if row.value is not None else ""
+        labels.append(picture_text(row.label, 1.6 if value else 2.3, 10) + value)
+    axes.set_yticklabels(labels, parse_math=False, color=INK, size=10)
+    top = 0.22
+    for group in groups:
+        _heading(axes, top, picture_text(group.title, 6.0, 10.5))
+        top += len(group.rows) + 0.9
     unit = next((row.unit for _, row in placed if row.unit), "")
     unit_text = "relative to the base" if len(groups) > 1 else unit
     axes.set_xlabel(f"each process run, {unit_text}".rstrip(", "), color=QUIET, size=9.5)
-
-
-def _labelled(row: Row) -> str:
-    """Return the label of a row: the complete value, and the name shortened to the remaining room."""
-    value = f"  {quantity(row.value, row.unit)}" if row.value is not None else ""
-    return picture_text(row.label, 1.6 if value else 2.3, 10) + value
-
-
-def _titles(axes: Axes, groups: Sequence[Group]) -> None:
-    """Draw the name of each profile above its rows."""
-    at = 0.0
-    for group in groups:
-        _heading(axes, at + 0.22, picture_text(group.title, 6.0, 10.5))
-        at += len(group.rows) + 0.9
 
 
 def _heading(axes: Axes, at: float, text: str) -> None:
@@ -275,14 +268,10 @@ def _layers(axes: Axes, changes: Sequence[LayerChange]) -> None:
     reach = max(map(abs, deltas))
     axes.set_xlim(min(0.0, *deltas) - 0.02 * reach, max(0.0, *deltas) + 0.02 * reach)
     for at, shown_change in zip(places, changes, strict=True):
-        _label_row(axes, at, _change_text(shown_change), colours[at])
+        delta = f"{'+' if shown_change.delta_ms > 0 else MINUS}{milliseconds(abs(shown_change.delta_ms))}"
+        if not shown_change.base or not shown_change.candidate:
+            note = "gone" if shown_change.base else "new"
+        else:
+            note = f"({change(shown_change.base_ms, shown_change.candidate_ms)})"
+        _label_row(axes, at, f"{delta} {note}", colours[at])
     _heading(axes, -1.15, "Largest changes of layers: faster to the left, slower to the right")
-
-
-def _change_text(shown_change: LayerChange) -> str:
-    sign = "+" if shown_change.delta_ms > 0 else MINUS
-    if not shown_change.base or not shown_change.candidate:
-        return f"{sign}{milliseconds(abs(shown_change.delta_ms))} {'new' if not shown_change.base else 'gone'}"
-    return (
-        f"{sign}{milliseconds(abs(shown_change.delta_ms))} ({change(shown_change.base_ms, shown_change.candidate_ms)})"
-    )

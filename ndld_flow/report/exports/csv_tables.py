@@ -12,58 +12,79 @@ import io
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.comparison.layers import layer_changes
-from ndld_flow.report.tables import Table, Value
+from ndld_flow.report.comparison.layers import LayerChange, layer_changes
+from ndld_flow.report.tables import Value
 
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 """Includes full-width forms, which some spreadsheets accept, and leading blanks."""
 
-LAYER_COLUMNS = (
-    "index",
-    "name",
-    "type",
-    "role",
-    "provider",
-    "precision",
-    "input_precision",
-    "output_precision",
-    "weights_dtype",
-    "multiply_unit",
-    "precision_basis",
-    "asked_precision",
-    "output_dims",
-    "median_ms",
-    "min_ms",
-    "max_ms",
-    "mean_ms",
-    "share",
-    "macs",
-    "read_bytes",
-    "written_bytes",
-    "weight_bytes",
-    "tactic",
-    "stream",
-    "depth",
-    "onnx_nodes",
-)
-TIME_COLUMNS = ("median_ms", "min_ms", "max_ms", "mean_ms", "share")
 
-_NOT_OF_ENGINES = ("provider", "depth", *TIME_COLUMNS)
-_OF_ENGINES = tuple(name for name in LAYER_COLUMNS if name not in _NOT_OF_ENGINES)
+class _Row(NamedTuple):
+    """A layer with its time, and that as a part of the sum of all layers' medians."""
+
+    layer: Layer
+    median_ms: float
+    share: float
+
+    @property
+    def samples(self) -> list[float]:
+        return [sample for sample in self.layer.samples_ms if math.isfinite(sample)]
+
+
+_TIMES: dict[str, Callable[[_Row], Value]] = {
+    "median_ms": lambda row: row.median_ms if row.samples else None,
+    "min_ms": lambda row: min(row.samples, default=None),
+    "max_ms": lambda row: max(row.samples, default=None),
+    "mean_ms": lambda row: statistics.fmean(row.samples) if row.samples else None,
+    "share": lambda row: row.share,
+}
+_OF_LAYERS: dict[str, Callable[[_Row], Value]] = {
+    "index": lambda row: row.layer.index,
+    "name": lambda row: row.layer.name,
+    "type": lambda row: row.layer.type,
+    "role": lambda row: row.layer.purpose,
+    "provider": lambda row: row.layer.provider,
+    "precision": lambda row: row.layer.precision or "unknown",
+    "input_precision": lambda row: row.layer.input_precision,
+    "output_precision": lambda row: row.layer.output_precision,
+    "weights_dtype": lambda row: row.layer.weights_dtype,
+    "multiply_unit": lambda row: row.layer.unit or "unknown",
+    "precision_basis": lambda row: row.layer.precision_basis,
+    "asked_precision": lambda row: row.layer.asked_precision,
+    "output_dims": lambda row: _dims(row.layer),
+    **_TIMES,
+    "macs": lambda row: row.layer.macs,
+    "read_bytes": lambda row: row.layer.read_bytes,
+    "written_bytes": lambda row: row.layer.written_bytes,
+    "weight_bytes": lambda row: row.layer.weight_bytes,
+    "tactic": lambda row: row.layer.tactic,
+    "stream": lambda row: row.layer.stream,
+    "depth": lambda row: row.layer.depth,
+    "onnx_nodes": lambda row: ", ".join(row.layer.onnx_nodes),
+}
+LAYER_COLUMNS, TIME_COLUMNS = tuple(_OF_LAYERS), tuple(_TIMES)
+_OF_ENGINES = {name: cell for name, cell in _OF_LAYERS.items() if name not in ("provider", "depth", *_TIMES)}
+
+
+def _dims(layer: Layer) -> str:
+    return "x".join("?" if dim < 0 else str(dim) for dim in layer.outputs[0].shape) if layer.outputs else ""
 
 
 def engine_layers_csv(label: str, layers: Sequence[Layer]) -> str:
     """Return the layers of an engine that was not run: as `layers_csv`, with formats instead of times."""
-    places = [LAYER_COLUMNS.index(name) for name in _OF_ENGINES]
     rows = (
-        [label, *(cells[place] for place in places), layer.outputs[0].format if layer.outputs else ""]
+        [
+            label,
+            *(cell(_Row(layer, 0.0, 0.0)) for cell in _OF_ENGINES.values()),
+            layer.outputs[0].format if layer.outputs else "",
+        ]
         for layer in layers
-        for cells in [_layer(layer, 0.0, 0.0)]
     )
     return csv_text([("engine", *_OF_ENGINES, "output_format"), *rows])
 
@@ -75,30 +96,42 @@ def layers_csv(profiles: Sequence[tuple[str, Profile]]) -> str:
 
 
 def layer_rows(profile: Profile) -> Iterator[list[Value]]:
-    """Yield the cells of every layer, as `LAYER_COLUMNS` names them. `share` is of the sum of all layers' medians."""
+    """Yield the cells of every layer, as `LAYER_COLUMNS` names them."""
     medians = profile.layer_times.ms
     total = math.fsum(medians)
     for layer, median in zip(profile.layers, medians, strict=True):
-        yield _layer(layer, median, median / total if total else 0.0)
+        row = _Row(layer, median, median / total if total else 0.0)
+        yield [cell(row) for cell in _OF_LAYERS.values()]
 
 
-COMPARISON_COLUMNS = (
-    "profile",
-    "base",
-    "candidate",
-    "base_layers",
-    "candidate_layers",
-    "base_types",
-    "candidate_types",
-    "base_ms",
-    "candidate_ms",
-    "delta_ms",
-    "ratio",
-    "verdict",
-    "q_value",
-    "matched_by",
-    "confidence",
-)
+class _Match(NamedTuple):
+    """Matched layers of the base and one candidate."""
+
+    profile: str
+    labels: tuple[str, str]
+    change: LayerChange
+    method: str
+    confidence: float
+
+
+_OF_MATCHES: dict[str, Callable[[_Match], Value]] = {
+    "profile": lambda match: match.profile,
+    "base": lambda match: match.labels[0],
+    "candidate": lambda match: match.labels[1],
+    "base_layers": lambda match: " + ".join(layer.name for layer in match.change.base),
+    "candidate_layers": lambda match: " + ".join(layer.name for layer in match.change.candidate),
+    "base_types": lambda match: " + ".join(layer.type for layer in match.change.base),
+    "candidate_types": lambda match: " + ".join(layer.type for layer in match.change.candidate),
+    "base_ms": lambda match: match.change.base_ms if match.change.base else None,
+    "candidate_ms": lambda match: match.change.candidate_ms if match.change.candidate else None,
+    "delta_ms": lambda match: match.change.delta_ms,
+    "ratio": lambda match: match.change.verdict.ratio if match.change.verdict else None,
+    "verdict": lambda match: match.change.verdict.verdict if match.change.verdict else None,
+    "q_value": lambda match: match.change.verdict.q_value if match.change.verdict else None,
+    "matched_by": lambda match: match.method,
+    "confidence": lambda match: match.confidence,
+}
+COMPARISON_COLUMNS = tuple(_OF_MATCHES)
 
 
 def comparison_csv(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> str:
@@ -113,62 +146,10 @@ def comparison_rows(comparison: Comparison, profiles: Sequence[Sequence[Profile]
         for candidate in range(1, len(measured)):
             changes = sorted(layer_changes(compared, measured, candidate), key=lambda change: change.row)
             for change in changes:
-                names: list[Value] = [compared.name, labels[0], labels[candidate]]
                 row = compared.rows[change.row]
-                verdict = change.verdict
-                yield [
-                    *names,
-                    " + ".join(layer.name for layer in change.base),
-                    " + ".join(layer.name for layer in change.candidate),
-                    " + ".join(layer.type for layer in change.base),
-                    " + ".join(layer.type for layer in change.candidate),
-                    change.base_ms if change.base else None,
-                    change.candidate_ms if change.candidate else None,
-                    change.delta_ms,
-                    verdict.ratio if verdict is not None else None,
-                    verdict.verdict if verdict is not None else None,
-                    verdict.q_value if verdict is not None else None,
-                    row.methods[candidate],
-                    row.confidence_between(0, candidate),
-                ]
-
-
-def _layer(layer: Layer, median: float, part: float) -> list[Value]:
-    samples = [sample for sample in layer.samples_ms if math.isfinite(sample)]
-    dims = "x".join("?" if dim < 0 else str(dim) for dim in layer.outputs[0].shape) if layer.outputs else ""
-    return [
-        layer.index,
-        layer.name,
-        layer.type,
-        layer.purpose,
-        layer.provider,
-        layer.precision or "unknown",
-        layer.input_precision,
-        layer.output_precision,
-        layer.weights_dtype,
-        layer.unit or "unknown",
-        layer.precision_basis,
-        layer.asked_precision,
-        dims,
-        median if samples else None,
-        min(samples, default=None),
-        max(samples, default=None),
-        statistics.fmean(samples) if samples else None,
-        part,
-        layer.macs,
-        layer.read_bytes,
-        layer.written_bytes,
-        layer.weight_bytes,
-        layer.tactic,
-        layer.stream,
-        layer.depth,
-        ", ".join(layer.onnx_nodes),
-    ]
-
-
-def table_csv(shown: Table) -> str:
-    """Return the values of a table, with the titles of its columns."""
-    return csv_text([[column.title for column in shown.columns], *shown.rows])
+                how = row.methods[candidate], row.confidence_between(0, candidate)
+                match = _Match(compared.name, (labels[0], labels[candidate]), change, *how)
+                yield [cell(match) for cell in _OF_MATCHES.values()]
 
 
 def csv_text(rows: Iterable[Sequence[Value]]) -> str:

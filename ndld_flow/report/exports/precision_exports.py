@@ -14,8 +14,8 @@ from ndld_flow.report.collect_layers import Passage
 from ndld_flow.report.exports.csv_tables import csv_text
 from ndld_flow.report.exports.github_markdown import code, details, prose, table, table_markdown
 from ndld_flow.report.panels.accuracy import AccuracyView, collect_accuracy
-from ndld_flow.report.panels.precision import KeptRow, SearchView, collect_searches
-from ndld_flow.report.tables import Value
+from ndld_flow.report.panels.precision import SearchView, collect_searches
+from ndld_flow.report.tables import ABSENT, Value
 
 _RANGE = (
     "minimum",
@@ -32,7 +32,10 @@ _RANGE = (
 
 def depth_csv(view: DepthView) -> str:
     """Return all layers in execution order: each metric of each curve, and the reference's values."""
-    metrics = [_metric_names([layer.of_curves[index] for layer in view.layers]) for index in range(len(view.curves))]
+    metrics: list[list[str]] = []
+    for index in range(len(view.curves)):
+        layers = (layer.of_curves[index] for layer in view.layers)
+        metrics.append([*dict.fromkeys(name for layer in layers if layer for name in layer.metrics), "nonfinite"])
     head = [f"{curve}: {name}" for curve, names in zip(view.curves, metrics, strict=True) for name in names]
     kept = set(view.kept)
     rows = (
@@ -51,11 +54,6 @@ def depth_csv(view: DepthView) -> str:
     )
     about = ["position", "node", "op_type", "tensor", "dims", "kept", "first_divergent"]
     return csv_text([[*about, *head, *(f"reference {name}" for name in _RANGE)], *rows])
-
-
-def _metric_names(layers: Sequence[LayerDivergence | None]) -> list[str]:
-    names = dict.fromkeys(name for layer in layers if layer is not None for name in layer.metrics)
-    return [*names, "nonfinite"]
 
 
 def _measured(layer: LayerDivergence | None, names: Sequence[str]) -> list[Value]:
@@ -137,8 +135,18 @@ def search_markdown(view: SearchView) -> str:
     if not view.kept:
         kept = ""
     else:
-        rows = [_kept_cells(row) for row in view.kept[:_KEPT]]
-        more = "" if view.kept_count <= _KEPT else f"\n{count(view.kept_count - _KEPT)} more are in `kept.csv`.\n"
+        rows = [
+            [
+                code(row.node) or "(no name)",
+                code(row.op_type),
+                row.cause,
+                "; ".join(prose(sentence) for sentence, _ in row.evidence[:2]),
+                ", ".join(map(prose, row.without)) or ABSENT,
+            ]
+            for row in view.kept[:_KEPT]
+        ]
+        left = len(view.search.kept) - _KEPT
+        more = f"\n{count(left)} more are in `kept.csv`.\n" if left > 0 else ""
         kept = f"{table(['Kept', 'Type', 'Cause', 'Evidence', 'Without it'], rows)}{more}"
     parts = [
         f"### {_SIGN[view.outcome.passed]} {code(view.step)}: {prose(view.outcome.bound_outcome)}\n",
@@ -163,31 +171,23 @@ def prose_piece(text: str) -> str:
     return f"{lead}{prose(text.strip())}{trail}"
 
 
-def _kept_cells(row: KeptRow) -> list[str]:
-    evidence = "; ".join(prose(sentence) for sentence, _ in row.evidence[:2])
-    without = ", ".join(map(prose, row.without)) or "\N{EN DASH}"
-    return [code(row.node) or "(no name)", code(row.op_type), row.cause, evidence, without]
-
-
 def _trials(view: SearchView) -> str:
-    if not view.trials:
+    if not view.search.trials:
         return ""
-    shown = len(view.trial_table.rows)
-    more = "" if len(view.trials) <= shown else f"\n{count(len(view.trials) - shown)} more are in `trials.csv`.\n"
-    return details(
-        f"{count(len(view.trials))} trials in {seconds(view.wall_s)}", table_markdown(view.trial_table) + more
-    )
+    total, shown = len(view.search.trials), len(view.trial_table.rows)
+    more = f"\n{count(total - shown)} more are in `trials.csv`.\n" if total > shown else ""
+    return details(f"{count(total)} trials in {seconds(view.search.wall_s)}", table_markdown(view.trial_table) + more)
 
 
 def accuracy_markdown(view: AccuracyView) -> str:
     """Return the outcome of a comparison, its margins and where divergence starts."""
     starts = f"Divergence starts at {code(view.first_divergent, 100)}.\n" if view.first_divergent else ""
     parts = [
-        f"### {_SIGN[view.outcome == 'passed']} {code(view.candidate)} against {code(view.reference)}\n",
+        f"### {_SIGN[view.accuracy.outcome == 'passed']} {code(view.candidate)} against {code(view.reference)}\n",
         table_markdown(view.labelled) if view.labelled else "",
         _outputs(view),
         starts,
-        "".join(f"- {prose(note)}\n" for note in view.notes[:20]),
+        "".join(f"- {prose(note)}\n" for note in view.accuracy.notes[:20]),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -195,7 +195,7 @@ def accuracy_markdown(view: AccuracyView) -> str:
 def _outputs(view: AccuracyView) -> str:
     head = ["Output", *map(code, view.metrics), "Passed"]
     rows = [
-        [code(row.output), *(cell.value if cell else "\N{EN DASH}" for cell in row.cells), _SIGN[not row.failed]]
+        [code(row.output), *(cell.value if cell else ABSENT for cell in row.cells), _SIGN[not row.failed]]
         for row in view.rows
     ]
     limits = ["tolerance", *((prose(limit) or "any") for limit in view.tolerances), ""]

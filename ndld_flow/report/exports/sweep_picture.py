@@ -46,7 +46,7 @@ def sweep_drawing(record: SweepRecord) -> Callable[[], Figure] | None:
     dimensions = collect_dimensions(record)
     curves = collect_curves(record, dimensions)
     if curves and len(record.objectives) < 2:
-        return lambda: _labelled(_curve(curves[0]), record)
+        return lambda: _curve(curves[0], is_first=any(point.again for point in record.points))
     pair = _pair(dimensions)
     return None if pair is None else lambda: _trade_off(record, *pair)
 
@@ -82,13 +82,6 @@ def _trade_off(record: SweepRecord, across: Dimension, up: Dimension) -> Figure:
     figure.text(0.02, 0.95, _better(up), size=10.5, weight="bold", color=INK, parse_math=False)
     figure.text(0.97, 0.02, _better(across), size=10.5, weight="bold", color=INK, ha="right", parse_math=False)
     figure.text(0.97, 0.95, "◆ best  ◇ tie  ● Pareto front  ○ did not pass", size=9.5, color=QUIET, ha="right")
-    return figure
-
-
-def _labelled(figure: Figure, record: SweepRecord) -> Figure:
-    """Say which measurement is drawn, if the best was decided by another."""
-    if any(point.again for point in record.points):
-        figure.text(0.45, 0.01, "first measurement; a second one decided the best", size=8, color=QUIET, ha="center")
     return figure
 
 
@@ -157,7 +150,8 @@ def _scaled(axis: Axis, dimension: Dimension) -> None:
 # --- curve ---
 
 
-def _curve(curve: Curve) -> Figure:
+def _curve(curve: Curve, *, is_first: bool) -> Figure:
+    """Draw a curve, with a note if it `is_first`: of measurements other than those that decided the best."""
     figure = new_figure(4.0 + 0.22 * len(curve.lines))
     height = 4.0 / (4.0 + 0.22 * len(curve.lines))
     axes = figure.add_axes((0.1, 1 - 0.86 * height, 0.87, 0.75 * height))
@@ -168,7 +162,9 @@ def _curve(curve: Curve) -> Figure:
         colour = SERIES[index % len(SERIES)]
         axes.plot(*zip(*known, strict=True), "o-", color=colour, ms=5, lw=1.8, label=label)
         if line.saturated is not None and (y := line.y[line.saturated]) is not None:
-            _ring(axes, line.x[line.saturated], y, colour)
+            x, text = line.x[line.saturated], f"saturated at {number(line.x[line.saturated])}"
+            axes.plot([x], [y], "o", ms=14, mfc="none", mec=colour, mew=1.2)
+            axes.annotate(text, (x, y), (0, 12), textcoords="offset points", size=9, color=INK, ha="center")
     if curve.log:
         axes.set_xscale("log")
     own = sorted({x for line in curve.lines for x in line.x})
@@ -180,11 +176,6 @@ def _curve(curve: Curve) -> Figure:
     if any(line.label for line in curve.lines):
         figure.legend(loc="lower left", bbox_to_anchor=(0.08, 0.0), frameon=False, fontsize=9.5, labelcolor=INK)
     figure.text(0.02, 1 - 0.05 * height, _better(curve.y), size=10.5, weight="bold", color=INK, parse_math=False)
+    if is_first:
+        figure.text(0.45, 0.01, "first measurement; a second one decided the best", size=8, color=QUIET, ha="center")
     return figure
-
-
-def _ring(axes: Axes, x: float, y: float, colour: str) -> None:
-    axes.plot([x], [y], "o", ms=14, mfc="none", mec=colour, mew=1.2)
-    axes.annotate(
-        f"saturated at {number(x)}", (x, y), (0, 12), textcoords="offset points", size=9, color=INK, ha="center"
-    )

@@ -230,17 +230,14 @@ class LimitRow:
 class AccuracyView:
     """One comparison of two models."""
 
+    accuracy: Accuracy
     step: str
     reference: str
     candidate: str
-    providers: tuple[str, str]
     arithmetic: str
     """Description of how reduced precision was computed; empty if not recorded."""
-    outcome: str
-    sample_count: int
     seen: str
     """`judged on 8 samples that small did not see`; empty if no step was fitted to samples."""
-    inputs: tuple[tuple[str, str], ...]
     metrics: tuple[str, ...]
     tolerances: tuple[str, ...]
     """One per metric; empty if none was requested."""
@@ -250,7 +247,6 @@ class AccuracyView:
     elementwise: str
     """The elementwise bound behind `mismatched`; empty if none was given."""
     samples: SamplesView | None
-    metric_file: str
     labelled: Table | None
     """The user's metrics on labelled sets."""
     labelled_failures: tuple[str, ...]
@@ -258,8 +254,6 @@ class AccuracyView:
     """Divergence by layer; None if only outputs were compared."""
     first_divergent: str
     """`Conv conv_3`; empty if no layer diverges."""
-    layers_compared: int
-    notes: tuple[str, ...]
 
 
 def collect_accuracy(accuracies: Mapping[str, Accuracy]) -> tuple[AccuracyView, ...]:
@@ -273,6 +267,7 @@ def _view(step: str, accuracy: Accuracy) -> AccuracyView:
     )
     metrics = tuple([m for m in _FIRST if m in recorded] + [m for m in recorded if m not in _FIRST])
     first = accuracy.first_divergent
+    atol, rtol = (number(accuracy.tolerance.get(name, 0.0)) for name in ("atol", "rtol"))
     if accuracy.emulated:
         arithmetic = (
             f"stored: fp16 and bf16 tensors of the {' and the '.join(accuracy.emulated)} were rounded as stored"
@@ -280,32 +275,28 @@ def _view(step: str, accuracy: Accuracy) -> AccuracyView:
     else:
         arithmetic = "native: computed as the execution provider does" if accuracy.arithmetic == "native" else "stored"
     return AccuracyView(
+        accuracy=accuracy,
         step=short_name(step),
         reference=short_name(accuracy.reference),
         candidate=short_name(accuracy.candidate),
-        providers=(short_name(accuracy.provider_reference), short_name(accuracy.provider_candidate)),
         arithmetic=arithmetic,
-        outcome=accuracy.outcome,
-        sample_count=accuracy.sample_count,
         seen=short_name(accuracy.seen.describe(accuracy.sample_count), 200) if accuracy.seen else "",
-        inputs=tuple((short_name(a), short_name(b)) for a, b in accuracy.inputs.items()),
         metrics=metrics,
         tolerances=tuple(
             bound_text(metric, accuracy.tolerance[metric]) if metric in accuracy.tolerance else "" for metric in metrics
         ),
         rows=tuple(_row(output, metrics, accuracy) for output in accuracy.outputs),
         limits=_limits(accuracy),
-        elementwise=_elementwise(accuracy.tolerance),
+        elementwise=f"mismatched: elements where |candidate - reference| > {atol} + {rtol} |reference|"
+        if accuracy.tolerance.keys() & {"rtol", "atol"}
+        else "",
         samples=collect_samples(accuracy),
-        metric_file=short_name(accuracy.metric_file or ""),
         labelled=_labelled_table(accuracy) if accuracy.labelled else None,
         labelled_failures=tuple(
             short_name(sentence, 400) for metric in accuracy.labelled for sentence in metric.failed
         ),
         depth=accuracy_depth(accuracy),
         first_divergent=short_name(f"{first.op_type} {first.node or first.tensor}") if first else "",
-        layers_compared=accuracy.layers_compared,
-        notes=tuple(short_name(note, 1000) for note in accuracy.notes),
     )
 
 
@@ -328,13 +319,6 @@ def bound_text(metric: str, value: float) -> str:
 def metric_bounds(tolerance: Mapping[str, float]) -> dict[str, float]:
     """Return metric -> bound, without `rtol` and `atol`: these two are a bound on `mismatched`, not metrics."""
     return {metric: bound for metric, bound in tolerance.items() if metric not in ("rtol", "atol")}
-
-
-def _elementwise(tolerance: Mapping[str, float]) -> str:
-    if "rtol" not in tolerance and "atol" not in tolerance:
-        return ""
-    atol, rtol = (number(tolerance.get(name, 0.0)) for name in ("atol", "rtol"))
-    return f"mismatched: elements where |candidate - reference| > {atol} + {rtol} |reference|"
 
 
 def _row(output: OutputAgreement, metrics: Iterable[str], accuracy: Accuracy) -> OutputRow:

@@ -16,7 +16,7 @@ from ndld_flow.report.comparison.subjects import (
     collect_subjects,
 )
 from ndld_flow.report.comparison.verdicts import Decision, GateView, collect_decisions, collect_gates
-from ndld_flow.report.graph_change import ChangeView, collect_change
+from ndld_flow.report.diff_rows import ChangeView, collect_change
 from ndld_flow.report.panel import Panel
 
 
@@ -25,12 +25,8 @@ class ComparisonSection:
     """The result of one comparing step."""
 
     step: str
-    verdict: str
-    why: str
-    noise: str
+    comparison: Comparison
     subjects: tuple[SubjectView, ...]
-    several: bool
-    """True if it has more than one profile."""
     decisions: tuple[Decision, ...]
     rounds: tuple[RoundsView, ...]
     ticks: tuple[tuple[float, str], ...]
@@ -52,11 +48,8 @@ def _section(step: str, comparison: Comparison) -> ComparisonSection:
     decisions, scale = collect_decisions(comparison)
     return ComparisonSection(
         step=short_name(step),
-        verdict=comparison.verdict,
-        why=short_name(comparison.why, 600),
-        noise=short_name(comparison.noise, 400),
+        comparison=comparison,
         subjects=collect_subjects(comparison.subjects),
-        several=len(comparison.profiles) > 1,
         decisions=decisions,
         rounds=collect_rounds(comparison),
         ticks=scale.ticks(),

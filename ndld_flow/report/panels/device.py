@@ -11,7 +11,7 @@ from ndld_flow.base.quantities import size, three_digits
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.diagnose.published_peaks import PublishedPeaks, published_peaks
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.collect_profiles import profile_titles
+from ndld_flow.report.measured import profile_titles
 from ndld_flow.report.panel import profiles_panel
 from ndld_flow.report.value_text import Fact, value_text
 

@@ -11,7 +11,7 @@ from ndld_flow.base.quantities import milliseconds, size
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_footprint import tensor_bytes
-from ndld_flow.report.collect_profiles import profile_titles
+from ndld_flow.report.measured import profile_titles
 from ndld_flow.report.panel import profiles_panel
 
 _FEWEST = 5

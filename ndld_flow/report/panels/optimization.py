@@ -109,9 +109,7 @@ def collect(documents: RunDocuments) -> OptimizationView | None:
     speeds = [speed for each in ordered[:_SHOWN] if (speed := _speed(each)) is not None]
     # The source is at 1x, with a margin.
     ends = [1 / 1.05, 1.05, *(1 / end for speed in speeds for end in (speed.low, speed.ratio, speed.high))]
-    held = [min(max(end, _TICKS[0]), _TICKS[-1]) for end in ends]
-    margin = (max(held) / min(held)) ** 0.06
-    scale = IntervalScale(min(held) / margin, max(held) * margin)
+    scale = IntervalScale.covering(min(max(end, _TICKS[0]), _TICKS[-1]) for end in ends)
     return OptimizationView(
         gain=gain,
         lines=(cost, ship, *lines),

@@ -11,7 +11,7 @@ from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.rules_layers import ELEMENTWISE
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.collect_profiles import views_by_profile
+from ndld_flow.report.measured import views_by_profile
 from ndld_flow.report.panel import profiles_panel
 from ndld_flow.report.panels.convolutions import without_empty_columns
 from ndld_flow.report.tables import Column, Table, Value
@@ -82,15 +82,21 @@ def _view(label: str, profile: Profile) -> PointwiseView | None:
         operations=sum(len(subject.layers[place].onnx_nodes) for place in places),
         share=subject.sum_ms(places) / subject.layers_ms if timed else None,
         by_operations=without_empty_columns(_COLUMNS, rows),
-        fused=without_empty_columns(_LAYERS, [_row(subject, place, timed) for place in fused[:_SHOWN]]),
+        fused=without_empty_columns(
+            _LAYERS,
+            [
+                (
+                    visible_name(layer.name),
+                    short_name(layer.type, 40),
+                    len(layer.onnx_nodes),
+                    short_name(", ".join(layer.onnx_nodes)),
+                    subject.medians_ms[place] if timed else None,
+                )
+                for place in fused[:_SHOWN]
+                for layer in [subject.layers[place]]
+            ],
+        ),
     )
-
-
-def _row(subject: Subject, place: int, timed: bool) -> tuple[Value, ...]:
-    layer = subject.layers[place]
-    nodes = short_name(", ".join(layer.onnx_nodes), 160)
-    median_ms = subject.medians_ms[place] if timed else None
-    return (visible_name(layer.name), short_name(layer.type, 40), len(layer.onnx_nodes), nodes, median_ms)
 
 
 PANEL = profiles_panel("Pointwise", collect, after="layers", is_tab=True)

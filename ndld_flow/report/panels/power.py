@@ -38,15 +38,13 @@ class PowerView:
     title: str
     """`small against source`, `Trials of find`."""
     reference: str
-    weak: tuple[str, ...]
-    faults: int
+    power: Power
     shares: tuple[ShareView, ...]
     table: Table
     facts: tuple[str, ...]
     """What the samples do not reach."""
     helps: tuple[str, ...]
     """Samples that would reach it."""
-    not_measured: str
 
 
 def collect_power(documents: RunDocuments) -> tuple[PowerView, ...]:
@@ -65,20 +63,19 @@ def _view(step: str, title: str, reference: str, power: Power) -> PowerView:
         step=short_name(step),
         title=title,
         reference=short_name(reference),
-        weak=tuple(short_name(reason, 200) for reason in power.weak),
-        faults=len(power.faults),
-        shares=tuple(_share(power, outcome) for outcome in reversed(_OUTCOMES)) if power.faults else (),
+        power=power,
+        shares=tuple(
+            ShareView(
+                outcome, power.count(outcome), 100 * power.share(outcome), f"{100 * low:.0f} to {100 * high:.0f} %"
+            )
+            for outcome in reversed(_OUTCOMES)
+            for low, high in [power.interval(outcome)]
+        )
+        if power.faults
+        else (),
         table=_faults_table(power),
         facts=tuple(short_name(fact, 200) for fact in _facts(power)),
         helps=tuple(short_name(help_, 200) for help_ in _helps(power)),
-        not_measured=short_name(power.not_measured, 400),
-    )
-
-
-def _share(power: Power, outcome: FaultOutcome) -> ShareView:
-    low, high = power.interval(outcome)
-    return ShareView(
-        outcome, power.count(outcome), 100 * power.share(outcome), f"{100 * low:.0f} to {100 * high:.0f} %"
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 
 from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import count, counted, milliseconds, number, seconds, share
@@ -213,9 +213,8 @@ class PrecisionData:
 class SearchView:
     """One search."""
 
+    search: PrecisionSearch
     step: str
-    model: str
-    precision: str
     outcome: SearchOutcome
     sentences: tuple[tuple[Passage, ...], ...]
     cost: Cost
@@ -225,22 +224,14 @@ class SearchView:
     metrics: tuple[tuple[str, str, str, str], ...]
     """(metric, all reduced, with the kept nodes, bound)"""
     kept: tuple[KeptRow, ...]
-    kept_count: int
     causes: tuple[tuple[str, int], ...]
-    """(cause, number of kept nodes)."""
-    trials: tuple[Trial, ...]
+    """(cause, number of kept nodes), the most frequent first."""
     trial_table: Table
     """The first trials, for pages without a script and for pull requests."""
     always_kept: tuple[AlwaysKept, ...]
-    always_count: int
-    node_count: int
-    candidate_count: int
-    wall_s: float
     samples: str
     """`8 samples, to which the result is fitted`."""
-    inputs: tuple[tuple[str, str], ...]
     settings: tuple[Fact, ...]
-    notes: tuple[str, ...]
     depth: DepthView | None
 
 
@@ -263,17 +254,13 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
     depth = search_depth(search)
     cost = collect_cost(step, search, documents)
     trial_metrics = tuple(dict.fromkeys(metric for trial in search.trials for metric in trial.metrics))[:3]
-    causes: dict[str, int] = defaultdict(int)
-    for node in search.kept:
-        causes[node.cause] += 1
     models = _derived(documents.run.steps, cost.users)
     accuracies = documents.of(Accuracy).items()
     checks = tuple((name, accuracy) for name, accuracy in accuracies if accuracy.candidate in models)
     part = cost.measured.part if cost.measured else None
     return SearchView(
+        search=search,
         step=short_name(step),
-        model=short_name(search.model),
-        precision=search.precision,
         outcome=outcome,
         sentences=tuple(map(passages, search_sentences(search, outcome))),
         cost=cost,
@@ -281,20 +268,12 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         insights=tuple(map(insight_view, insights_of_search(SearchSubject(step, search, cost.users, checks, part)))),
         metrics=_metrics(search),
         kept=_kept_rows(search, documents.of(Profile), depth),
-        kept_count=len(search.kept),
-        causes=tuple(sorted(causes.items(), key=lambda item: -item[1])),
-        trials=search.trials,
+        causes=tuple(Counter[str](node.cause for node in search.kept).most_common()),
         trial_table=_trial_table(search.trials[:_TRIALS_SHOWN], trial_metrics),
         always_kept=_always_kept(search.always_kept),
-        always_count=len(search.always_kept),
-        node_count=search.node_count,
-        candidate_count=search.candidate_count,
-        wall_s=search.wall_s,
         samples=counted(search.sample_count, "sample")
         + (", to which the result is fitted: on others it may be worse" if search.is_fitted else ""),
-        inputs=tuple((short_name(name), short_name(data, 300)) for name, data in search.inputs.items()),
         settings=settings_of(dict(search.settings)),
-        notes=tuple(short_name(note, 1000) for note in search.notes),
         depth=depth,
     )
 
@@ -419,7 +398,7 @@ def script_data(views: tuple[SearchView, ...]) -> PrecisionData:
 
 
 def _trials(view: SearchView) -> SearchTrials:
-    trials = view.trials
+    trials = view.search.trials
     metrics = dict.fromkeys(metric for trial in trials for metric in trial.metrics)
     outcome = view.outcome
     return SearchTrials(
@@ -431,7 +410,10 @@ def _trials(view: SearchView) -> SearchTrials:
         phase=[trial.phase for trial in trials],
         what=[visible_name(trial.what) for trial in trials],
         kept=[trial.kept_count for trial in trials],
-        ranges=[_ranges(trial.kept) for trial in trials],
+        ranges=[
+            list(chain.from_iterable(ranges)) if len(ranges) <= _MOST_RANGES else None
+            for ranges in (_ranges_of(trial.kept) for trial in trials)
+        ],
         passed=[trial.passed for trial in trials],
         wall_s=[rounded(trial.wall_s) for trial in trials],
         note=[trial_note(trial) for trial in trials],
@@ -446,22 +428,11 @@ def _trials(view: SearchView) -> SearchTrials:
     )
 
 
-def _ranges(positions: Sequence[int]) -> list[int] | None:
-    """Return first and last of each range of positions, flattened; None if there are too many."""
-    ranges = list(_runs_of(sorted(positions)))
-    return list(chain.from_iterable(ranges)) if len(ranges) <= _MOST_RANGES else None
-
-
-def _runs_of(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
-    start = last = None
-    for position in positions:
-        if last is None or position != last + 1:
-            if start is not None and last is not None:
-                yield start, last
-            start = position
-        last = position
-    if start is not None and last is not None:
-        yield start, last
+def _ranges_of(positions: Collection[int]) -> list[tuple[int, int]]:
+    """Return the first and the last position of each range."""
+    # Neighbours have the same distance from their places in the order.
+    ranges = (list(run) for _, run in groupby(enumerate(sorted(positions)), key=lambda pair: pair[1] - pair[0]))
+    return [(run[0][1], run[-1][1]) for run in ranges]
 
 
 PANEL = Panel("Precision", collect_searches, after="findings", data=script_data)

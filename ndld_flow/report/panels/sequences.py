@@ -68,13 +68,7 @@ class StepChart:
 class SequenceView:
     """One comparison over sequences."""
 
-    candidate: str
-    reference: str
-    outcome: str
-    steps: int
-    sequences: int
-    feedback: tuple[tuple[str, str], ...]
-    """(input, output) of each state."""
+    accuracy: Accuracy
     states: str
     rows: tuple[StepsRow, ...]
     agreement: SequenceAgreement
@@ -94,14 +88,7 @@ def collect_sequences(accuracies: Mapping[str, Accuracy]) -> tuple[SequenceView,
     """Return the comparisons over sequences, in recipe order."""
     return tuple(
         SequenceView(
-            candidate=short_name(accuracy.candidate),
-            reference=short_name(accuracy.reference),
-            outcome=accuracy.outcome,
-            steps=sum(accuracy.sequence.lengths),
-            sequences=len(accuracy.sequence.lengths),
-            feedback=tuple(
-                (short_name(name), short_name(output)) for name, output in accuracy.sequence.feedback.items()
-            ),
+            accuracy=accuracy,
             states=_READ[accuracy.sequence.states, accuracy.sequence.tokens],
             rows=tuple(_row(output, accuracy.sequence) for output in accuracy.sequence.outputs),
             agreement=accuracy.sequence,
@@ -162,7 +149,11 @@ def _chart(agreement: SequenceAgreement) -> StepChart:
             StepLine(
                 output=short_name(output.output, 80),
                 metric=short_name(output.metric, 40),
-                errors=[_largest(output.errors[start : start + share]) for start in range(0, steps, share)],
+                errors=[
+                    rounded(max(known), 4) if known else None
+                    for start in range(0, steps, share)
+                    for known in [[error for error in output.errors[start : start + share] if error is not None]]
+                ],
                 bound=output.bound,
                 first=output.first_divergent,
                 flipped=list(output.flipped),
@@ -170,11 +161,6 @@ def _chart(agreement: SequenceAgreement) -> StepChart:
             for output in lines
         ],
     )
-
-
-def _largest(errors: tuple[float | None, ...]) -> float | None:
-    largest = max((error for error in errors if error is not None), default=None)
-    return None if largest is None else rounded(largest, 4)
 
 
 PANEL = Panel(

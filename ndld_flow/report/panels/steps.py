@@ -9,10 +9,9 @@ from pydantic import JsonValue
 
 from ndld_flow.base.quantities import quantity, seconds
 from ndld_flow.base.text import short_name, visible_text
-from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
+from ndld_flow.records.run_record import RunRecord, RunStep, SourceRecord
 from ndld_flow.report.collect_summary import has_failed_check
-from ndld_flow.report.diff_rows import DiffRow
-from ndld_flow.report.graph_change import ChangeView, collect_change
+from ndld_flow.report.diff_rows import ChangeView, DiffRow, collect_change
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.value_text import Fact, settings_of
 
@@ -86,15 +85,8 @@ _LOG_LIMIT = 200_000
 class StepView:
     """One step of the run."""
 
-    anchor: str
-    name: str
-    step_type: str
-    outcome: str
-    """`done`, `reused`, `failed` or `skipped`."""
+    run_step: RunStep
     has_failed_check: bool
-    reason: str
-    detail: str
-    wall_s: float
     wall_share: float
     """Time relative to the longest step, 0 to 1."""
     reuse: str
@@ -106,21 +98,16 @@ class StepView:
     settings: tuple[Fact, ...]
     metrics: tuple[Fact, ...]
     log: str
-    artifact: str
-    artifact_bytes: int
     flow: FlowRow
-    target: str
-    """Name of the target on which it ran; empty for the machine of the run."""
     machine: str
-    """Description of that target, as in the key of the result."""
+    """Description of its target, as in the key of the result; empty for the machine of the run."""
 
 
 @dataclass(frozen=True)
 class StepsView:
     """All steps of a run, in recipe order."""
 
-    source_location: str
-    source_bytes: int
+    source: SourceRecord
     source_flow: FlowRow
     steps: tuple[StepView, ...]
 
@@ -137,17 +124,16 @@ def collect_steps(run: RunRecord) -> StepsView:
     recipe_steps = given if isinstance(given, dict) else {}
     source_flow, *flow = collect_flow(run)
     return StepsView(
-        source_location=short_name(run.source.location),
-        source_bytes=run.source.artifact.size_bytes,
+        source=run.source,
         source_flow=source_flow,
         steps=tuple(
-            _step_view(number, step, recipe_steps.get(step.name), run, longest, row)
-            for number, (step, row) in enumerate(zip(run.steps, flow, strict=True), start=1)
+            _step_view(step, recipe_steps.get(step.name), run, longest, row)
+            for step, row in zip(run.steps, flow, strict=True)
         ),
     )
 
 
-def _step_view(number: int, step: RunStep, given: JsonValue, run: RunRecord, longest: float, row: FlowRow) -> StepView:
+def _step_view(step: RunStep, given: JsonValue, run: RunRecord, longest: float, row: FlowRow) -> StepView:
     record = step.record
     text = record.log if record else ""
     if len(text) > _LOG_LIMIT:
@@ -159,36 +145,21 @@ def _step_view(number: int, step: RunStep, given: JsonValue, run: RunRecord, lon
         origin = "" if step.reason == "reused" else "; taken from the shared cache"
         reuse = f"computed {seconds(max(age, 0))} before this run, in {seconds(step.record.wall_s)}{origin}"
     return StepView(
-        anchor=f"step-{number}",
-        name=short_name(step.name),
-        step_type=short_name(step.step),
-        outcome=step.outcome,
+        run_step=step,
         has_failed_check=has_failed_check(step),
-        reason=short_name(step.reason),
-        detail=short_name(step.detail, 1000),
-        wall_s=step.wall_s,
         wall_share=step.wall_s / longest,
         reuse=reuse,
         summary=short_name(record.summary, 400) if record else "",
         reads=tuple((short_name(name), short_name(parent)) for name, parent in parent_names(step, given).items()),
         change=collect_change(record.change) if record and record.change else None,
         settings=settings_of(record.parts.settings if record else given, given),
-        metrics=_metrics(record),
+        metrics=tuple(
+            Fact(short_name(name), quantity(metric.value, short_name(metric.unit, 20)))
+            for name, metric in (record.metrics if record else {}).items()
+        ),
         log=visible_text(text).rstrip(),
-        artifact=record.artifact.digest if record else "",
-        artifact_bytes=record.artifact.size_bytes if record else 0,
         flow=row,
-        target=short_name(step.target),
         machine=short_name(record.parts.machine.partition(";")[0], 400) if record is not None and step.target else "",
-    )
-
-
-def _metrics(record: StepRecord | None) -> tuple[Fact, ...]:
-    if record is None:
-        return ()
-    return tuple(
-        Fact(short_name(name), quantity(metric.value, short_name(metric.unit, 20)))
-        for name, metric in record.metrics.items()
     )
 
 

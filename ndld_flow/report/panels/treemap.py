@@ -14,7 +14,7 @@ from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import has_timed_layers
-from ndld_flow.report.collect_profiles import profile_titles
+from ndld_flow.report.measured import profile_titles
 from ndld_flow.report.panel import profiles_panel
 
 _FEWEST = 5

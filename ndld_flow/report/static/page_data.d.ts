@@ -1,6 +1,9 @@
 // The data of each page, as Python's dataclasses declare them.
 // Do not edit: `python -m tests.support.page_data_types` writes this file.
 
+/** An object with a list for each field of some rows. */
+type Columns<Row> = { [Field in keyof Row]: Row[Field][] };
+
 /** The data of each panel that a page has. */
 interface Panels {
   steps?: (DiffRow[] | null)[];
@@ -17,16 +20,6 @@ interface AgainRow {
   ratio: number | null;
   low: number | null;
   high: number | null;
-}
-
-/** An attribute of a node. */
-interface AttributeRow {
-  name: string;
-  type: string;
-  text: string;
-  is_default: boolean;
-  /** Position of a held tensor; -1 for none. */
-  held: number;
 }
 
 /** A graph folded into blocks: the block of each node, and the graph of the blocks. */
@@ -240,8 +233,8 @@ interface DrawnCurve {
 interface DrawnModel {
   shown: number;
   scopes: ScopeData[];
-  nodes: NodeColumns;
-  tensors: TensorColumns;
+  nodes: Columns<ModelNode>;
+  tensors: Columns<ModelTensor>;
   held: HeldValues[];
 }
 
@@ -526,19 +519,52 @@ interface MetricData {
   runs: ((number | null)[])[];
 }
 
-/** The nodes of a model; `inputs`, `outputs` and `outside` are positions of tensors, `bodies` of scopes. */
-interface NodeColumns {
-  name: string[];
-  operator: string[];
-  details: string[];
-  precision: string[];
-  doc: string[];
-  inputs: number[][];
-  outputs: number[][];
-  outside: number[][];
-  bodies: number[][];
-  attributes: AttributeRow[][];
-  metadata: [string, string][][];
+/** An attribute of a node. */
+interface ModelAttribute {
+  name: string;
+  type: string;
+  /** Its value; the beginning of a long one. */
+  text: string;
+  /** True if the model omits the attribute and this is the operator's default. */
+  is_default: boolean;
+  /** Position in `ModelDocument.held`, if the value is a tensor. */
+  held: number;
+}
+
+/** A node of a graph. */
+interface ModelNode {
+  name: string;
+  /** `Conv`, or `domain::Name`. */
+  operator: string;
+  family: "convolution" | "matmul" | "activation" | "normalization" | "elementwise" | "shape" | "reduce" | "control" | "quantization" | "other";
+  kind: "operator" | "composite" | "input" | "output" | "constant";
+  /** The graph that contains it. */
+  scope: number;
+  /** Its main attributes in a few words: `3x3, stride 2`. */
+  details: string;
+  inputs: number[];
+  outputs: number[];
+  /** Tensors of enclosing graphs that its bodies read. */
+  outside: number[];
+  attributes: ModelAttribute[];
+  /** Graphs that it contains. */
+  bodies: number[];
+  /** Requested precision. */
+  precision: string;
+  metadata: [string, string][];
+  doc: string;
+}
+
+/** A value of a graph. */
+interface ModelTensor {
+  name: string;
+  dtype: string;
+  dims: string;
+  /** Its dimensions, long names shortened. */
+  label: string;
+  kind: "computed" | "input" | "initializer" | "constant";
+  /** Position in `ModelDocument.held`. */
+  held: number;
 }
 
 /** One point. */
@@ -665,16 +691,6 @@ interface SubjectData {
   letter: string;
   series: number;
   label: string;
-}
-
-/** The tensors of a model. */
-interface TensorColumns {
-  name: string[];
-  dtype: string[];
-  dims: string[];
-  label: string[];
-  kind: number[];
-  held: number[];
 }
 
 /** A captured tensor. */

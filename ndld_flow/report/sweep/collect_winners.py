@@ -91,7 +91,11 @@ def collect_winners(record: SweepRecord) -> WinnersView | None:
     chosen = worth[:_MOST]
     if not chosen or not record.objectives:
         return None
-    scale, measured_again = _scale(chosen), any(point.again for point in chosen)
+    ratios = [point.again.ratio if point.again else None for point in chosen]
+    ends = [*ratios, *(end for point in chosen for end in _ends(point) or ())]
+    # Around 1, wider than typical noise.
+    scale = IntervalScale.covering([1 / 1.02, 1.02, *(end for end in ends if end is not None and 1e-3 <= end <= 1e3)])
+    measured_again = any(point.again for point in chosen)
     return WinnersView(
         rows=tuple(_winner(point, record, scale, measured_again=measured_again) for point in chosen),
         ticks=_fitting_ticks(scale.ticks()),
@@ -141,16 +145,6 @@ def _ends(point: SweepPoint) -> tuple[float, float] | None:
         return None
     both = (again.ratio_low, again.ratio_high)
     return both if all(math.isfinite(end) and end > 0 for end in both) else None
-
-
-def _scale(points: list[SweepPoint]) -> IntervalScale:
-    """Return a scale around 1 with a margin, wider than typical noise."""
-    held = [1 / 1.02, 1.02]
-    for point in points:
-        ratio = point.again.ratio if point.again else None
-        held += [end for end in (ratio, *(_ends(point) or ())) if end is not None and 1e-3 <= end <= 1e3]
-    margin = (max(held) / min(held)) ** 0.06
-    return IntervalScale(min(held) / margin, max(held) * margin)
 
 
 def _fitting_ticks(ticks: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:

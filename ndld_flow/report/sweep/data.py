@@ -102,7 +102,7 @@ def _point(point: SweepPoint, record: SweepRecord) -> PointRow:
     return PointRow(
         number=point.number,
         outcome=point.outcome,
-        mark=_mark(point, record.best),
+        mark="best" if point.number == record.best else "tie" if point.tied else "front" if point.on_front else "",
         reason=short_name(point.reason, 600),
         failed_step=short_name(point.failed_step, 80),
         report=link(point),
@@ -118,17 +118,10 @@ def _point(point: SweepPoint, record: SweepRecord) -> PointRow:
             )
             for gate in point.constraints
         ],
-        again=AgainRow(again.verdict, *map(_number, (again.ratio, again.ratio_low, again.ratio_high)))
+        again=AgainRow(
+            again.verdict,
+            *(None if end is None else rounded(end) for end in (again.ratio, again.ratio_low, again.ratio_high)),
+        )
         if again
         else None,
     )
-
-
-def _mark(point: SweepPoint, best: int | None) -> str:
-    if best is not None and point.number == best:
-        return "best"
-    return "tie" if point.tied else "front" if point.on_front else ""
-
-
-def _number(value: float | None) -> float | None:
-    return rounded(value) if value is not None else None

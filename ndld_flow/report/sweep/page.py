@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-
-import yaml
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import count, seconds
-from ndld_flow.base.text import short_name, visible_text
+from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.noted_failures import page_with_notes
+from ndld_flow.report.panels.repeat import command_lines, recipe_text
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.sweep.collect_churn import ChurnView, Objects, collect_churn
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
@@ -41,7 +37,7 @@ from ndld_flow.report.sweep.points import (
     short_names,
     value_words,
 )
-from ndld_flow.report.value_text import Fact, facts_of
+from ndld_flow.report.value_text import Fact, facts_of, machine_settings
 
 
 @dataclass(frozen=True)
@@ -70,27 +66,12 @@ class BestView:
 class HeadView:
     """Objective, result and cost of a sweep."""
 
-    title: str
-    description: str
     objective: str
     verdict: SweepVerdict
     figures: tuple[Figure, ...]
     best: BestView | None
-    started_at: datetime
     machine: str
     """Description on one line."""
-
-
-@dataclass(frozen=True)
-class RepeatView:
-    """Everything needed to repeat a sweep."""
-
-    command: str
-    recipe: str
-    identity: str
-    id: str
-    machine: tuple[Fact, ...]
-    versions: tuple[Fact, ...]
 
 
 def collect_head(record: SweepRecord, verdict: SweepVerdict) -> HeadView:
@@ -98,27 +79,11 @@ def collect_head(record: SweepRecord, verdict: SweepVerdict) -> HeadView:
     settings = {setting.name: setting.value for setting in machine_settings(record.machine)}
     machine = [settings[name] for name in ("cpu", "gpu", "system") if name in settings]
     return HeadView(
-        title=short_name(record.recipe_name, 100),
-        description=short_name(record.description, 600),
         objective=objective_text(record),
         verdict=verdict,
         figures=tuple(_figures(record, verdict)),
         best=_best_view(record),
-        started_at=record.started_at,
         machine=", ".join(machine),
-    )
-
-
-def collect_repeat(record: SweepRecord) -> RepeatView:
-    """Return command, recipe, machine and versions."""
-    dumped: str = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
-    return RepeatView(
-        command=command_lines(record, record.command),
-        recipe=visible_text(dumped).rstrip(),
-        identity=record.identity,
-        id=short_name(record.id),
-        machine=machine_settings(record.machine),
-        versions=facts_of(dict(sorted(record.versions.items()))),
     )
 
 
@@ -128,11 +93,6 @@ def objective_text(record: SweepRecord) -> str:
     goals = " and ".join(named) or "none, all points were tried"
     where = " and ".join(short_name(constraint, 120) for constraint in record.constraints)
     return f"{goals}, subject to {where}" if where else goals
-
-
-def command_lines(record: SweepRecord, words: Sequence[str]) -> str:
-    """Return two shell lines: change to the sweep's directory, and run."""
-    return visible_text(f"cd {shlex.quote(record.directory)}\n{shlex.join(words)}")
 
 
 def _best_view(record: SweepRecord) -> BestView | None:
@@ -147,7 +107,7 @@ def _best_view(record: SweepRecord) -> BestView | None:
         number=best.number,
         settings=tuple(Fact(short_name(name), value_words(value)) for name, value in best.values.items()),
         lines=recipe_lines(best, record.recipe),
-        command=command_lines(record, [*words, "--best", "BEST.yaml"]),
+        command=command_lines(record.directory, [*words, "--best", "BEST.yaml"]),
     )
 
 
@@ -214,7 +174,11 @@ class SweepPage:
     churn: tuple[ChurnView, ...]
     failures: tuple[FailureGroup, ...]
     sessions: tuple[SessionView, ...]
-    repeat: RepeatView
+    record: SweepRecord
+    command: str
+    recipe: str
+    machine: tuple[Fact, ...]
+    versions: tuple[Fact, ...]
     data: DrawnSweep
 
     @property
@@ -280,7 +244,11 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
         churn=tuple(churn),
         failures=collect_failures(record),
         sessions=collect_sessions(record),
-        repeat=collect_repeat(record),
+        record=record,
+        command=command_lines(record.directory, record.command),
+        recipe=recipe_text(record.recipe),
+        machine=machine_settings(record.machine),
+        versions=facts_of(dict(sorted(record.versions.items()))),
         data=sweep_data(record, dimensions, curves),
     )
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 
 import yaml
 from pydantic import JsonValue
@@ -105,7 +105,12 @@ def recipe_lines(point: SweepPoint, recipe: Mapping[str, JsonValue]) -> str:
             place = inner
         written = place.get(last)
         place[last] = _Leaf(_changed(written.value if isinstance(written, _Leaf) else held, items, value))
-    return visible_text("\n".join(_lines(tree, 0)))
+    if not tree:
+        return ""
+    text: str = yaml.dump(
+        tree, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False, width=10**9
+    )
+    return visible_text(text).rstrip("\n")
 
 
 def find_own_point(record: SweepRecord) -> SweepPoint | None:
@@ -177,34 +182,24 @@ def _readings(text: str) -> Iterator[float]:
             yield parse(text)
 
 
+@dataclass(frozen=True)
 class _Leaf:
-    """A value, as opposed to a mapping on its path."""
+    """A value, which is written on one line, as opposed to a mapping on its path."""
 
-    def __init__(self, value: JsonValue) -> None:
-        self.value = value
-        self.text = _flow(json.dumps(value)) if isinstance(value, dict | list) else _scalar(type(value).__name__, value)
+    value: JsonValue
 
 
-def _lines(tree: Mapping[str, object], depth: int) -> list[str]:
-    lines = []
-    for name, inner in tree.items():
-        head = f"{'  ' * depth}{_scalar('str', name)}:"
-        if isinstance(inner, _Leaf):
-            lines.append(f"{head} {inner.text}")
-        elif isinstance(inner, dict):
-            lines += [head, *_lines(inner, depth + 1)]
-    return lines
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """YAML's writer with leaves."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def represent_leaf(self, leaf: _Leaf) -> yaml.Node:
+        node: yaml.Node = self.represent_data(leaf.value)
+        if isinstance(node, yaml.CollectionNode):
+            node.flow_style = True
+        return node
 
 
-# Cached: the points of a sweep share values, and YAML's writer is slow.
-@lru_cache(maxsize=4096)
-def _scalar(kind: str, value: str | float | None) -> str:
-    """Return a scalar as YAML. `kind` distinguishes 1 and true, which are equal in Python."""
-    return _flow(json.dumps(value))
-
-
-def _flow(as_json: str) -> str:
-    """Return a value on one line."""
-    value = json.loads(as_json)
-    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**9, sort_keys=False)
-    return text.removesuffix("\n").removesuffix("\n...")
+_Dumper.add_representer(_Leaf, _Dumper.represent_leaf)

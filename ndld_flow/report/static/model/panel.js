@@ -88,8 +88,6 @@ function longText(text, limit = 140) {
 
 // Facts about one tensor: producer, consumers and values.
 
-const TENSOR_KINDS = ["computed", "input", "initializer", "constant"];
-
 /** @param {number | null | undefined} value */
 function significant(value) {
   if (value === null || value === undefined) return "–";
@@ -165,7 +163,7 @@ export function tensorPanel(data, links, tensor) {
   const { tensors } = data;
   const held = data.held[tensors.held[tensor]];
   const producer = data.producer[tensor];
-  const kind = TENSOR_KINDS[tensors.kind[tensor]];
+  const kind = tensors.kind[tensor];
   /** @type {Element[]} */
   const parts = [
     make("p", { class: "kind" }, kind === "computed" ? "tensor" : kind),
