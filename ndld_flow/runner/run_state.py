@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from blake3 import blake3
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, Problem, RecipeError, RequestError
@@ -241,6 +240,5 @@ def choose_forced(requested: Sequence[str], recipe: Recipe) -> frozenset[str]:
 
 
 def make_id(started_at: datetime) -> str:
-    """Return the UTC time and six hex digits that distinguish runs of the same second."""
-    apart = blake3(f"{os.getpid()} {time.time_ns()}".encode()).hexdigest()[:6]
-    return f"{started_at:%Y%m%dT%H%M%SZ}-{apart}"
+    """Return the UTC time, microseconds included, and a random digit: the names of folders are in the order of time."""
+    return f"{started_at:%Y%m%dT%H%M%SZ}-{started_at.microsecond:05x}{secrets.token_hex(1)[0]}"
