@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from ndld_flow.reduce.pack import Reduced as Reduced
     from ndld_flow.runner.apply_finding import AppliedChange as AppliedChange
     from ndld_flow.runner.apply_finding import OfferedChange as OfferedChange
-    from ndld_flow.runner.collect_cache import CacheFreed as CacheFreed
+    from ndld_flow.runner.cache import CacheFreed as CacheFreed
     from ndld_flow.runner.collect_garbage import Freed as Freed
     from ndld_flow.runner.collect_garbage import LibrariesFreed as LibrariesFreed
     from ndld_flow.runner.comment_run import Commented as Commented

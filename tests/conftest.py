@@ -19,12 +19,12 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ndld_flow.base import user_folders
+from ndld_flow.base import users
 from ndld_flow.base.errors import SourceError
 from ndld_flow.graph.lint.check import Subject
 from ndld_flow.machine.host import deciding_variables
 from ndld_flow.processes import launch
-from ndld_flow.processes.watchdog import IN_PROCESS
+from ndld_flow.processes.worker import IN_PROCESS
 from ndld_flow.runner.cache_settings import CACHE_VARIABLE
 from ndld_flow.runner.devices import FOLDER_VARIABLE
 from ndld_flow.runtimes import pip_environment
@@ -72,7 +72,7 @@ def pytest_configure() -> None:
     os.environ[FOLDER_VARIABLE] = locks
     atexit.register(shutil.rmtree, locks, ignore_errors=True)
     # What tests install is none of the user's.
-    mock.patch.object(user_folders, "cache_folder", lambda: Path(locks) / "cache").start()
+    mock.patch.object(users, "cache_folder", lambda: Path(locks) / "cache").start()
 
 
 def pytest_collection(session: pytest.Session) -> None:

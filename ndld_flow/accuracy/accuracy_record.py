@@ -24,8 +24,8 @@ from ndld_flow.accuracy.model_comparison import (
 from ndld_flow.accuracy.power.measure_power import Check, JudgedOutput
 from ndld_flow.accuracy.sequence_judgement import SequenceCriteria, judge_sequence
 from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, UNITS, Tolerance, outside
+from ndld_flow.base.declared_metrics import higher_is_better
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.quantities import counted, number
 from ndld_flow.base.text import first_of, short_name, suggest

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ndld_flow.accuracy.slices import Reference, SliceErrors, measure_reference
-from ndld_flow.base.metric_directions import higher_is_better
+from ndld_flow.base.declared_metrics import higher_is_better
 from ndld_flow.models.streaming_statistics import SMALLEST, PairSums, decibels
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import OutputKind

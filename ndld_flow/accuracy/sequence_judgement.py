@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ndld_flow.accuracy.model_comparison import ComparedOutput, Comparison
-from ndld_flow.base.metric_directions import higher_is_better
+from ndld_flow.base.declared_metrics import higher_is_better
 from ndld_flow.base.quantities import counted, percent
 from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from ndld_flow.base.declared_metrics import Returns
-from ndld_flow.base.metric_directions import higher_is_better
+from ndld_flow.base.declared_metrics import Returns, higher_is_better
 from ndld_flow.base.quantities import Fraction, apart, parse_percent
 from ndld_flow.base.settings import Settings
 

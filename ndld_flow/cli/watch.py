@@ -15,7 +15,7 @@ from types import FrameType
 import click
 
 from ndld_flow.cli.failure import print_failure
-from ndld_flow.processes.watchdog import is_one_process
+from ndld_flow.processes.worker import is_one_process
 
 READING_MODELS = frozenset({"inspect", "diff", "draw", "init", "ops", "plan"})
 _SIGNAL_DELAY_S = 0.3
@@ -33,7 +33,7 @@ def watch_verb(arguments: Sequence[str]) -> None:
     watcher, child = os.getpid(), os.fork()
     if child:
         sys.exit(_wait(verb, child, arguments))
-    from ndld_flow.processes.watchdog import end_with_parent
+    from ndld_flow.processes.worker import end_with_parent
 
     end_with_parent(watcher)
 

@@ -29,7 +29,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ndld_flow.base.metric_directions import Better
+from ndld_flow.base.declared_metrics import Better
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,8 +18,8 @@ from ndld_flow.accuracy.inside.capture import run_each
 from ndld_flow.accuracy.model_comparison import CONSTANT, StoredOutputs, storable
 from ndld_flow.accuracy.power.measure_power import Check, JudgedOutput, measure_power, seconds_for
 from ndld_flow.accuracy.tolerance import Tolerance, outside
+from ndld_flow.base.declared_metrics import higher_is_better
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.base.metric_directions import higher_is_better
 from ndld_flow.base.quantities import count
 from ndld_flow.models.files import model_inputs
 from ndld_flow.precision.emulation import emulate_stored

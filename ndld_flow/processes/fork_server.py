@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.processes.launch import STDERR, CommandWorker, ProcessEnd, name_signal
-from ndld_flow.processes.watchdog import IN_PROCESS, run_under_watchdog
-from ndld_flow.processes.worker import claim_output
+from ndld_flow.processes.worker import IN_PROCESS, claim_output, run_under_watchdog
 
 FRAMES = "frames.txt"
 """The stack of Python at a crash, as faulthandler writes it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from ndld_flow.base.metric_directions import higher_is_better
+from ndld_flow.base.declared_metrics import higher_is_better
 from ndld_flow.base.quantities import counted, percent
 from ndld_flow.base.text import short_name
 from ndld_flow.records.document import Count, Document, Record

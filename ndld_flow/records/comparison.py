@@ -6,7 +6,7 @@ import math
 import statistics
 from typing import Literal
 
-from ndld_flow.base.metric_directions import Better
+from ndld_flow.base.declared_metrics import Better
 from ndld_flow.records.document import Document, Record, Time
 from ndld_flow.records.measurement import Circumstance
 from ndld_flow.records.model_diff import GraphChange

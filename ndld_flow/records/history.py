@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ndld_flow.base.metric_directions import Better
+from ndld_flow.base.declared_metrics import Better
 from ndld_flow.records.document import Document, Record, Time
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ndld_flow.base.metric_directions import higher_is_better
+from ndld_flow.base.declared_metrics import higher_is_better
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name
 from ndld_flow.records.precision_search import PrecisionSearch

@@ -6,27 +6,29 @@ slow, unreachable or damaged costs a bounded wait and one warning, and the steps
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from ndld_flow.base.errors import BackendError
-from ndld_flow.base.quantities import seconds
+from ndld_flow.base.errors import BackendError, FormatError, RequestError
+from ndld_flow.base.quantities import parse_bytes, parse_duration_ms, seconds
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.machine.reuse import Reuse, describe_place
 from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.records.document import Record
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.run_record import StepRecord
-from ndld_flow.runner.cache_settings import CacheSettings
+from ndld_flow.runner.cache_settings import CACHE_VARIABLE, PROJECT_FILE, CacheChoice, CacheSettings, choose_cache
+from ndld_flow.runner.daemon_threads import DaemonThreads
 from ndld_flow.runner.events import Notice
 from ndld_flow.runner.keys import HIDDEN_VALUES
 from ndld_flow.runner.listener import Listener
-from ndld_flow.store.remote_store import RemoteStore
+from ndld_flow.store.remote_store import RemoteFile, RemoteStore
 from ndld_flow.store.store import Store
 
 THREADS = 16
@@ -50,7 +52,7 @@ class Cache:
         self._refused: set[str] = set()
         self._pushed: set[str] = set()
         """Keys of records that `push` has already pushed."""
-        self._threads = _DaemonThreads(THREADS)
+        self._threads = DaemonThreads(THREADS)
         self._connected = self._given_up = self._warned_of_versions = False
 
     def ask(self, keys: Iterable[str]) -> None:
@@ -198,35 +200,145 @@ class Cache:
         self._listener(Notice(text=text, warning=True))
 
 
-class _DaemonThreads:
-    """Threads for calls that may never return: a process that exits does not wait for them."""
+GRACE_S = 24 * 3600.0
+"""Minimum age at which artifacts without a record, and unreadable files, are removed: a push may be at work."""
+_THREADS = 16
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        """None ends a thread."""
-        self._started = 0
 
-    def close(self) -> None:
-        for _ in range(self._started):
-            self._calls.put(None)
-        self._started = 0
+class CacheFreed(Record):
+    """Everything that `gc --cache` removed, or would remove."""
 
-    def submit(self, call: Callable[[], T]) -> Future[T]:
-        future: Future[T] = Future()
+    cache: str
+    """The cache's URL, without credentials."""
+    record_count: int
+    """Number of results that were removed."""
+    object_count: int
+    """Number of artifacts that were removed."""
+    freed_bytes: int
+    kept_record_count: int
+    other_version_count: int
+    """Number of results of other versions of ndld-flow among these: they are kept, whatever their age."""
+    kept_bytes: int
+    dry_run: bool
 
-        def settle() -> None:
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
 
-        self._calls.put(settle)
-        if self._started < self._most:
-            self._started += 1
-            threading.Thread(target=self._work, daemon=True).start()
-        return future
+@dataclass(frozen=True)
+class _Entry:
+    """A record in the cache."""
 
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
+    file: RemoteFile
+    artifact: str
+    """Digest of its artifact; empty if the record is damaged."""
+    of_other_version: bool = False
+
+
+def collect_cache(
+    remote: RemoteStore, *, max_bytes: int | None = None, max_age_s: float | None = None, dry_run: bool = False
+) -> CacheFreed:
+    """Remove results older than `max_age_s`, then the oldest until the rest has at most `max_bytes`.
+
+    The age of a result is the time since it was pushed. Results of other versions stay. Raises BackendError if the
+    cache cannot be read or changed, and RequestError if it does not list times.
+    """
+    now_s = time.time()
+    entries = _read_entries(remote)
+    objects = _list_objects(remote)
+    dropped = _choose(entries, objects, now_s, max_bytes, max_age_s)
+    remote.remove_files(() if dry_run else [entry.file.path for entry in dropped])
+    gone = {entry.file.path for entry in dropped}
+    kept = [entry for entry in (entries if dry_run else _read_entries(remote)) if entry.file.path not in gone]
+    named = {entry.artifact for entry in kept}
+    unused = {
+        digest: files
+        for digest, files in objects.items()
+        if digest not in named and all(_is_older(file, now_s - GRACE_S) for file in files)
+    }
+    remote.remove_files(() if dry_run else [file.path for files in unused.values() for file in files])
+    removed = [*(entry.file for entry in dropped), *(file for files in unused.values() for file in files)]
+    whole = [*(entry.file for entry in entries), *(file for files in objects.values() for file in files)]
+    freed_bytes = sum(file.size_bytes for file in removed)
+    return CacheFreed(
+        cache=str(remote),
+        record_count=len(dropped),
+        object_count=len(unused),
+        freed_bytes=freed_bytes,
+        kept_record_count=len(kept),
+        other_version_count=sum(entry.of_other_version for entry in kept),
+        kept_bytes=sum(file.size_bytes for file in whole) - freed_bytes,
+        dry_run=dry_run,
+    )
+
+
+def collect_configured_cache(
+    cache: str | None, max_size: str | None, max_age: str | None, *, dry_run: bool
+) -> CacheFreed:
+    """Run `collect_cache` with limits as text, on this cache or that of the settings. Raises RequestError also for
+    invalid limits, and without a cache."""
+    try:
+        max_bytes = None if max_size is None else parse_bytes(max_size)
+        max_age_s = None if max_age is None else parse_duration_ms(max_age) / 1e3
+    except ValueError as error:
+        raise RequestError(f"gc --cache: {error}") from None
+    settings = choose_cache(CacheChoice(cache))
+    if settings is None:
+        raise RequestError(f"there is no cache: name one with --cache URL, in {CACHE_VARIABLE}, or in {PROJECT_FILE}.")
+    return collect_cache(RemoteStore(settings.url), max_bytes=max_bytes, max_age_s=max_age_s, dry_run=dry_run)
+
+
+def _read_entries(remote: RemoteStore) -> list[_Entry]:
+    files = remote.list_files("records")
+
+    def read(file: RemoteFile) -> _Entry:
+        key = file.name.removesuffix(".json")
+        try:
+            record = remote.read_known_record(key)
+        except FormatError:
+            return _Entry(file, remote.read_artifact_digest(key), of_other_version=True)
+        return _Entry(file, record.artifact.digest if record is not None else "")
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(read, files))
+
+
+def _list_objects(remote: RemoteStore) -> Mapping[str, list[RemoteFile]]:
+    """Return digest -> files of its artifact."""
+    objects: dict[str, list[RemoteFile]] = defaultdict(list)
+    for file in remote.list_files("objects"):
+        if file.modified_s is None:
+            raise RequestError(f"cache {remote}: it does not list the times of files, so their ages are not known.")
+        _, _, digest = file.inner.rpartition("/")[0].partition("/")
+        objects[digest.partition("/")[0]].append(file)
+    return objects
+
+
+def _choose(
+    entries: Iterable[_Entry],
+    objects: Mapping[str, Sequence[RemoteFile]],
+    now_s: float,
+    max_bytes: int | None,
+    max_age_s: float | None,
+) -> list[_Entry]:
+    """Return the records to remove: damaged ones, old ones, then the oldest beyond the size limit."""
+    dropped: list[_Entry] = []
+    kept: list[_Entry] = []
+    for entry in sorted(entries, key=lambda entry: entry.file.modified_s or now_s):
+        limit_s = None if entry.of_other_version else max_age_s if entry.artifact else GRACE_S
+        old = limit_s is not None and _is_older(entry.file, now_s - limit_s)
+        (dropped if old else kept).append(entry)
+    if max_bytes is None:
+        return dropped
+    uses = Counter(entry.artifact for entry in kept if entry.artifact)
+    sizes = {digest: sum(file.size_bytes for file in objects.get(digest, ())) for digest in uses}
+    total_bytes = sum(sizes.values()) + sum(entry.file.size_bytes for entry in kept)
+    for entry in kept:
+        if total_bytes <= max_bytes or entry.of_other_version or not entry.artifact:
+            continue
+        dropped.append(entry)
+        uses[entry.artifact] -= 1
+        last = not uses[entry.artifact]
+        total_bytes -= entry.file.size_bytes + (sizes[entry.artifact] if last else 0)
+    return dropped
+
+
+def _is_older(file: RemoteFile, time_s: float) -> bool:
+    return file.modified_s is not None and file.modified_s < time_s

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ndld_flow.base import user_folders
+from ndld_flow.base import users
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record, read_sweep_record
@@ -151,7 +151,7 @@ def collect_garbage(
 def _may_keep_libraries() -> bool:
     """Return whether the user's cache folder may have libraries: importing all runtimes takes a tenth of a second."""
     try:
-        with os.scandir(user_folders.cache_folder()) as entries:
+        with os.scandir(users.cache_folder()) as entries:
             return any(entry.name != "commands" and any(Path(entry.path).glob("*/*")) for entry in entries)
     except (OSError, RuntimeError):
         return False

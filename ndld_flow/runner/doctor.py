@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ndld_flow.base import user_folders
+from ndld_flow.base import users
 from ndld_flow.base.extras import EXTRAS, Extra
 from ndld_flow.base.quantities import size
 from ndld_flow.machine.check import Check
@@ -99,7 +99,7 @@ def _describe_kept_libraries() -> Check:
     found = "none"
     if kept:
         used = size(sum(library.size_bytes for library in kept))
-        root = user_folders.cache_folder()
+        root = users.cache_folder()
         names = ", ".join(library.label or library.folder.name for library in kept)
         found = f"{len(kept)} in {root}, {used}: {names}; `ndld-flow gc --libraries` deletes unused ones"
     return Check(name="private environments", state="ok", found=found)

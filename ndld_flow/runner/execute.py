@@ -25,8 +25,7 @@ from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.run_record import StepRecord
-from ndld_flow.runner.concurrent_load import LoadMonitor, announce
-from ndld_flow.runner.devices import Claim, DeviceHold, holding
+from ndld_flow.runner.devices import Claim, DeviceHold, LoadMonitor, announce, holding
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.keys import HIDDEN_VALUES, NEXT_TO, describe_key, make_key
 from ndld_flow.step import Context, Result, Turn

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from ndld_flow.base.declared_metrics import Better, which_is_better
 from ndld_flow.base.errors import FormatError, RequestError
-from ndld_flow.base.metric_directions import Better, which_is_better
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import joined, suggest
 from ndld_flow.base.users import name_me

@@ -19,7 +19,6 @@ from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Notice, RunFinished, RunStarted, StepStarted, wait_for_other_run
 from ndld_flow.runner.expected_times import ExpectedTimes
 from ndld_flow.runner.listener import Listener
-from ndld_flow.runner.look_ahead import look_ahead
 from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.runner.plan import (
@@ -27,6 +26,7 @@ from ndld_flow.runner.plan import (
     Reason,
     Unit,
     arrange_steps,
+    look_ahead,
     refuse_impossible_run,
 )
 from ndld_flow.runner.request import Request

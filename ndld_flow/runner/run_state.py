@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import secrets
+import shutil
+import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +25,6 @@ from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.runner.check_inputs import refuse_missing_data
 from ndld_flow.runner.executors.ssh.targets import send_to
-from ndld_flow.runner.git_commit import read_commit
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Planner, Unit
 from ndld_flow.store.kinds import Artifact
@@ -242,3 +245,36 @@ def choose_forced(requested: Sequence[str], recipe: Recipe) -> frozenset[str]:
 def make_id(started_at: datetime) -> str:
     """Return the UTC time, microseconds included, and a random digit: the names of folders are in the order of time."""
     return f"{started_at:%Y%m%dT%H%M%SZ}-{started_at.microsecond:05x}{secrets.token_hex(1)[0]}"
+
+
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_TIMEOUT_S = 5.0
+_HARMLESS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+"""The configuration of a stranger's repository may name programs."""
+
+
+def read_commit(folder: Path) -> str:
+    """Return the commit that is checked out in a folder's working tree.
+
+    Empty without git, outside a working tree, in one of another user (which git refuses), and if git does not answer.
+    """
+    git = shutil.which("git")
+    if git is None or not Path(git).is_absolute():  # a relative one could be a file of the project
+        return ""
+    command = [git, *_HARMLESS, "rev-parse", "--verify", "--quiet", "HEAD"]
+    # In a hook of git, GIT_DIR names a repository for every folder.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment | {"GIT_CONFIG_NOSYSTEM": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    commit = done.stdout.decode("ascii", "replace").strip()
+    return commit if done.returncode == 0 and _COMMIT.fullmatch(commit) else ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ndld_flow.base import user_folders
+from ndld_flow.base import users
 from ndld_flow.base.errors import BackendError
 from ndld_flow.store.files import make_folder, remove_folder
 from ndld_flow.store.locks import WAITS, Locks
@@ -77,7 +77,7 @@ class KeptLibrary:
 def kept_root(name: str) -> Path:
     """Return a folder of the user's cache for libraries. Raises BackendError if there is no home folder."""
     try:
-        return user_folders.cache_folder() / name
+        return users.cache_folder() / name
     except RuntimeError as error:
         raise BackendError(f"there is no folder for {name} ({error}): set XDG_CACHE_HOME") from None
 

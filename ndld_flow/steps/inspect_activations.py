@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ndld_flow.accuracy.tolerance import Tolerance
-from ndld_flow.base.metric_directions import higher_is_better
+from ndld_flow.base.declared_metrics import higher_is_better
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Bytes, counted, number
 from ndld_flow.base.text import short_name, visible_name

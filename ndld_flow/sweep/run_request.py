@@ -12,9 +12,8 @@ from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.runner.check_inputs import refuse_wrong_inputs
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
-from ndld_flow.runner.look_ahead import look_ahead
 from ndld_flow.runner.open_run import open_single, working_on
-from ndld_flow.runner.plan import Decision, plan_steps
+from ndld_flow.runner.plan import Decision, look_ahead, plan_steps
 from ndld_flow.runner.request import Request
 from ndld_flow.store.digest import digest_json
 

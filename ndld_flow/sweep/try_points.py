@@ -23,8 +23,7 @@ from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task, find_records, fit
 from ndld_flow.runner.keys import join_keys, make_key
-from ndld_flow.runner.look_ahead import look_ahead
-from ndld_flow.runner.plan import Decision, Reason, refuse_impossible_run
+from ndld_flow.runner.plan import Decision, Reason, look_ahead, refuse_impossible_run
 from ndld_flow.runner.step_results import gather_work, set_damaged_aside
 from ndld_flow.step import Reuse
 from ndld_flow.sweep.state import Judgement, PointRun, SweepState, describe_trial, judge_point

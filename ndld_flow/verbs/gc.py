@@ -28,7 +28,7 @@ from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
 
 if TYPE_CHECKING:
-    from ndld_flow.runner.collect_cache import CacheFreed
+    from ndld_flow.runner.cache import CacheFreed
     from ndld_flow.runner.executors.ssh.targets import TargetFreed
 
 OUTPUT: VerbOutput[Freed | LibrariesFreed | CacheFreed] = VerbOutput(
@@ -84,7 +84,7 @@ def gc_cache(
 
     By default, the cache is the one of the environment and the settings files. Others may push and pull meanwhile.
     """
-    from ndld_flow.runner.collect_cache import collect_configured_cache
+    from ndld_flow.runner.cache import collect_configured_cache
 
     return collect_configured_cache(cache, max_size, max_age, dry_run=dry_run)
 

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from ndld_flow.accuracy.agreement import Agreement, Measuring
 from ndld_flow.accuracy.tolerance import Tolerance, outside
-from ndld_flow.base.metric_directions import higher_is_better, which_is_better
+from ndld_flow.base.declared_metrics import higher_is_better, which_is_better
 from ndld_flow.records.accuracy import SAME_DB
 
 Values = npt.NDArray[np.float64]

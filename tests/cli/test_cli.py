@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from ndld_flow.cli.verbs import list_verbs
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.runner import collect_garbage
 from ndld_flow.runner.events import RunFinished
-from ndld_flow.runner.outputs import Outputs
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
 from tests.support.process_runs import ProcessRun
@@ -282,18 +280,17 @@ def test_gc_keeps_what_an_active_run_uses(in_folder: Path) -> None:
 def test_a_run_during_gc_keeps_its_results(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = make_toy(in_folder)
     shutil.rmtree(Path(toy.run()[0].folder))  # no run needs the results any more, and the next finds them
-    found = collect_garbage._read_runs
+    found = collect_garbage._remove_records
     during: list[RunFinished] = []
 
-    def find_and_run(outputs: Outputs, folders: Iterable[Path], *, by_lines: bool) -> Any:
-        needed = found(outputs, folders, by_lines=by_lines)
+    def run_first(*arguments: Any, **options: Any) -> int:
         during.append(toy.run()[0])
-        return needed
+        return found(*arguments, **options)
 
-    monkeypatch.setattr(collect_garbage, "_read_runs", find_and_run)
+    monkeypatch.setattr(collect_garbage, "_remove_records", run_first)
     freed = api.gc(outputs=in_folder / "outputs")
     assert len(freed.in_use) == 3
-    monkeypatch.setattr(collect_garbage, "_read_runs", found)
+    monkeypatch.setattr(collect_garbage, "_remove_records", found)
     again, events = toy.run()
     assert again.nothing_to_do
     assert set(outcomes(events).values()) == {"reused"}

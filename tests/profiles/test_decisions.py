@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from ndld_flow.base.metric_directions import Better
+from ndld_flow.base.declared_metrics import Better
 from ndld_flow.base.quantities import MINUS, ratio_change
 from ndld_flow.profiles.compare import verdicts
 from ndld_flow.profiles.compare.intervals import RatioInterval, median_interval, paired_ratio, unpaired_ratio

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ndld_flow.processes.watchdog import IN_PROCESS
+from ndld_flow.processes.worker import IN_PROCESS
 from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.runner.outputs import Outputs

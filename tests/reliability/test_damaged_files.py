@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.base import stamps
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.store import digest
 from ndld_flow.store.digest import digest_file
@@ -100,7 +99,7 @@ class Victim:
 def small_files_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cache digests of small files too, as of files over 16 MiB that are seconds old."""
     monkeypatch.setattr(digest, "ALWAYS_HASH_BELOW_BYTES", 1)
-    monkeypatch.setattr(stamps, "SETTLED_AFTER_S", -1.0)
+    monkeypatch.setattr(digest, "SETTLED_AFTER_S", -1.0)
 
 
 def make_toy_victim(folder: Path) -> Victim:

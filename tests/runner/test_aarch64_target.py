@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.runner.executors.ssh.connection import SSH_VARIABLE
-from ndld_flow.runner.executors.ssh.package import Installation
+from ndld_flow.runner.executors.ssh.deploy import Installation
 from tests.support.models import make_cnn
 from tests.support.ssh_servers import Network, available, serving
 from tests.support.typed_api import plan_once

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.runner import concurrent_load
-from ndld_flow.runner.concurrent_load import LoadMonitor, announce
+from ndld_flow.runner import devices
+from ndld_flow.runner.devices import LoadMonitor, announce
 from ndld_flow.runner.executors.workers import Workers
 from ndld_flow.store.store import Store
 from tests.support.recipes import load_recipe
@@ -49,7 +49,7 @@ def own(store: Store, steps: tuple[RecipeStep, ...]) -> Iterator[Path]:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrent_load, "_OBSERVE_EVERY_S", 0.02)
+    monkeypatch.setattr(devices, "_OBSERVE_EVERY_S", 0.02)
 
 
 def announced(store: Store) -> list[Path]:

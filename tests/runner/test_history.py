@@ -19,9 +19,9 @@ COUNTING = """
 import collections, json, os, sys
 from pathlib import Path
 from ndld_flow import api
-from ndld_flow.base import stamps
+from ndld_flow.store import digest
 
-stamps.SETTLED_AFTER_S = -1.0  # a young file is read again: how many are young depends on the machine's load
+digest.SETTLED_AFTER_S = -1.0  # a young file is read again: how many are young depends on the machine's load
 opened, looking = collections.Counter(), False
 
 def hear(event, arguments):

@@ -16,7 +16,7 @@ from ndld_flow.runner.executors.ray import executor as on_ray
 from ndld_flow.runner.executors.ray import node as ray_node
 from ndld_flow.runner.executors.ray.cluster import BridgeMessage, Conversation
 from ndld_flow.runner.executors.ray.executor import OnRay
-from ndld_flow.runner.executors.ray.messages import Mirror
+from ndld_flow.runner.executors.ray.transport import Mirror
 from ndld_flow.runner.listener import ignore
 from tests.support.ray_toys import make_task
 from tests.support.worker_toys import Deeds

@@ -15,9 +15,9 @@ from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.history.series import differing
 from ndld_flow.records.history import MetricHistory, MetricSeries
-from ndld_flow.runner import git_commit, metric_history, run_lines
-from ndld_flow.runner.git_commit import read_commit
+from ndld_flow.runner import metric_history, run_lines, run_state
 from ndld_flow.runner.run_lines import LINES
+from ndld_flow.runner.run_state import read_commit
 from tests.support.metric_runs import MACHINE, Course, changed, courses, run_id, write_runs
 from tests.support.simulated_series import simulate
 
@@ -283,7 +283,7 @@ def test_a_repository_starts_no_program_and_may_block(tmp_path: Path, monkeypatc
 
     write_program(tmp_path / "bin" / "git", "exec sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(git_commit, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(run_state, "_TIMEOUT_S", 0.2)
     assert read_commit(tmp_path) == "", "git does not answer"
 
 

@@ -21,8 +21,7 @@ from ndld_flow.runner.executors.ray import node as ray_node
 from ndld_flow.runner.executors.ray import transport
 from ndld_flow.runner.executors.ray.cluster import BridgeMessage, Conversation
 from ndld_flow.runner.executors.ray.executor import SILENCE_S, LostError, OnRay, TaskMonitor
-from ndld_flow.runner.executors.ray.messages import Alive, NodeOrder, read_node_message
-from ndld_flow.runner.executors.ray.transport import SharedFolderTransport
+from ndld_flow.runner.executors.ray.transport import Alive, NodeOrder, SharedFolderTransport, read_node_message
 from ndld_flow.runner.executors.transfer import transfer_files
 from ndld_flow.runner.executors.workers import TaskListener
 from ndld_flow.runner.listener import ignore

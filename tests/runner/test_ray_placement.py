@@ -18,7 +18,7 @@ from ndld_flow.runner.executors.ray.cluster import (
     make_options,
     only_machine,
 )
-from ndld_flow.runner.executors.ray.messages import NodeAnswer
+from ndld_flow.runner.executors.ray.transport import NodeAnswer
 from ndld_flow.step import Reuse
 
 

@@ -18,9 +18,9 @@ import pytest
 
 from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
 from ndld_flow.cli.failure import write_bug
-from ndld_flow.processes.watchdog import IN_PROCESS
+from ndld_flow.processes.worker import IN_PROCESS
+from ndld_flow.runner import daemon_threads, executors
 from ndld_flow.runner.events import Event, StepWaits
-from ndld_flow.runner.executors import executor
 from ndld_flow.runner.executors.choose_executor import choose_executor
 from ndld_flow.runner.executors.executor import InProcess, StepTimeoutError
 from ndld_flow.runner.executors.workers import COMMAND, WorkerBugError, Workers
@@ -51,7 +51,7 @@ def deeds(in_folder: Path) -> Deeds:
 def workers() -> Iterator[Workers]:
     """Two workers for all tests."""
     with closing(Workers(2, trust=True)) as pool:
-        POOLS.append(lambda: {worker.pid for worker in pool._pool._living or ()})
+        POOLS.append(lambda: {worker.pid for worker in pool._living or ()})
         yield pool
         POOLS.pop()
 
@@ -231,7 +231,7 @@ def test_closing_ends_all_workers_at_once(deeds: Deeds, mark: str) -> None:
 def test_closing_does_not_wait_for_a_lock_that_ctrl_c_left_acquired(
     deeds: Deeds, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "_END_S", 0.3)
+    monkeypatch.setattr(daemon_threads, "_END_S", 0.3)
     workers = Workers(1, trust=True)
     future = workers.submit(deeds.task(f"act: spawn, word: {mark}, seconds: 600"), deeds.store)
     wait_until(lambda: len(deeds.done) == 1)
@@ -271,15 +271,16 @@ def test_steps_report_one_at_a_time(deeds: Deeds) -> None:
 
 
 @pytest.mark.thorough
-def test_any_command_may_start_a_worker(deeds: Deeds) -> None:
+def test_a_greeting_before_the_first_answer_is_skipped(deeds: Deeds, monkeypatch: pytest.MonkeyPatch) -> None:
     greeting = "import os, sys; print('Welcome!', flush=True); os.execv(sys.argv[1], sys.argv[1:])"
-    with closing(Workers(1, trust=True, command=(sys.executable, "-c", greeting, *COMMAND))) as workers:
+    monkeypatch.setattr(executors.workers, "COMMAND", (sys.executable, "-c", greeting, *COMMAND))
+    with closing(Workers(1, trust=True)) as workers:
         assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
 
 
-def test_an_invalid_command_is_reported(deeds: Deeds) -> None:
-    workers = Workers(1, trust=True, command=("no-such-program",))
-    with closing(workers), pytest.raises(BackendError, match="'no-such-program'"):
+def test_a_worker_that_cannot_be_started_is_reported(deeds: Deeds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors.workers, "COMMAND", ("no-such-program",))
+    with closing(Workers(1, trust=True)) as workers, pytest.raises(BackendError, match="'no-such-program'"):
         workers.submit(deeds.task(), deeds.store).result()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ndld_flow import api
-from ndld_flow.base import user_folders
+from ndld_flow.base import users
 from ndld_flow.base.errors import BackendError, RecipeError, RequestError
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.comparison import Comparison
@@ -35,7 +35,7 @@ SHORT = {"runs": 1, "passes": 2, "duration": 1, "warmup": 0, "warmup_passes": 1,
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's cache folder, empty, and no leases."""
-    monkeypatch.setattr(user_folders, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(users, "cache_folder", lambda: tmp_path / "cache")
     return tmp_path / "cache"
 
 

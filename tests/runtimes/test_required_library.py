@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ndld_flow import api
-from ndld_flow.base import user_folders
+from ndld_flow.base import users
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EngineBackend
 from ndld_flow.engines.build_settings import BuildSettings
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="the folders that are ma
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's cache folder, empty, and a system without TensorRT."""
-    monkeypatch.setattr(user_folders, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(users, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(libraries, "_SYSTEM", tmp_path / "system")
     return tmp_path / "cache"
 

@@ -201,7 +201,7 @@ def test_a_steps_own_data_is_in_its_key_and_replaces_the_recipes(toy: Toy) -> No
 
 
 def test_a_small_file_that_changed_is_hashed_again(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndld_flow.base.stamps.SETTLED_AFTER_S", -1.0)
+    monkeypatch.setattr("ndld_flow.store.digest.SETTLED_AFTER_S", -1.0)
     digests, path = Store(in_folder / "store").digests, in_folder / "a.png"
     path.write_bytes(b"one")
     before = digests.digest(path)

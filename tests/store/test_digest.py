@@ -13,10 +13,8 @@ from types import SimpleNamespace
 import pytest
 from pydantic import JsonValue
 
-from ndld_flow.base import stamps
-from ndld_flow.base.stamps import follows_writes
 from ndld_flow.store import digest as digests
-from ndld_flow.store.digest import DigestMemory, digest_file, digest_json
+from ndld_flow.store.digest import DigestMemory, digest_file, digest_json, follows_writes
 
 LARGE = pytest.mark.parametrize("always_below", [0, 2**20], ids=["large", "small"])
 """Large files are remembered in notes, small ones in this process."""
@@ -42,7 +40,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         return digest_file(path)
 
     monkeypatch.setattr(digests, "digest_file", counted)
-    monkeypatch.setattr(stamps, "SETTLED_AFTER_S", -1.0)
+    monkeypatch.setattr(digests, "SETTLED_AFTER_S", -1.0)
     monkeypatch.setattr(digests, "follows_writes", lambda device: True)
     return reads
 
@@ -86,7 +84,7 @@ def test_each_property_of_a_file_invalidates_its_digest(changed: str) -> None:
     fields = {"st_size": 3, "st_mtime_ns": 10**18, "st_ctime_ns": 10**18, "st_ino": 5, "st_dev": 7}
 
     def stamp(values: Mapping[str, int]) -> list[int]:
-        return stamps.make_stamp(SimpleNamespace(**values))  # type: ignore[arg-type]
+        return digests.make_stamp(SimpleNamespace(**values))  # type: ignore[arg-type]
 
     assert stamp(fields) == stamp({**fields})
     assert stamp(fields) != stamp({**fields, changed: fields[changed] + 1})
@@ -115,7 +113,7 @@ def test_a_write_through_a_memory_map_is_noticed(
     if not Path(folder).is_dir() or (folder != "." and follows_writes(Path(folder).stat().st_dev)):
         pytest.skip(f"{folder} is no tmpfs")
     monkeypatch.setattr(digests, "ALWAYS_HASH_BELOW_BYTES", always_below)
-    monkeypatch.setattr(stamps, "SETTLED_AFTER_S", -1.0)
+    monkeypatch.setattr(digests, "SETTLED_AFTER_S", -1.0)
     with tempfile.TemporaryDirectory(dir=tmp_path if folder == "." else folder) as name:
         path = Path(name, "weights")
         path.write_bytes(bytes(4096))
@@ -128,7 +126,7 @@ def test_a_write_through_a_memory_map_is_noticed(
 
 def test_only_file_systems_known_to_follow_writes_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        stamps, "_file_systems", lambda: {1: "ext4", 2: "tmpfs", 3: "nfs4", 4: "fuse.sshfs", 5: "overlay"}
+        digests, "_file_systems", lambda: {1: "ext4", 2: "tmpfs", 3: "nfs4", 4: "fuse.sshfs", 5: "overlay"}
     )
     assert [device for device in range(6) if follows_writes(device)] == [1]
 

@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 from packaging.requirements import Requirement
 
-from ndld_flow.processes.watchdog import IN_PROCESS
+from ndld_flow.processes.worker import IN_PROCESS
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ndld_flow.processes.watchdog import IN_PROCESS
+from ndld_flow.processes.worker import IN_PROCESS
 from tests.support.forge import TOKEN
 
 ROOT = Path(__file__).parents[2]

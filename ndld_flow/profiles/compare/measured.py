@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ndld_flow.base.metric_directions import which_is_better
+from ndld_flow.base.declared_metrics import which_is_better
 from ndld_flow.profiles.compare.written_gates import COMPARED, PHASES, unit_of_runs
 from ndld_flow.records.comparison import ComparedMetric
 from ndld_flow.records.measurement import Allowance, Metric

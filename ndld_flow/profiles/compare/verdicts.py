@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from ndld_flow.base.metric_directions import Better
+from ndld_flow.base.declared_metrics import Better
 from ndld_flow.base.quantities import apart, quantity, ratio_change
 from ndld_flow.profiles.compare.differences import PairCircumstances
 from ndld_flow.profiles.compare.intervals import RatioInterval, applies, paired_ratio, two_sided_p, unpaired_ratio

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 
-from ndld_flow.base.metric_directions import higher_is_better
+from ndld_flow.base.declared_metrics import higher_is_better
 from ndld_flow.base.quantities import count, counted, milliseconds, number, seconds, share
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.rules_search import SearchSubject, insights_of_search

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.base.metric_directions import which_is_better
+from ndld_flow.base.declared_metrics import which_is_better
 from ndld_flow.base.quantities import parse_percent
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.records.measurement import Metric

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.processes.watchdog import is_one_process
+from ndld_flow.processes.worker import is_one_process
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.runner.events import wait_for_other_run

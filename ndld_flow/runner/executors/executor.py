@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -62,21 +60,6 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Stop all running tasks at once, and leave nothing behind."""
-
-
-_END_S = 10.0
-
-
-def join_threads(threads: Iterable[threading.Thread]) -> None:
-    """Wait for threads whose work has been ended, at most 10 s: they are daemons, and keep nothing.
-
-    Ctrl-C may have left a lock of a `Future` acquired by the main thread, for which a thread would wait forever: Python
-    may raise KeyboardInterrupt when `Condition.__enter__` has acquired the lock and before the `with` block begins
-    (https://bugs.python.org/issue29988).
-    """
-    deadline = time.monotonic() + _END_S
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def compute_steps(

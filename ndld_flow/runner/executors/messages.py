@@ -139,7 +139,10 @@ class Died(Line):
 
 News = Progressed | Logged | Waits
 """Reports of a task that has not ended."""
+Report = Callable[[News], None]
 Answer = Done | Refused | Failed
+End = Answer | Stopped | Died
+"""The end of a task: the worker's answer, or the worker's own end."""
 Message = Annotated[Progressed | Logged | Waits | Started | Done | Refused | Failed, Field(discriminator="kind")]
 
 
@@ -153,12 +156,6 @@ def read_message(line: bytes) -> Progressed | Logged | Waits | Started | Answer 
     except ValidationError:
         return None
     return message
-
-
-Report = Callable[[int, int, int, str], None]
-"""`report(place, done, total, what)`: progress of the task's step at a position."""
-Log = Callable[[int, str], None]
-"""`log(place, line)`: a line of the log of the task's step at a position."""
 
 
 class ArtifactOrder(Record):
@@ -241,9 +238,15 @@ def _write_artifact(artifact: Artifact, store: Store) -> ArtifactOrder:
     return ArtifactOrder(kind=artifact.kind, label=artifact.label, digest=artifact.digest, path=place.as_posix())
 
 
-def read_order(order: TaskOrder, store: Store, report: Report, log: Log = lambda place, line: None) -> Task:
+def read_order(
+    order: TaskOrder,
+    store: Store,
+    progress: Callable[[int, int, int, str], None],
+    log: Callable[[int, str], None] = lambda place, line: None,
+) -> Task:
     """Return the task of an order, after checking that its keys are those of the same steps on this machine.
 
+    `progress(place, done, total, what)` and `log(place, line)` are called for the step at a position in the task.
     The current directory must be the order's `directory`. Raises RequestError for steps that are missing or not
     allowed, and BackendError if their keys differ here: another version of a library, another machine.
     """
@@ -253,7 +256,7 @@ def read_order(order: TaskOrder, store: Store, report: Report, log: Log = lambda
         )
     types = StepTypes(tuple(Path(file) for file in order.step_files))
     works = [
-        replace(_read_work(work, types, store, partial(report, place), trust=order.trust), logged=partial(log, place))
+        replace(_read_work(work, types, store, partial(progress, place), trust=order.trust), logged=partial(log, place))
         for place, work in enumerate(order.works)
     ]
     return Task(tuple(works), order.fresh, order.timeout_s, order.held)

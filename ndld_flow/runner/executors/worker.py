@@ -18,8 +18,7 @@ from typing import NoReturn
 from ndld_flow.base import errors
 from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError, naming_step
 from ndld_flow.base.text import shortened
-from ndld_flow.processes.watchdog import ORPHANED, run_under_watchdog
-from ndld_flow.processes.worker import ReportProgress, claim_output, throttled
+from ndld_flow.processes.worker import ORPHANED, ReportProgress, claim_output, run_under_watchdog, throttled
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.executors.executor import compute_steps
 from ndld_flow.runner.executors.messages import (

@@ -4,7 +4,6 @@ die."""
 from __future__ import annotations
 
 import contextlib
-import queue
 import subprocess
 import sys
 import tempfile
@@ -12,24 +11,29 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
 
 from ndld_flow.base.errors import BackendError, KilledError
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.processes.launch import end_group, name_signal
 from ndld_flow.records.run_record import StepRecord
+from ndld_flow.runner.daemon_threads import DaemonThreads
 from ndld_flow.runner.events import wait_for_other_run
-from ndld_flow.runner.executors.executor import StepTimeoutError, Task, join_threads
+from ndld_flow.runner.executors.executor import StepTimeoutError, Task
 from ndld_flow.runner.executors.messages import (
     Answer,
+    Died,
     Done,
+    End,
     Failed,
     Logged,
     News,
     Progressed,
     Refused,
+    Report,
     Started,
+    Stopped,
     TaskOrder,
+    Waits,
     find_error_class,
     read_message,
     write_order,
@@ -45,37 +49,14 @@ _LAST_LINES = 3
 _LAST_OF_FAILED = 10
 
 
-class ProgressListener(Protocol):
-    """Receives a worker's messages while it computes a task."""
-
-    def progress(self, place: int, done: int, total: int, what: str) -> None: ...
-
-    def logged(self, place: int, line: str) -> None: ...
-
-    def waits(self, name: str, holder: str) -> None: ...
-
-
-class WorkerDiedError(Exception):
-    """A worker ended without an answer; the text gives the reason and its last output."""
-
-    def __init__(self, text: str, *, killed: bool) -> None:
-        super().__init__(text)
-        self.killed = killed
-        """True if a signal ended it."""
-
-
-class WorkerStoppedError(Exception):
-    """A worker was ended because its task exceeded its time limit."""
-
-
 class WorkerProcess:
     """A process that computes one order after another until it is ended."""
 
-    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self) -> None:
         with contextlib.ExitStack() as opened:
             self._stderr = opened.enter_context(tempfile.TemporaryFile())
             self._process = subprocess.Popen(
-                list(command),
+                list(COMMAND),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
@@ -92,10 +73,9 @@ class WorkerProcess:
     def lives(self) -> bool:
         return self._process.poll() is None
 
-    def do(self, order: TaskOrder, listener: ProgressListener) -> Answer:
-        """Send an order and wait for the answer.
-
-        Raises WorkerDiedError, WorkerStoppedError after the order's time limit, and the listener's errors.
+    def do(self, order: TaskOrder, report: Report) -> End:
+        """Send an order, pass on what the worker reports, and wait for the end: the worker's own, if it dies, or is
+        ended after the order's time limit. Raises the errors of `report`.
         """
         # Drop the output of earlier orders. The file offset is shared with the worker.
         self._stderr.seek(0)
@@ -109,21 +89,21 @@ class WorkerProcess:
                 message = read_message(line)
                 if isinstance(message, Done | Refused | Failed):
                     for printed in () if isinstance(message, Done) else self._last_printed(_LAST_OF_FAILED):
-                        listener.logged(0, f"printed: {printed}")
+                        report(Logged(place=0, text=f"printed: {printed}"))
                     return message
                 if isinstance(message, Started) and order.timeout_s is not None:
                     watch.enter_context(_alarm(order.timeout_s, self._stop))
                 elif isinstance(message, News):
-                    forward(message, listener)
+                    report(message)
         self.end()
         if self._stopped:
-            raise WorkerStoppedError
+            return Stopped()
         code = self._process.returncode
         killed_by = name_signal(-code if code < 0 else code - 128)
         how = f"was killed by {killed_by}" if killed_by else f"ended with code {self._process.returncode}"
         last = self._last_printed(_LAST_LINES)
         printed = f"; its last output: {' / '.join(last)}" if last else ""
-        raise WorkerDiedError(f"{how}{printed}", killed=bool(killed_by))
+        return Died(text=f"{how}{printed}", killed=bool(killed_by))
 
     def _stop(self) -> None:
         self._stopped = True
@@ -151,16 +131,6 @@ class WorkerProcess:
         self._stderr.seek(max(0, size - _LAST_BYTES))
         lines = visible_text(self._stderr.read().decode(errors="replace")).split("\n")
         return [shortened(line.strip(), 300) for line in lines if line.strip()][-count:]
-
-
-def forward(message: News, listener: ProgressListener) -> None:
-    """Pass what a task reports on to its listener."""
-    if isinstance(message, Progressed):
-        listener.progress(message.place, message.done, message.total, message.what)
-    elif isinstance(message, Logged):
-        listener.logged(message.place, message.text)
-    else:
-        listener.waits(message.name, message.holder)
 
 
 @contextlib.contextmanager
@@ -195,11 +165,23 @@ class _WorkersTraceback(Exception):
 
 
 @dataclass(frozen=True)
-class _Job:
+class TaskListener:
+    """Passes what a worker reports on to a task's steps and to the run's listener, one call at a time."""
+
     task: Task
-    order: TaskOrder
-    store: Store
-    future: Future[Sequence[StepRecord]]
+    listener: Listener
+    lock: threading.Lock
+
+    def __call__(self, message: News) -> None:
+        with self.lock:
+            if isinstance(message, Waits):
+                self.listener(wait_for_other_run(message.name, message.holder))
+                return
+            for work in self.task.works[message.place : message.place + 1]:  # it may come from another machine
+                if isinstance(message, Progressed):
+                    work.progress(message.done, message.total, message.what)
+                else:
+                    work.logged(message.text)
 
 
 class Workers:
@@ -207,176 +189,95 @@ class Workers:
 
     A task whose worker dies while others run is tried once more: they may have used up the memory. Each step's
     `Work.progress` and `listener`, which is called for steps that wait for other processes, are called from other
-    threads, one call at a time. `command` starts a worker, possibly on another machine that has the store and the
-    models under the same path::
-
-        ssh -o BatchMode=yes -o ServerAliveInterval=15 HOST python -P -m ndld_flow.runner.executors.worker
-
-    When ssh or the driver is killed, OpenSSH closes the worker's standard input within a second, which ends the worker
-    with all that it has started. If the network fails, the server's `ClientAliveInterval` does the same. Nothing checks
-    that the worker's store is the driver's; `ray.node.find_fault` could.
+    threads, one call at a time.
     """
 
-    def __init__(
-        self, count: int, listener: Listener = ignore, *, trust: bool = False, command: Sequence[str] = COMMAND
-    ) -> None:
+    def __init__(self, count: int, listener: Listener = ignore, *, trust: bool = False) -> None:
         self.slots = count
         self._listener = listener
         self._trust = trust
-        self._pool = _WorkerPool(command)
         self._tries = 2 if count > 1 else 1
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        self._threads = DaemonThreads(count)
         self._listener_lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._living: set[WorkerProcess] | None = set()
+        """None if no more may be started."""
+        self._idle: list[WorkerProcess] = []
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
         """Compute a task as soon as a worker is free; until then it can be cancelled.
 
         The future also raises WorkerBugError, in addition to the errors of `Executor.submit`.
         """
-        future: Future[Sequence[StepRecord]] = Future()
-        self._jobs.put(_Job(task, write_order(task, store, trust=self._trust), store, future))
-        if not self._idle.acquire(blocking=False) and len(self._threads) < self.slots:
-            # Daemon threads: a driver that exits without closing must not wait; its workers end with it.
-            self._threads.append(threading.Thread(target=self._work, daemon=True))
-            self._threads[-1].start()
-        return future
+        order = write_order(task, store, trust=self._trust)
+        return self._threads.submit(lambda: self._compute(task, order, store))
 
     def close(self) -> None:
         """Stop everything that is still running, at once, and leave nothing behind."""
-        self._pool.close()
-        for _ in self._threads:
-            self._jobs.put(None)
-        join_threads(self._threads)
+        with self._lock:
+            living, self._living = self._living or set(), None
+        for worker in living:
+            worker.end()
+        self._threads.join()
+        for worker in self._idle:
+            worker.release()
 
-    def _work(self) -> None:
-        """Compute jobs in one worker."""
-        slot = _WorkerSlot(self._pool, self._tries)
-        while (job := self._jobs.get()) is not None:
-            outcome = self._do(job, slot) if job.future.set_running_or_notify_cancel() else None
-            self._idle.release()  # before the caller can submit more
-            if isinstance(outcome, BaseException):
-                job.future.set_exception(outcome)
-            elif outcome is not None:
-                job.future.set_result(outcome)
-        slot.leave()
+    def _compute(self, task: Task, order: TaskOrder, store: Store) -> Sequence[StepRecord]:
+        report = TaskListener(task, self._listener, self._listener_lock)
+        end = self._attempt(order, store, report)
+        if isinstance(end, Died) and self._tries > 1:
+            end = self._attempt(order, store, report)
+        if isinstance(end, Died):
+            kind = KilledError if end.killed else BackendError
+            raise kind(f"the process that computed it {end.text}. {_ADVICE[self._tries]}", step=task.name)
+        return read_end(end, task)
 
-    def _do(self, job: _Job, slot: _WorkerSlot) -> Sequence[StepRecord] | BaseException:
+    def _attempt(self, order: TaskOrder, store: Store, report: Report) -> End:
+        """Compute a task in an idle worker, or a new one. It is ended if it does not answer."""
+        worker = self._take()
+        answered = False
         try:
-            return read_answer(slot.do(job, TaskListener(job.task, self._listener, self._listener_lock)))
-        except BaseException as error:
-            return error
+            end = worker.do(order, report)
+            answered = isinstance(end, Answer)
+            return end
+        finally:
+            if answered:
+                self._idle.append(worker)
+            else:
+                self._discard(worker)
+                with contextlib.suppress(OSError):
+                    store.sweep_building()  # its unfinished results
 
-
-@dataclass(frozen=True)
-class TaskListener:
-    """Passes a worker's messages on to a task's steps and to the run's listener."""
-
-    task: Task
-    listener: Listener
-    lock: threading.Lock
-
-    def progress(self, place: int, done: int, total: int, what: str) -> None:
-        with self.lock:
-            for work in self.task.works[place : place + 1]:  # the place may come from another machine
-                work.progress(done, total, what)
-
-    def logged(self, place: int, line: str) -> None:
-        with self.lock:
-            for work in self.task.works[place : place + 1]:
-                work.logged(line)
-
-    def waits(self, name: str, holder: str) -> None:
-        with self.lock:
-            self.listener(wait_for_other_run(name, holder))
-
-
-class _WorkerPool:
-    """All running workers, which are ended together."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = command
-        self._lock = threading.Lock()
-        self._living: set[WorkerProcess] | None = set()
-
-    def start(self) -> WorkerProcess:
-        """Start a worker. Raises BackendError if that fails, or the pool is closed."""
+    def _take(self) -> WorkerProcess:
+        """Return a worker. Raises BackendError if none can be started, or the executor is closed."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.lives:
+                return worker
+            self._discard(worker)
         with self._lock:
             if self._living is None:
                 raise BackendError("the executor was closed before this step finished.")
             try:
-                worker = WorkerProcess(self._command)
+                worker = WorkerProcess()
             except OSError as error:
-                raise BackendError(f"a worker cannot be started by {self._command[0]!r}: {error.strerror}.") from None
+                raise BackendError(f"a worker cannot be started by {COMMAND[0]!r}: {error.strerror}.") from None
             self._living.add(worker)
         return worker
 
-    def discard(self, worker: WorkerProcess) -> None:
-        """End a worker that is no longer needed."""
+    def _discard(self, worker: WorkerProcess) -> None:
         worker.release()
         with self._lock:
             if self._living is not None:
                 self._living.discard(worker)
 
-    def close(self) -> None:
-        """End all workers permanently."""
-        with self._lock:
-            living, self._living = self._living or set(), None
-        for worker in living:
-            worker.end()
 
-
-class _WorkerSlot:
-    """A slot for one worker, which is replaced when it dies."""
-
-    def __init__(self, pool: _WorkerPool, tries: int) -> None:
-        self._pool = pool
-        self._tries = tries
-        self._worker: WorkerProcess | None = None
-
-    def do(self, job: _Job, listener: ProgressListener) -> Answer:
-        """Return the answer to a job.
-
-        Raises KilledError if a signal ended the worker in each attempt, BackendError if it exited without answer,
-        and StepTimeoutError.
-        """
-        died = WorkerDiedError("", killed=False)
-        for _ in range(self._tries):
-            try:
-                with self._running_worker(job.store) as worker:
-                    return worker.do(job.order, listener)
-            except WorkerDiedError as error:
-                died = error
-            except WorkerStoppedError:
-                raise StepTimeoutError.of(job.task) from None
-        kind = KilledError if died.killed else BackendError
-        raise kind(f"the process that computed it {died}. {_ADVICE[self._tries]}", step=job.task.name)
-
-    @contextlib.contextmanager
-    def _running_worker(self, store: Store) -> Iterator[WorkerProcess]:
-        """Yield the slot's worker; after an error it is replaced."""
-        if self._worker is not None and not self._worker.lives:
-            self.leave()
-        self._worker = self._worker or self._pool.start()
-        try:
-            yield self._worker
-        except BaseException:
-            self.leave()
-            with contextlib.suppress(OSError):
-                store.sweep_building()  # its unfinished results
-            raise
-
-    def leave(self) -> None:
-        if self._worker is not None:
-            self._pool.discard(self._worker)
-        self._worker = None
-
-
-def read_answer(answer: Answer) -> Sequence[StepRecord]:
-    """Return the records of an answer, or raise its error as in the worker."""
-    if isinstance(answer, Done):
-        return answer.records
-    if isinstance(answer, Refused):
-        raise find_error_class(answer.error).with_text(answer.text, answer.step)
-    raise WorkerBugError(f"{answer.error}: {answer.text}") from _WorkersTraceback(answer.traceback)
+def read_end(end: Answer | Stopped, task: Task) -> Sequence[StepRecord]:
+    """Return the records of a task that has ended, or raise its error as in the worker."""
+    if isinstance(end, Done):
+        return end.records
+    if isinstance(end, Stopped):
+        raise StepTimeoutError.of(task)
+    if isinstance(end, Refused):
+        raise find_error_class(end.error).with_text(end.text, end.step)
+    raise WorkerBugError(f"{end.error}: {end.text}") from _WorkersTraceback(end.traceback)

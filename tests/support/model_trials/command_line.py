@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.processes.watchdog import IN_PROCESS
+from ndld_flow.processes.worker import IN_PROCESS
 from ndld_flow.runner.events import RunFinished, SweepFinished
 
 _VERBS = (("inspect",), ("ops", "--model"), ("draw", "-o", "picture.svg"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from ndld_flow.processes.watchdog import IN_PROCESS
+from ndld_flow.processes.worker import IN_PROCESS
 from tests.support.model_trials.judge import Fault
 from tests.support.model_trials.subjects import Subject
 from tests.support.model_trials.trial import LOADED, Outcome, Trial

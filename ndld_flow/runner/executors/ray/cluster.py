@@ -26,7 +26,7 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.targets import Needs
 from ndld_flow.records.document import StrictRecord
 from ndld_flow.runner.executors.messages import MAX_LINE_BYTES, NO_ANSWER
-from ndld_flow.runner.executors.ray.messages import NodeAnswer
+from ndld_flow.runner.executors.ray.transport import NodeAnswer
 from ndld_flow.step import Reuse
 
 CONNECT_TIMEOUT_S = 60.0

@@ -20,8 +20,9 @@ from ndld_flow.base.text import short_name, shortened, visible_name
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.targets import Needs
 from ndld_flow.records.run_record import StepRecord
-from ndld_flow.runner.executors.executor import StepTimeoutError, Task, are_results_of, join_threads
-from ndld_flow.runner.executors.messages import NO_ANSWER, Died, News, Stopped
+from ndld_flow.runner.daemon_threads import DaemonThreads
+from ndld_flow.runner.executors.executor import Task, are_results_of
+from ndld_flow.runner.executors.messages import NO_ANSWER, Died, News, Report
 from ndld_flow.runner.executors.ray.cluster import (
     BridgeMessage,
     Demand,
@@ -34,14 +35,16 @@ from ndld_flow.runner.executors.ray.cluster import (
     only_machine,
     read_nodes,
 )
-from ndld_flow.runner.executors.ray.messages import (
+from ndld_flow.runner.executors.ray.transport import (
     Alive,
     FinalMessage,
     MissingArtifacts,
+    RemoteTransport,
+    SharedFolderTransport,
+    Transport,
     read_node_message,
 )
-from ndld_flow.runner.executors.ray.transport import RemoteTransport, SharedFolderTransport, Transport
-from ndld_flow.runner.executors.workers import ProgressListener, TaskListener, forward, read_answer
+from ndld_flow.runner.executors.workers import TaskListener, read_end
 from ndld_flow.runner.listener import Listener
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
@@ -75,7 +78,7 @@ class TaskMonitor:
     """Follows one task by the messages, and the silence, of its node."""
 
     task: Task
-    listener: ProgressListener
+    report: Report
     last_message_s: float | None = None
     """Time of its node's last message (monotonic seconds); None while it is queued."""
 
@@ -98,7 +101,7 @@ class TaskMonitor:
         except Exception:  # pydantic passes on whatever a validator raises
             raise self._refuse(NO_ANSWER) from None
         if isinstance(message, News):
-            forward(message, self.listener)
+            self.report(message)
         elif not isinstance(message, Alive):
             return self._conclude(message)
         return None
@@ -112,9 +115,7 @@ class TaskMonitor:
             raise lost(f"the process that computed it {short_name(final.text, 500)}")
         if isinstance(final, MissingArtifacts):
             raise MissingArtifactsError(final.digests)
-        if isinstance(final, Stopped):
-            raise StepTimeoutError.of(self.task)
-        records = read_answer(final)
+        records = read_end(final, self.task)
         if not are_results_of(self.task, records):
             raise self._refuse("it returned results of other steps than it was asked for")
         return records
@@ -161,7 +162,7 @@ class OnRay:
         self._address, self._needs, self._listener, self._trust = address, needs, listener, trust
         self._transport: Transport = SharedFolderTransport() if remote_store is None else RemoteTransport(remote_store)
         self._cluster = RayCluster(address)
-        self._threads: list[threading.Thread] = []
+        self._threads = DaemonThreads(2 * self.slots)
         self._closing = threading.Event()
         self._connecting = threading.Lock()
         self._listener_lock = threading.Lock()
@@ -177,29 +178,20 @@ class OnRay:
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
         self._transport.ask(store)  # its lease belongs to the thread that closes it
-        future: Future[Sequence[StepRecord]] = Future()
-        # Daemon threads: a driver that exits without closing must not wait.
-        self._threads.append(threading.Thread(target=self._work, args=(task, store, future), daemon=True))
-        self._threads[-1].start()
-        return future
+        return self._threads.submit(lambda: self._run_task(task, store))
 
     def close(self) -> None:
         self._closing.set()
         self._cluster.close()
-        join_threads(self._threads)
+        self._threads.join()
         self._transport.close()
-
-    def _work(self, task: Task, store: Store, future: Future[Sequence[StepRecord]]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            with naming_step(task.name):
-                future.set_result(self._run_task(task, store))
-        except BaseException as error:
-            future.set_exception(error)
 
     def _run_task(self, task: Task, store: Store) -> Sequence[StepRecord]:
         """Return a task's records from the first attempt that succeeds."""
+        with naming_step(task.name):
+            return self._try_repeatedly(task, store)
+
+    def _try_repeatedly(self, task: Task, store: Store) -> Sequence[StepRecord]:
         before = self._transport.find(task, store) if task.fresh else None
         losses: list[LostError] = []
         while not _must_give_up(losses):

@@ -21,18 +21,8 @@ from typing import get_args
 from ndld_flow.base.errors import BackendError
 from ndld_flow.machine.host import ON_CLUSTER
 from ndld_flow.machine.reuse import describe_place
-from ndld_flow.runner.executors.messages import (
-    Died,
-    Done,
-    Failed,
-    Logged,
-    Progressed,
-    Refused,
-    Stopped,
-    TaskOrder,
-    Waits,
-)
-from ndld_flow.runner.executors.ray.messages import (
+from ndld_flow.runner.executors.messages import Died, Done, Failed, Refused, Stopped, TaskOrder
+from ndld_flow.runner.executors.ray.transport import (
     Alive,
     FinalMessage,
     Mirror,
@@ -43,7 +33,7 @@ from ndld_flow.runner.executors.ray.messages import (
     NodeQuestion,
 )
 from ndld_flow.runner.executors.transfer import move_order
-from ndld_flow.runner.executors.workers import WorkerDiedError, WorkerProcess, WorkerStoppedError
+from ndld_flow.runner.executors.workers import WorkerProcess
 from ndld_flow.runner.keys import make_key
 from ndld_flow.step import Reuse
 from ndld_flow.store.remote_store import RemoteStore
@@ -146,18 +136,8 @@ class _NodeTask:
         if gpus not in _workers:
             with _on_cluster():
                 _workers[gpus] = WorkerProcess()
-        try:
-            return _workers[gpus].do(order, self)
-        except (WorkerDiedError, WorkerStoppedError) as error:
+        end = _workers[gpus].do(order, self.outbox.put)
+        if isinstance(end, Died | Stopped):
             _workers.pop(gpus).release()
             store.sweep_building()  # its unfinished results
-            return Died(text=str(error), killed=error.killed) if isinstance(error, WorkerDiedError) else Stopped()
-
-    def progress(self, place: int, done: int, total: int, what: str) -> None:
-        self.outbox.put(Progressed(place=place, done=done, total=total, what=what))
-
-    def logged(self, place: int, line: str) -> None:
-        self.outbox.put(Logged(place=place, text=line))
-
-    def waits(self, name: str, holder: str) -> None:
-        self.outbox.put(Waits(name=name, holder=holder))
+        return end

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated, Literal, Protocol
 from uuid import uuid4
 
+from pydantic import Field, TypeAdapter
+
+from ndld_flow.records.document import Digest
+from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.executors.executor import Task, find_records
-from ndld_flow.runner.executors.ray.messages import Mirror, NodeOrder, NodeQuestion
+from ndld_flow.runner.executors.messages import End, Line, News
 from ndld_flow.runner.executors.transfer import transfer_files
 from ndld_flow.runner.keys import make_key
 from ndld_flow.store.remote_store import RemoteStore
@@ -111,3 +115,66 @@ class RemoteTransport:
 
     def close(self) -> None:
         """Do nothing: no connection is open between calls."""
+
+
+class Mirror(Line):
+    """A remote store, which transfers inputs and results for nodes that do not see the driver's store and have their
+    own."""
+
+    url: str
+    reads: tuple[ArtifactRecord, ...]
+    damaged: tuple[Digest, ...]
+    """Digests of artifacts that are damaged in the remote store."""
+
+
+class NodeOrder(Line):
+    """A task for any node."""
+
+    task: str
+    """A `TaskOrder`'s line."""
+    witness: str = ""
+    """Name of a lock in the store that the driver holds: if a node finds it free, the node sees another store."""
+    mirror: Mirror | None = None
+
+
+class NodeQuestion(Line):
+    """A request for a node's description."""
+
+    store: str
+    witness: str = ""
+    """As in orders; empty if the node need not see the store."""
+
+
+class NodeAnswer(Line):
+    """A node's description."""
+
+    machine: str
+    """Fingerprint, as in keys."""
+    measuring: dict[str, str] = {}
+    """Device (`cpu`, `gpu`) -> the fingerprint for measurements on it."""
+    complaint: str = ""
+    """Reason why the node cannot be used, as a sentence without its period; empty if it can."""
+
+
+class Alive(Line):
+    """The node is still working, without news."""
+
+    kind: Literal["alive"] = "alive"
+
+
+class MissingArtifacts(Line):
+    """The node cannot start: artifacts could not be read completely from the remote store."""
+
+    kind: Literal["missing_artifacts"] = "missing_artifacts"
+    digests: tuple[Digest, ...]
+
+
+FinalMessage = End | MissingArtifacts
+NodeMessage = Alive | News | FinalMessage
+
+_NODE_MESSAGE: TypeAdapter[NodeMessage] = TypeAdapter(Annotated[NodeMessage, Field(discriminator="kind")])
+
+
+def read_node_message(line: str) -> NodeMessage:
+    """Return a node's message about a task."""
+    return _NODE_MESSAGE.validate_json(line)

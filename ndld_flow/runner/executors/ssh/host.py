@@ -17,15 +17,14 @@ from ndld_flow.recipe.targets import Target
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.events import Notice
-from ndld_flow.runner.executors.executor import StepTimeoutError, Task, are_results_of
-from ndld_flow.runner.executors.messages import Died, Done, Failed, News, Refused, Stopped
+from ndld_flow.runner.executors.executor import Task, are_results_of
+from ndld_flow.runner.executors.messages import Died, End, Failed, Logged, News, Progressed, Report
 from ndld_flow.runner.executors.ssh.connection import Connection, ConnectionLostError
 from ndld_flow.runner.executors.ssh.deploy import start_node
 from ndld_flow.runner.executors.ssh.messages import (
     Compute,
     Describe,
     Described,
-    End,
     Examine,
     Examined,
     Fetch,
@@ -43,7 +42,7 @@ from ndld_flow.runner.executors.ssh.messages import (
     read_chunks,
 )
 from ndld_flow.runner.executors.transfer import Transfer, transfer_files
-from ndld_flow.runner.executors.workers import ProgressListener, forward, read_answer
+from ndld_flow.runner.executors.workers import read_end
 from ndld_flow.runner.keys import Site, installed_modules, make_key
 from ndld_flow.runner.listener import Listener
 from ndld_flow.step import Foresight
@@ -106,7 +105,7 @@ class Host:
         """Return what `doctor` finds on the target. Raises BackendError."""
         return list(self._persist(lambda node: self._ask(node, Examine(), Examined)).checks)
 
-    def compute(self, task: Task, store: Store, listener: ProgressListener, *, trust: bool) -> Sequence[StepRecord]:
+    def compute(self, task: Task, store: Store, report: Report, *, trust: bool) -> Sequence[StepRecord]:
         """Compute a task on the target and copy its results into the store.
 
         Raises the steps' errors; KilledError if the process that computed it was killed; StepTimeoutError;
@@ -115,7 +114,7 @@ class Host:
         transfer = transfer_files(task, store, trust=trust)
         before: list[Sequence[StepRecord]] = []
         try:
-            records = self._persist(lambda node: self._attempt(node, transfer, task, before, store, listener))
+            records = self._persist(lambda node: self._attempt(node, transfer, task, before, store, report))
         except NdldFlowError as error:
             raise error.with_text(transfer.restore_names(error.message, self._store), error.step) from error
         for record in records:
@@ -129,7 +128,7 @@ class Host:
         task: Task,
         before: list[Sequence[StepRecord]],
         store: Store,
-        listener: ProgressListener,
+        report: Report,
     ) -> Sequence[StepRecord]:
         """Compute a task, or take the result of an earlier attempt.
 
@@ -141,48 +140,44 @@ class Host:
         # Of a task to compute afresh, only the result of an earlier attempt counts.
         if not records or (task.fresh and records == before[0]):
             for artifact in transfer.artifacts:
-                self._send_artifact(node, artifact, store, listener)
+                self._send_artifact(node, artifact, store, report)
             order = transfer.order.model_copy(update={"held": False})
             node.send(Compute(order=order.to_line()))
-            records = self._follow(node, task, listener)
+            records = self._follow(node, task, report)
         if not are_results_of(task, records):
             raise node.refuse("it returned results of other steps than it was asked for")
         for record in records:
-            self._fetch_artifact(node, record.artifact, store, listener)
+            self._fetch_artifact(node, record.artifact, store, report)
         return records
 
-    def _follow(self, node: Connection, task: Task, listener: ProgressListener) -> Sequence[StepRecord]:
+    def _follow(self, node: Connection, task: Task, report: Report) -> Sequence[StepRecord]:
         """Pass on the messages about a task until it ends."""
         while True:
             message = node.reply()
             if isinstance(message, News):
-                forward(message, listener)
-            elif isinstance(message, Done | Refused | Failed | Died | Stopped | Trouble):
-                return self._conclude(message, task, listener)
+                report(message)
+            elif isinstance(message, End | Trouble):
+                return self._conclude(message, task, report)
             else:
                 raise node.refuse(f"it answered {type(message).__name__} to Compute")
 
-    def _conclude(self, end: End, task: Task, listener: ProgressListener) -> Sequence[StepRecord]:
+    def _conclude(self, end: End | Trouble, task: Task, report: Report) -> Sequence[StepRecord]:
         if isinstance(end, Died):
             kind = KilledError if end.killed else BackendError
             raise kind(
                 f"the process that computed it on {self.label} {short_name(end.text, 500)}. Finished steps are kept.",
                 step=task.name,
             )
-        if isinstance(end, Stopped):
-            raise StepTimeoutError.of(task)
         if isinstance(end, Trouble):
             raise BackendError(f"{self.label}: {short_name(end.text, 500)}", step=task.name)
         if isinstance(end, Failed):  # not a bug of this machine: it may send anything
             for line in end.traceback.splitlines()[-_MAX_TRACEBACK_LINES:]:
-                listener.logged(0, line)
+                report(Logged(place=0, text=line))
             what = short_name(f"{end.error}: {end.text}", 500)
             raise BackendError(f"a bug ended it on {self.label}: {what}. Its log has the traceback.", step=task.name)
-        return read_answer(end)
+        return read_end(end, task)
 
-    def _send_artifact(
-        self, node: Connection, artifact: ArtifactRecord, store: Store, listener: ProgressListener
-    ) -> None:
+    def _send_artifact(self, node: Connection, artifact: ArtifactRecord, store: Store, report: Report) -> None:
         """Send what the target lacks of an artifact. Raises BackendError if its disk is full."""
         for _ in range(_MAX_ATTEMPTS):
             lacks = self._ask(node, Lack(artifacts=(artifact,)), Lacking)
@@ -196,14 +191,14 @@ class Host:
                     f"{size(missing)} more for the inputs. Free some, or set another `folder:` of the target."
                 )
             for file in files.values():
-                self._send_file(node, artifact, file, lacks.files.get(file.digest, 0), store, listener)
+                self._send_file(node, artifact, file, lacks.files.get(file.digest, 0), store, report)
             if self._ask(node, Keep(artifact=artifact), Kept).kept:
                 return
         raise BackendError(f"{self.label}: the inputs arrive damaged. Check its disk and its network.")
 
     def _send_file(
         self, node: Connection, artifact: ArtifactRecord, file: ArtifactFile, offset: int, store: Store,
-        listener: ProgressListener,
+        report: Report,
     ) -> None:  # fmt: skip
         left = file.size_bytes - offset
         if left <= 0 < file.size_bytes:
@@ -211,12 +206,10 @@ class Host:
         what = f"sending {Path(file.path).name} to {self.name}"
         with (store.object_folder(artifact.digest) / file.path).open("rb") as contents:
             contents.seek(offset)
-            chunks = _reported(read_chunks(contents.read, left), offset, file.size_bytes, what, listener)
+            chunks = _reported(read_chunks(contents.read, left), offset, file.size_bytes, what, report)
             node.send(Send(digest=file.digest, offset=offset, size_bytes=left), chunks)
 
-    def _fetch_artifact(
-        self, node: Connection, artifact: ArtifactRecord, store: Store, listener: ProgressListener
-    ) -> None:
+    def _fetch_artifact(self, node: Connection, artifact: ArtifactRecord, store: Store, report: Report) -> None:
         """Copy an artifact of the target into the store. Raises BackendError if it arrives damaged."""
         incoming = Incoming(store, self.name)
         free_bytes = shutil.disk_usage(store.root).free
@@ -235,7 +228,7 @@ class Host:
                     raise node.refuse("it sends more than it announced")
                 what = f"fetching {Path(file.path).name} from {self.name}"
                 chunks = read_chunks(node.read, sent.size_bytes)
-                incoming.write(file.digest, offset, _reported(chunks, offset, file.size_bytes, what, listener))
+                incoming.write(file.digest, offset, _reported(chunks, offset, file.size_bytes, what, report))
             if incoming.keep(artifact):
                 return
         raise BackendError(f"{self.label}: its results arrive damaged. Check its disk and its network.")
@@ -291,9 +284,9 @@ class Host:
         self._listener(Notice(text=text, warning=warning))
 
 
-def _reported(chunks: Iterator[bytes], done: int, total: int, what: str, listener: ProgressListener) -> Iterator[bytes]:
+def _reported(chunks: Iterator[bytes], done: int, total: int, what: str, report: Report) -> Iterator[bytes]:
     """Yield the same chunks, and report the progress in megabytes."""
     for chunk in chunks:
         yield chunk
         done += len(chunk)
-        listener.progress(0, done // 10**6, total // 10**6, what)
+        report(Progressed(place=0, done=done // 10**6, total=total // 10**6, what=what))

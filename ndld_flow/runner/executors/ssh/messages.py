@@ -26,7 +26,6 @@ from ndld_flow.records.document import Count, Digest, InnerPath
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.executors.messages import (
-    Answer,
     Died,
     Done,
     Failed,
@@ -303,8 +302,6 @@ Reply = (
     Ready | Described | Examined | Lacking | Kept | Found | Sent | Trouble
     | Progressed | Logged | Waits | Stopped | Died | Done | Refused | Failed
 )  # fmt: skip
-End = Answer | Stopped | Died | Trouble
-"""The end of a task."""
 
 QUESTION: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="kind")])
 FIRST_REPLY: TypeAdapter[FirstReply] = TypeAdapter(Annotated[FirstReply, Field(discriminator="kind")])

@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.processes.watchdog import ORPHANED, run_under_watchdog
-from ndld_flow.processes.worker import claim_output
+from ndld_flow.processes.worker import ORPHANED, claim_output, run_under_watchdog
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.executors.executor import match_records
-from ndld_flow.runner.executors.messages import Died, Done, Line, Logged, Progressed, Stopped, Waits
+from ndld_flow.runner.executors.messages import Died, Done, Line, Stopped
 from ndld_flow.runner.executors.ssh.messages import (
     CHUNK_BYTES,
     QUESTION,
@@ -30,7 +29,6 @@ from ndld_flow.runner.executors.ssh.messages import (
     Compute,
     Describe,
     Described,
-    End,
     Examine,
     Examined,
     Fetch,
@@ -49,7 +47,7 @@ from ndld_flow.runner.executors.ssh.messages import (
     read_chunks,
 )
 from ndld_flow.runner.executors.transfer import move_order
-from ndld_flow.runner.executors.workers import WorkerDiedError, WorkerProcess, WorkerStoppedError
+from ndld_flow.runner.executors.workers import WorkerProcess
 from ndld_flow.runner.keys import describe_libraries, describe_machine_of
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.store.store import Store
@@ -182,12 +180,7 @@ class Node:
         order = move_order(question.order, self.store)
         self._worker = self._worker or WorkerProcess()
         with self.store.locks.working():
-            try:
-                end: End = self._worker.do(order, self)
-            except WorkerDiedError as error:
-                end = Died(text=str(error), killed=error.killed)
-            except WorkerStoppedError:
-                end = Stopped()
+            end = self._worker.do(order, self._write)
             if isinstance(end, Died | Stopped):
                 self._worker.release()
                 self._worker = None
@@ -195,15 +188,6 @@ class Node:
             if isinstance(end, Done):
                 self.store.locks.use([record.key for record in end.records])
         self._write(end)
-
-    def progress(self, place: int, done: int, total: int, what: str) -> None:
-        self._write(Progressed(place=place, done=done, total=total, what=what))
-
-    def logged(self, place: int, line: str) -> None:
-        self._write(Logged(place=place, text=line))
-
-    def waits(self, name: str, holder: str) -> None:
-        self._write(Waits(name=name, holder=holder))
 
 
 def _describe_step(question: Describe) -> Described:
