@@ -61,11 +61,14 @@ CELLS = (
 def main() -> None:
     notebook = nbformat.v4.new_notebook()
     makers = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
-    notebook.cells = [makers[kind](text, id=f"cell-{place}") for place, (kind, text) in enumerate(CELLS)]
+    notebook.cells = [makers[kind](text, id=f"cell-{index}") for index, (kind, text) in enumerate(CELLS)]
     os.environ["COLUMNS"] = "100"
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": os.environ.get("FOLDER", ".")}}).execute()
     for cell in notebook.cells:
         cell.metadata = {}  # times of execution
+        for output in cell.get("outputs", ()):
+            if "text/html" in output.get("data", ()):
+                del output.data["text/plain"]  # of a comparison, all its layers
     notebook.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(notebook, FOLDER / "measure.ipynb")
 

@@ -78,6 +78,8 @@ class MetricVerdict(Record):
     """95 % interval of the ratio; equal to it for exact values, 0 where it is not known."""
     high: float
     """Its upper end; infinite where it is not known: for single runs without learned noise."""
+    is_assumed: bool = False
+    """True if the verdict, whose interval is unknown, rests on an assumed spread of single runs."""
     threshold: float
     """Relative difference that counts."""
     floor: float = 0.0
@@ -193,7 +195,7 @@ class Comparison(Document):
     """Two or more subjects, compared profile by profile, by `compare_profiles` or the verb `compare`."""
 
     document: Literal["comparison"] = "comparison"
-    format_version: int = 4
+    format_version: int = 5
     file_name = "comparison.json"
     subjects: tuple[Subject, ...]
     """The first is the base."""

@@ -386,6 +386,15 @@ class Profile(Document):
         return value if isinstance(value, int | str) else None
 
     @property
+    def share_used_by_others(self) -> float:
+        """Share of the CPUs that other processes and the host used while it was measured; 0 if it is not recorded."""
+        during = self.conditions.get("during")
+        if not isinstance(during, dict):
+            return 0.0
+        cpus = (during.get("cpus_used_by_others"), during.get("cpus_taken_by_host"))
+        return sum(float(each) for each in cpus if isinstance(each, int | float)) / (self.machine.cpu_count or 1)
+
+    @property
     def concurrent_inferences(self) -> int:
         """Number of inferences in one pass."""
         reported = self.device_fact("concurrent_inferences")

@@ -13,5 +13,5 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     """Yield the source and the cleaned model in OpenVINO's own precision: what it fuses decides what it rounds."""
     if subject.runtime == "openvino":
         own = "{backend: openvino, inference_precision: default}"
-        yield Variant(f"source in the precision that OpenVINO chooses{subject.label}", own, is_source=True)
-        yield Variant(f"clean in the precision that OpenVINO chooses{subject.label}", own)
+        yield Variant(f"source{subject.label} at the default precision", own, is_source=True)
+        yield Variant(f"clean{subject.label} at the default precision", own)

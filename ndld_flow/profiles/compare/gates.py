@@ -9,7 +9,7 @@ from typing import Literal
 from ndld_flow.base.quantities import MINUS, apart, quantity, ratio_change
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.profiles.compare.measured import FEW_RUNS
-from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, needs_more_runs
+from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN
 from ndld_flow.profiles.compare.written_gates import ParsedGate
 from ndld_flow.records.comparison import ComparedMetric, ComparisonGate, MetricVerdict, ProfileComparison
 
@@ -45,7 +45,7 @@ def _decide(
     if verdict.identical:
         difference = 1.0 if gate.kind == "ratio" else 0.0
         return _outcome(gate, difference, difference, difference), verdict.why
-    ends = _assumed_ends(verdict)
+    ends = _assumed_ends(verdict) if verdict.is_assumed else (verdict.low, verdict.high)
     if gate.kind == "ratio":
         spread = f"{_change(verdict.low, gate)} to {_change(verdict.high, gate)}"
         text = f"{_change(verdict.ratio, gate)} ({spread if verdict.interval_is_known else _no_interval(verdict)})"
@@ -58,20 +58,12 @@ def _decide(
     return _outcome(gate, low, middle, high), f"{text}{spread}"
 
 
-def _no_interval(verdict: MetricVerdict) -> str:
-    return f"fewer than {FEW_RUNS} runs: no interval" if _few(verdict) else "single runs: no interval"
-
-
-def _few(verdict: MetricVerdict) -> bool:
-    """Return whether the verdict's interval is unknown because its metric takes more runs."""
-    return not verdict.interval_is_known and needs_more_runs(verdict.metric, 1)
-
-
 def _assumed_ends(verdict: MetricVerdict) -> tuple[float, float]:
-    """Return the interval of a ratio; for single runs, the assumed one where the metric has one."""
-    if verdict.interval_is_known or verdict.clock or _few(verdict):
-        return verdict.low, verdict.high
     return verdict.ratio / (1 + ASSUMED_SINGLE_RUN), verdict.ratio * (1 + ASSUMED_SINGLE_RUN)
+
+
+def _no_interval(verdict: MetricVerdict) -> str:
+    return "single runs: no interval" if verdict.is_assumed else f"fewer than {FEW_RUNS} runs: no interval"
 
 
 def _outcome(gate: ParsedGate, low: float, value: float, high: float) -> Outcome:

@@ -20,6 +20,10 @@ ASSUMED_SINGLE_RUN = 0.25
 """Assumed relative difference of single runs of the same model without learned noise; 25 % is common on shared
 machines.
 """
+_MOST_OTHERS = 1 - 1 / (1 + ASSUMED_SINGLE_RUN)
+"""Share of the CPUs that other processes may use for this to hold: a run that gets the rest takes 25 % longer. Single
+runs on a machine of which they used more differed by up to 108 %.
+"""
 _OF_MANY_RUNS = ("latency.mean", "latency.p90", "latency.p95", "latency.p99")
 """Metrics that fewer than `FEW_RUNS` process runs do not decide: single runs of one model on a busy machine differed by
 20 % in their medians, by 72 % in their means, and 21-fold in `latency.p95` (34 runs).
@@ -39,8 +43,10 @@ class Bounds:
     """Threshold for rounds, which are better evidence of the machine's variation than learned noise."""
     floor_ms: float
     single_run_threshold: float
-    single_run_is_learned: bool
-    """False if that is assumed."""
+    single_run_is_assumed: bool
+    """True without learned noise."""
+    is_busy: bool
+    """True if other processes used so much of the CPUs that the assumption does not hold."""
     paired: bool
     """True if they were measured in turns, so that run i of both form a pair."""
     same: bool
@@ -64,7 +70,8 @@ class Bounds:
             rounds_threshold=rules.threshold,
             floor_ms=rules.floor_ms,
             single_run_threshold=noise.single_run_threshold if noise else ASSUMED_SINGLE_RUN,
-            single_run_is_learned=noise is not None,
+            single_run_is_assumed=noise is None,
+            is_busy=any(profile.share_used_by_others > _MOST_OTHERS for profile in profiles),
             paired=len(sessions) == 1 and "" not in sessions,
             same=[(profile.runs, profile.layers) for profile in base]
             == [(profile.runs, profile.layers) for profile in candidate],
@@ -86,8 +93,8 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     if not in_pairs and not bounds.same:
         interval = interval.around(after / before)
     counts = (len(metric.runs[base]), len(metric.runs[candidate]))
-    needs_runs = not bounds.same and needs_more_runs(metric.metric, min(counts))
-    if needs_runs:
+    needed = "" if bounds.same else _needed_runs(metric, min(counts), bounds)
+    if needed:
         interval = _unknown(interval)
     # The floor of a rate is that of the latency, converted to its inverse.
     floor = (
@@ -99,10 +106,12 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     circumstances = bounds.circumstances
     verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
     figures = middle_pair(metric.runs[base], metric.runs[candidate]) if in_pairs else (before, after)
-    if min(counts) == 1 and not (bounds.single_run_is_learned or bounds.same):
-        # The verdict rests on an assumption, which is no confidence.
+    meaning = needed or describe_verdict(verdict, threshold)
+    is_assumed = min(counts) == 1 and bounds.single_run_is_assumed and not (bounds.same or needed)
+    if is_assumed:  # which is no confidence
         interval = _unknown(interval)
-    meaning = _NEEDS_RUNS if needs_runs else describe_verdict(verdict, threshold)
+        most = f"{ASSUMED_SINGLE_RUN * 100:.0f} % at most"
+        meaning = f"{meaning.removesuffix(_CONFIDENT)}, if single runs differ by {most}"
     text = _describe(metric.unit, figures, counts, interval, bounds, meaning)
     return MetricVerdict(
         metric=metric.metric,
@@ -114,6 +123,7 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
         candidate_value=figures[1],
         low=interval.low,
         high=interval.high,
+        is_assumed=is_assumed,
         threshold=threshold,
         floor=floor,
         why=circumstances.forbidden or text,
@@ -121,13 +131,19 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     )
 
 
-def needs_more_runs(metric: str, runs: int) -> bool:
-    """Return whether so few process runs say nothing of a metric's spread; `metric` may be an expression of it."""
-    return runs < FEW_RUNS and any(name in metric for name in _OF_MANY_RUNS)
-
-
 def _unknown(interval: RatioInterval) -> RatioInterval:
     return RatioInterval(interval.ratio, 0.0, math.inf)
+
+
+def _needed_runs(metric: ComparedMetric, runs: int, bounds: Bounds) -> str:
+    """Return how many process runs judge a metric, which may be an expression, if so few say nothing of its spread."""
+    if runs >= FEW_RUNS:
+        return ""
+    if any(name in metric.metric for name in _OF_MANY_RUNS):
+        return f"this metric takes {FEW_RUNS} runs each to judge"
+    if bounds.is_busy and bounds.single_run_is_assumed and metric.unit != "bytes":
+        return f"other processes used the CPUs: it takes {FEW_RUNS} runs each to judge"
+    return ""
 
 
 def _judge_exact(
@@ -203,7 +219,6 @@ def describe_verdict(verdict: Verdict, threshold: float) -> str:
 
 
 _CONFIDENT = " at 95 % confidence"
-_NEEDS_RUNS = f"this metric takes {FEW_RUNS} runs each to judge"
 
 
 def middle_pair(base: Sequence[float], candidate: Sequence[float]) -> tuple[float, float]:
@@ -234,14 +249,10 @@ def _describe(
     runs = _counted(*counts, paired=bounds.paired)
     where = " in the middle pair" if "pairs" in runs else ""
     change = f"{' -> '.join(apart(figures, unit))}{where}: {ratio_change(interval.ratio)}"
+    meaning = bounds.circumstances.noise or meaning
     if math.isinf(interval.high):
-        assumed = meaning
-        if meaning != _NEEDS_RUNS:
-            plain = meaning.removesuffix(_CONFIDENT)
-            assumed = f"{plain}, if single runs differ by {ASSUMED_SINGLE_RUN * 100:.0f} % at most"
-        return f"{change}; {runs}: no interval; {bounds.circumstances.noise or assumed}"
-    spread = f"({ratio_change(interval.low)} to {ratio_change(interval.high)})"
-    return f"{change} {spread} over {runs}, {bounds.circumstances.noise or meaning}"
+        return f"{change}; {runs}: no interval; {meaning}"
+    return f"{change} ({ratio_change(interval.low)} to {ratio_change(interval.high)}) over {runs}, {meaning}"
 
 
 def _counted(base: int, candidate: int, *, paired: bool) -> str:
