@@ -168,7 +168,7 @@ def test_exactly_the_needed_nodes_remain(
     data = data_of(Path(reduced.page).read_text("utf-8"))
     operators_drawn = data["nodes"]["operator"]
     assert sorted(operator for operator in operators_drawn if operator != "Constant") == sorted(needs)
-    inputs = [place for place, kind in enumerate(data["tensors"]["kind"]) if kind == 1]
+    inputs = [place for place, kind in enumerate(data["tensors"]["kind"]) if kind == "input"]
     held = [data["tensors"]["held"][place] for place in inputs]
     assert held and all(data["held"][place]["range"] for place in held), "the values that the part reads are shown"
 

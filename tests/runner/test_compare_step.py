@@ -53,9 +53,9 @@ def test_it_compares_the_candidate_with_the_base(tmp_path: Path) -> None:
     assert done.passed
     assert done.summary.startswith("improved: latency.min 10.0 ms -> 8.00 ms")
     assert "\n" not in done.summary
-    assert done.metrics["latency.min.ratio"].value == pytest.approx(0.8)
-    assert done.metrics["latency.median.ratio_high"].value == pytest.approx(0.8)
-    assert done.metrics["layers.matched_share"].value == 1
+    assert done.metrics["latency.min.ratio"] == pytest.approx(0.8)
+    assert done.metrics["latency.median.ratio_high"] == pytest.approx(0.8)
+    assert done.metrics["layers.matched_share"] == 1
     assert [subject.label for subject in found.subjects] == ["base", "speed"]
     assert found.profiles[0].steps == ("base", "speed")
     assert found.verdict == "improved"
