@@ -15,7 +15,8 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record, read_sweep_record
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.outputs import POINTS, Outputs, folder_names, name_folder
+from ndld_flow.runner.outputs import POINTS, Outputs, folder_names, name_folder, name_in_history
+from ndld_flow.runner.run_lines import Needs, read_runs
 from ndld_flow.store.files import find_leftovers, move_aside, remove_any, remove_folder
 from ndld_flow.store.locks import WAITS
 from ndld_flow.store.store import Store, node_store_folder
@@ -68,7 +69,7 @@ class _Needed:
     keys: set[str] = field(default_factory=set)
     digests: set[str] = field(default_factory=set)
 
-    def add(self, needs: tuple[set[str], set[str]]) -> None:
+    def add(self, needs: Needs) -> None:
         """Add the keys and digests that a run needs."""
         self.keys |= needs[0]
         self.digests |= needs[1]
@@ -113,9 +114,7 @@ def collect_garbage(
                 "remove the folder, then run gc again."
             )
         dropped_runs, dropped_sweeps, dropped_bytes = _drop_folders(outputs, keep, dry_run=dry_run)
-        needed = _Needed()
-        for folder in {*outputs.folders()} - {*dropped_runs}:
-            needed.add(read_run_record(folder).needs())
+        needed = _read_runs(outputs, {*outputs.folders()} - {*dropped_runs}, by_lines=dry_run)
         for folder in {*outputs.sweep_folders()} - {*dropped_sweeps}:
             needed.add_folder_of_sweep(folder, store)
         records = _remove_records(
@@ -236,6 +235,8 @@ def _drop_folders(outputs: Outputs, keep: int | None, *, dry_run: bool) -> tuple
         runs, sweeps = (_choose(list(found), keep, outputs) for found in (outputs.folders(), outputs.sweep_folders()))
         dropped_bytes = sum(map(_size_bytes, (*runs, *sweeps)))
         moved = [] if dry_run else [move_aside(folder, folder.parent) for folder in (*runs, *sweeps)]
+        if not dry_run:
+            outputs.history.forget((*runs, *sweeps))
     for folder in filter(None, moved):
         remove_folder(folder)
     return runs, sweeps, dropped_bytes
@@ -343,6 +344,19 @@ def _older(folders: Sequence[Path], keep: int, outputs: Outputs) -> list[Path]:
         else:
             older.append(folder)
     return older[::-1]
+
+
+def _read_runs(outputs: Outputs, folders: Iterable[Path], *, by_lines: bool) -> _Needed:
+    """Return what runs need: from their records, because whoever may write the lines could have results deleted.
+
+    With `by_lines`, for a look only, from the lines.
+    """
+    needed, known = _Needed(), dict[str, Needs | None]()
+    if by_lines:
+        known = read_runs(outputs, folder_names(outputs.runs), lambda _, line: line.needs())
+    for folder in folders:
+        needed.add(known.get(name_in_history(folder)) or read_run_record(folder).needs())
+    return needed
 
 
 def is_result(outputs: Outputs) -> Callable[[str], bool]:

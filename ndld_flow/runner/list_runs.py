@@ -7,6 +7,7 @@ if conditions or no limit need all records, `runs.jsonl` has a line of each run.
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,11 +27,12 @@ from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
 from ndld_flow.runner.disk import explain_disk
 from ndld_flow.runner.outputs import (
     ID,
+    Order,
     Outputs,
     folder_names,
     is_point,
     name_folder,
-    name_run,
+    name_in_history,
     outcome_in,
 )
 
@@ -162,7 +164,8 @@ def _parse(text: str) -> Gate:
 def _sorted_folders(outputs: Outputs, recipe: str) -> tuple[list[tuple[str, str]], list[RunSummary]]:
     """Return the folders of runs and sweeps, newest first, each with the name of its record; and folders that cannot
     be listed."""
-    found, unreadable = list[tuple[str, str, str]](), list[RunSummary]()
+    order, unreadable = outputs.history.read(), list[RunSummary]()
+    found: list[tuple[tuple[int, str, int, str], str, str]] = []
     for parent, record in ((outputs.runs, RUN_RECORD), (outputs.sweeps, SWEEP_RECORD)):
         for name in folder_names(parent):
             if not fnmatchcase(name, recipe):
@@ -174,12 +177,23 @@ def _sorted_folders(outputs: Outputs, recipe: str) -> tuple[list[tuple[str, str]
             except OSError as error:
                 unreadable.append(_describe_unreadable(parent / name, record, outputs, error))
                 continue
+            start = f"{parent}/{name}"
             found += (
-                (identifier, f"{parent}/{name}/{identifier}", record)
+                (_age(name, identifier, f"{start}/{identifier}/{record}", order), f"{start}/{identifier}", record)
                 for identifier in identifiers
                 if ID.fullmatch(identifier) or (parent / name / identifier / record).is_file()
             )
-    return [(folder, record) for _, folder, record in sorted(found, reverse=True)], unreadable
+    found.sort(key=lambda entry: entry[0], reverse=True)
+    return [(folder, record) for _, folder, record in found], unreadable
+
+
+def _age(recipe: str, identifier: str, record: str, order: Order) -> tuple[int, str, int, str]:
+    """Return a sort key, oldest first. Only folders that the history lacks need the time of their record."""
+    name, written_ns = f"{recipe}/{identifier}", 0
+    if name not in order.noted:
+        with contextlib.suppress(OSError):
+            written_ns = os.stat(record).st_mtime_ns  # noqa: PTH116 - a Path for each of 10,000 runs takes longer
+    return order.place(name), identifier.partition("-")[0], written_ns, identifier
 
 
 @dataclass
@@ -255,7 +269,7 @@ class _Reader:
             tags = tuple(self.tags.get(folder.resolve(), ())) if self.tags else ()
             if self.wanted.tag and not any(fnmatchcase(tag.split(" #")[0], self.wanted.tag) for tag in tags):
                 continue
-            brief = self.briefs.get(name_run(folder)) if record == RUN_RECORD else None
+            brief = self.briefs.get(name_in_history(folder)) if record == RUN_RECORD else None
             if brief:
                 with contextlib.suppress(*DAMAGE):  # a line may hold anything: its record decides
                     yield self._summarize(folder, brief[0], _metrics_of_line(brief[1]), record, tags)

@@ -3,29 +3,95 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ndld_flow.base.errors import FormatError, OutputsError, RequestError, require_utf8
 from ndld_flow.base.lazy_pattern import lazy_pattern
-from ndld_flow.records.document import DAMAGE, read_tree
+from ndld_flow.records.document import DAMAGE, read_bounded, read_tree
 from ndld_flow.records.outcomes import ENDINGS, RunOutcome, is_complete, judge
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
 from ndld_flow.runner.cache_settings import shares_new_outputs
 from ndld_flow.runner.disk import explain_disk
-from ndld_flow.store.files import follow, make_folder, place_folder, point_to, write_text_atomically
+from ndld_flow.store.files import follow, make_folder, place_folder, point_to, share, write_text_atomically
 from ndld_flow.store.store import Store, mark_store, refuse_other_store
 
 if TYPE_CHECKING:
     from ndld_flow.records.run_record import RunRecord
 
 
-def name_run(folder: Path) -> str:
+@dataclass(frozen=True)
+class Order:
+    """The position of each finished folder, from 1 on, the newest last.
+
+    A folder without an entry, from another machine or a truncated file, comes after all listed folders that started no
+    later, by the time in their names.
+    """
+
+    noted: Mapping[str, int]
+    """Position by name; folders may have been removed since."""
+
+    def place(self, name: str) -> int:
+        return self.noted.get(name) or self._place_by_time(_second(name))
+
+    def _place_by_time(self, second: str) -> int:
+        seconds, places = self._by_time
+        return places[bisect_right(seconds, second)]
+
+    @cached_property
+    def _by_time(self) -> tuple[list[str], list[int]]:
+        """Return the sorted start times of listed folders, and the running maximum of their positions."""
+        timed = sorted((_second(name), place) for name, place in self.noted.items())
+        return [second for second, _ in timed], list(accumulate((place for _, place in timed), max, initial=0))
+
+
+@dataclass(frozen=True)
+class History:
+    """A file with a line for each finished folder, the newest last: `ppocr-det/20261121T093000Z-abcdef`."""
+
+    path: Path
+
+    def add(self, folder: Path) -> None:
+        """List a folder as the newest. Raises OSError."""
+        make_folder(self.path.parent)
+        with self.path.open("ab") as file:
+            file.write(f"\n{name_in_history(folder)}".encode())  # an earlier line that was cut off stays separate
+            file.flush()
+            os.fsync(file.fileno())
+        share(self.path)
+
+    def read(self) -> Order:
+        """Return the order; empty without a history."""
+        return Order({name: index for index, name in enumerate(self._names(), 1)})
+
+    def forget(self, folders: Collection[Path]) -> None:
+        """Remove folders from the list. Raises OSError."""
+        gone = {name_in_history(folder) for folder in folders}
+        names = [name for name in self._names() if name not in gone]
+        if gone and self.path.exists():
+            write_text_atomically(self.path, "\n".join(names))
+
+    def _names(self) -> list[str]:
+        try:
+            return read_bounded(self.path).decode("utf-8", "replace").split()
+        except OSError:
+            return []
+
+
+def name_in_history(folder: Path) -> str:
     """Return `<recipe>/<id>`."""
     return f"{folder.parent.name}/{folder.name}"
+
+
+def _second(name: str) -> str:
+    """Return the start time in a run's name: `20261121T093000Z`."""
+    return name.rpartition("/")[2].partition("-")[0]
 
 
 FOR_GROUP = 0o2775
@@ -76,6 +142,10 @@ class Outputs:
     def noise(self) -> Path:
         return self.root / "noise"
 
+    @property
+    def history(self) -> History:
+        return _history(self.runs)
+
     def run_folder(self, run: RunRecord) -> Path:
         """Return the folder of a run, which may not exist yet."""
         return self.runs / run.recipe_name / run.id
@@ -86,6 +156,7 @@ class Outputs:
         Raises OSError.
         """
         with self.store.locks.hold("publish"):
+            self.history.add(folder)  # first: a folder that is not listed would count as old
             if built != folder:
                 place_folder(built, folder)
             point_to(folder.parent / LATEST, folder)
@@ -201,12 +272,15 @@ class Outputs:
 
         Raises RequestError as `find` does.
         """
-        places = ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD))
-        found = [self._find_in(parent, reference, record) for parent, record in places]
-        folders = [folder for folder in found if folder is not None]
-        if not folders:
+        order = self.history.read()
+        dated = [
+            (_age(folder, record, order), folder)
+            for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD))
+            if (folder := self._find_in(parent, reference, record)) is not None
+        ]
+        if not dated:
             return self.find(reference)
-        newest = max(folders, key=_id)
+        newest = max(dated)[1]
         if not unfinished:
             self._refuse_unfinished(reference, newest)
         return newest
@@ -239,7 +313,7 @@ class Outputs:
             return self._newest(_finished(parent, "*", record), record)
         pointed = _target(parent / reference / LATEST)
         if pointed is None or not (pointed / record).is_file() or read_outcome(pointed / record) == "running":
-            pointed = self._newest(_with_record(parent / reference, record), record)
+            pointed = self._newest(_sorted(_with_record(parent / reference, record), record), record)
         return pointed.resolve() if pointed is not None else _find_by_id(parent, reference, record)
 
     def _newest(self, folders: Sequence[Path], record: str) -> Path | None:
@@ -304,21 +378,32 @@ def folder_names(folder: Path, *, links: bool = False, missing_ok: bool = True) 
 def _finished(parent: Path, recipe: str, record: str) -> list[Path]:
     """Return the folders of a recipe that have a record, oldest first."""
     names = [name for name in folder_names(parent, links=True) if fnmatchcase(name, recipe)]
-    return sorted((folder for name in names for folder in _with_record(parent / name, record)), key=_id)
+    return _sorted([folder for name in names for folder in _with_record(parent / name, record)], record)
 
 
 def _with_record(parent: Path, record: str) -> list[Path]:
-    """Return the folders in a recipe's folder that have a record, oldest first."""
+    """Return the folders in a recipe's folder that have a record."""
     try:
-        names = sorted(folder_names(parent))
+        names = folder_names(parent)
     except (OSError, ValueError):
         return []
     return [parent / name for name in names if os.path.isfile(f"{parent}/{name}/{record}")]  # noqa: PTH113 - a Path for each of 10,000 runs takes longer
 
 
-def _id(folder: Path) -> str:
-    """Return the id of a run or a sweep, which begins with its start time."""
-    return folder.name
+def _sorted(folders: Sequence[Path], record: str) -> list[Path]:
+    order = _history(folders[0].parent.parent).read() if folders else Order({})
+    return sorted(folders, key=lambda folder: _age(folder, record, order))
+
+
+def _age(folder: Path, record: str, order: Order) -> tuple[int, str, int, str]:
+    """Return a sort key for folders, oldest first: by the history, else by the time in the name and of the record."""
+    name, identifier = name_in_history(folder), folder.name
+    written_ns = 0 if name in order.noted else (folder / record).stat().st_mtime_ns
+    return order.place(name), identifier.partition("-")[0], written_ns, identifier
+
+
+def _history(parent: Path) -> History:
+    return History(parent.parent / "order.txt")
 
 
 def read_outcome(record: Path) -> RunOutcome | None:
@@ -347,7 +432,7 @@ def _find_complete(parent: Path, recipe: str, record: str) -> Path | None:
     pointed = _target(parent / recipe / LATEST)
     if pointed is not None and (pointed / record).is_file() and _may_be_complete(pointed / record):
         return pointed
-    folders = _with_record(parent / recipe, record)
+    folders = _sorted(_with_record(parent / recipe, record), record)
     return next((folder.resolve() for folder in reversed(folders) if _may_be_complete(folder / record)), None)
 
 
@@ -366,7 +451,7 @@ def _find_by_id(parent: Path, reference: str, record: str) -> Path | None:
     recipe, _, start = reference.rpartition("/")
     named = (folder for folder in parent.glob("*/[!.]*") if start and recipe in ("", folder.parent.name))
     fitting = (each for each in named if each.name.startswith(start) or each.name.rpartition("-")[2].startswith(start))
-    matches = sorted((each for each in fitting if (each / record).is_file() and not each.is_symlink()), key=_id)
+    matches = _sorted([each for each in fitting if (each / record).is_file() and not each.is_symlink()], record)
     if len(matches) > 1:
         shown = ", ".join(f"{folder.parent.name}/{folder.name}" for folder in matches[:5])
         raise RequestError(f"run {reference}: {len(matches)} ids begin like this ({shown}, ...). Give more of the id.")

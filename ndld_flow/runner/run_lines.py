@@ -1,11 +1,11 @@
-"""A line for each run in `outputs/runs.jsonl`: what lists and histories need of its record.
+"""A line for each run in `outputs/runs.jsonl`: what lists, histories and `gc --dry-run` need of its record.
 
 The folders decide, and lines are hints: a line counts if the status of its run's record is what the line says. Other
 runs are read from their folders, and their lines appended. A line that is missing, cut off, damaged, outdated or of
 another version therefore costs time and changes no result, and nobody needs a lock: whoever rewrites the file may lose
 a line that another process appends meanwhile, and that run is read once more.
 
-A line is a JSON array: format, run and status, then the three parts of `Line`, each after a tab, which JSON has nowhere
+A line is a JSON array: format, run and status, then the four parts of `Line`, each after a tab, which JSON has nowhere
 else: a reader finds the parts that it wants and parses no others.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
@@ -30,15 +30,18 @@ from ndld_flow.base.errors import FormatError
 from ndld_flow.history.series import Measured, MeasuredStep, Subject, read_measurements
 from ndld_flow.records.document import DAMAGE, PLAIN_VERSIONS, Tree, read_tree
 from ndld_flow.records.run_folder import RUN_RECORD
-from ndld_flow.runner.outputs import ID, Outputs, name_run
+from ndld_flow.runner.outputs import ID, Outputs, name_in_history
 from ndld_flow.store.files import share, write_bytes_atomically
 
 LINES = "runs.jsonl"
-_FORMAT = f"{__version__} {PLAIN_VERSIONS['run']} 4"
+_FORMAT = f"{__version__} {PLAIN_VERSIONS['run']} 3"
 """Its last number rises whenever the meaning of a line changes; other releases may read records otherwise."""
 _HEAD = re.compile(rb'\["%b","([^"\\/]+)/([^"\\/]+)","([0-9 ]+)"' % re.escape(_FORMAT.encode()))
 _LONGEST = 2**22
 _MOST_BYTES = 2**30
+Needs: TypeAlias = tuple[set[str], set[str]]
+"""Keys and digests of what a run needs in the store."""
+_NEEDS: TypeAdapter[Needs | None] = TypeAdapter(Needs | None)
 _STEPS = TypeAdapter(tuple[MeasuredStep, ...])
 _SUBJECT = TypeAdapter(Subject)
 Found = TypeVar("Found")
@@ -49,6 +52,7 @@ class Line:
     """The parts of a line, as JSON that may be damaged: the methods raise the errors of `DAMAGE`."""
 
     _brief: bytes
+    _needs: bytes
     _steps: bytes
     _measured: bytes
 
@@ -60,6 +64,10 @@ class Line:
         """Return the parts of a run's record that `runs` and `history` read, with the same names."""
         brief: Tree = from_json(self._brief)
         return brief
+
+    def needs(self) -> Needs | None:
+        """Return what the run needs; None if its record is not valid."""
+        return _NEEDS.validate_json(self._needs)
 
     def measured(self) -> list[Measured]:
         steps, measured = _read_steps(self._steps), from_json(self._measured)
@@ -168,15 +176,26 @@ def _describe(folder: Path, stamp: str) -> tuple[bytes, bool]:
 
     Raises OSError, FormatError, and the errors of `DAMAGE`.
     """
-    record, head = read_tree(folder / RUN_RECORD), [_FORMAT, name_run(folder), stamp]
+    record, head = read_tree(folder / RUN_RECORD), [_FORMAT, name_in_history(folder), stamp]
     measured = read_measurements(record)
     parts = (
         _brief(record),
+        _needs(record),
         [asdict(each.what) for each in measured],
         [(each.measurement, each.doubt, each.disturbed, each.values) for each in measured],
     )
     texts = [to_json(part, inf_nan_mode="constants") for part in parts]
     return b",\t".join((to_json(head)[:-1], *texts)) + b"]\n", record.get("outcome") == "running"
+
+
+def _needs(record: Tree) -> Needs | None:
+    """Return what a run needs, by its record; None if that is not valid, for which `gc` has an error."""
+    from ndld_flow.records.run_record import RunRecord  # not where all runs have a line
+
+    try:
+        return RunRecord.model_validate_json(to_json(record, inf_nan_mode="constants")).needs()
+    except (FormatError, ValueError):
+        return None
 
 
 _BRIEF = ("started_at", "passed", "outcome", "wall_s", "command", "user", "host", "commit")

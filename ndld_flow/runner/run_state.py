@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import subprocess
 import time
@@ -17,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from blake3 import blake3
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, Problem, RecipeError, RequestError
@@ -243,8 +243,9 @@ def choose_forced(requested: Sequence[str], recipe: Recipe) -> frozenset[str]:
 
 
 def make_id(started_at: datetime) -> str:
-    """Return the UTC time, microseconds included, and a random digit: the names of folders are in the order of time."""
-    return f"{started_at:%Y%m%dT%H%M%SZ}-{started_at.microsecond:05x}{secrets.token_hex(1)[0]}"
+    """Return the UTC time and six hex digits that distinguish runs of the same second."""
+    apart = blake3(f"{os.getpid()} {time.time_ns()}".encode()).hexdigest()[:6]
+    return f"{started_at:%Y%m%dT%H%M%SZ}-{apart}"
 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")

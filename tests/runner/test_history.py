@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.outputs import History, Outputs
 from tests.support.long_history import lengthen_history
 from tests.support.toys import make_toy
 
@@ -88,8 +88,9 @@ def test_commands_on_all_runs_read_each_once(opened_files: dict[int, dict[str, l
 
 def test_gc_reads_only_the_runs_it_keeps(opened_files: dict[int, dict[str, list[int]]]) -> None:
     # The tagged one, and three more where there are: for what they need, and those for whether they came to their end.
-    for verb in ("gc", "gc --dry-run"):
-        assert [opened_files[length][verb][1] for length in LENGTHS] == [1 + 2 * 2, 1 + 3 * 2]
+    assert [opened_files[length]["gc"][1] for length in LENGTHS] == [1 + 2 * 2, 1 + 3 * 2]
+    # A dry run has lines for what they need.
+    assert [opened_files[length]["gc --dry-run"][1] for length in LENGTHS] == [2, 3]
 
 
 def test_copies_in_a_long_history_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,9 +106,27 @@ def test_copies_in_a_long_history_are_valid(tmp_path: Path, monkeypatch: pytest.
     assert api.verify().all_well
 
 
-def test_gc_keeps_the_newest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_in_recorded_order_and_else_by_time(tmp_path: Path) -> None:
+    history = History(tmp_path / "order.txt")
+    assert history.read().place("toy/20260101T000000Z-aaaaaa") == 0
+    noted = ["toy/20260102T000000Z-aaaaaa", "toy/20300101T000000Z-bbbbbb", "toy/20260103T000000Z-cccccc"]
+    for name in noted:
+        history.add(tmp_path / name)
+    order = history.read()
+    assert [order.place(name) for name in noted] == [1, 2, 3], "the clock was set forth, and back"
+    assert order.place("toy/20260101T000000Z-dddddd") == 0, "of another machine"
+    assert order.place("toy/20260102T120000Z-dddddd") == 1
+    assert order.place("toy/20260104T000000Z-dddddd") == 3
+    history.forget([tmp_path / noted[0]])
+    assert history.read().place(noted[2]) == 2
+
+
+def test_gc_keeps_the_newest_runs_when_the_order_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     toy = make_toy(tmp_path)
     folders = [Path(api.run(toy.recipe, [f"steps.first.word={word}"], trust=True).folder).name for word in "abc"]
-    assert list(api.gc(keep=1, dry_run=True).runs) == [f"toy/{name}" for name in folders[:2]]
-    assert [run.run for run in api.runs()] == [f"toy/{name}" for name in reversed(folders)]
+    order = Path("outputs/order.txt")
+    for lost in (f"\ntoy/{folders[0]}", ""):
+        order.write_text(lost)
+        assert list(api.gc(keep=1, dry_run=True).runs) == [f"toy/{name}" for name in folders[:2]]
+        assert [run.run for run in api.runs()] == [f"toy/{name}" for name in reversed(folders)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import ModelError, OutputsError, RequestError
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.events import Event, Notice, RunFinished, StepProgressed
+from ndld_flow.runner.outputs import Outputs
 from ndld_flow.store.store import Store
 from tests.support.models import make_cnn, make_ext
 from tests.support.models_run import write_model
@@ -117,6 +119,7 @@ def test_a_changed_byte_of_external_data_reruns_all(in_folder: Path) -> None:
 
 
 def test_a_changed_byte_is_found_in_a_large_file_with_a_restored_time(in_folder: Path) -> None:
+    import os
 
     store = Store(in_folder / "store")
     large = in_folder / "large"
@@ -336,6 +339,18 @@ def test_a_plan_of_new_work_imports_no_records_of_finished_work(in_folder: Path)
         f"found = set({unneeded}) & set(sys.modules); assert not found, found"
     )
     subprocess.run([sys.executable, "-c", code], cwd=in_folder, check=True)
+
+
+def test_runs_of_one_second_are_ordered_by_their_end(in_folder: Path) -> None:
+    outputs = Outputs(in_folder / "outputs")
+    toy = make_toy(in_folder)
+    toy.run()
+    made = next(outputs.folders())
+    second = made.name.partition("-")[0]
+    for age, end in enumerate("cab", 1):  # names do not show the order within a second; the listed run comes first
+        shutil.copytree(made, made.parent / f"{second}-{end}00000")
+        os.utime(made.parent / f"{second}-{end}00000" / "run.json", ns=(age, age))
+    assert [folder.name[-6] for folder in outputs.folders()] == [made.name[-6], "c", "a", "b"]
 
 
 def test_errors_name_the_step_whose_model_fails_and_no_path_of_the_store(in_folder: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.document import read_tree
+from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.runner import list_runs, run_lines
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.run_lines import LINES, read_runs
@@ -23,7 +24,7 @@ from tests.support.metric_runs import courses, run_id, write_runs
 
 LATENCY = "speed.latency.median"
 COUNT = 12
-BRIEF, STEPS, MEASURED = range(3)
+BRIEF, NEEDS, STEPS, MEASURED = range(4)
 """The parts of a line."""
 
 
@@ -38,10 +39,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def answers(root: Path) -> dict[str, object]:
     """Return what the verbs that use the lines answer."""
     (series,) = api.history("nightly", [LATENCY], outputs=root).series
+    freed = api.gc(outputs=root, dry_run=True)
     return {
         "runs": [run.model_dump(exclude={"folder"}) for run in api.runs(outputs=root)],
         "few": [run.run for run in api.runs(where=[f"{LATENCY} < 15 ms"], outputs=root)],
         "history": series,
+        "gc": (sorted(freed.objects), freed.record_count, freed.freed_bytes),
     }
 
 
@@ -161,7 +164,7 @@ def test_a_tag_is_shown_at_once(root: Path) -> None:
 
 
 def changed(line: bytes, part: int, change: Callable[[Any], Any]) -> bytes:
-    """Return a line with another part: brief, steps or measured."""
+    """Return a line with another part: brief, needs, steps or measured."""
     parts = line.removesuffix(b"]\n").split(b",\t")
     parts[part + 1] = json.dumps(change(json.loads(parts[part + 1])), separators=(",", ":")).encode()
     return b",\t".join(parts) + b"]\n"
@@ -173,7 +176,7 @@ def cut_off(line: bytes) -> bytes:
 
 def with_other_types(line: bytes) -> bytes:
     line = changed(line, BRIEF, lambda brief: brief | {"wall_s": "long", "recipe": {"gates": 7}, "models": 3})
-    return changed(line, MEASURED, lambda _: [[]])
+    return changed(changed(line, NEEDS, lambda _: [3, {}]), MEASURED, lambda _: [[]])
 
 
 def with_other_values(line: bytes) -> bytes:
@@ -201,6 +204,10 @@ def with_paths_that_leave_the_folder(line: bytes) -> bytes:
     return line.replace(b'"nightly/', b'"nightly/../../nightly/')
 
 
+def with_needs_that_are_paths(line: bytes) -> bytes:
+    return changed(line, NEEDS, lambda _: ["../../victim"])
+
+
 def of_another_release(line: bytes) -> bytes:
     return line.replace(b'["', b'["9.', 1).replace(b'"passed"', b'"failed"')
 
@@ -218,6 +225,7 @@ HOSTILE = (
     with_huge_numbers,
     too_deep,
     with_paths_that_leave_the_folder,
+    with_needs_that_are_paths,
     of_another_release,
     empty,
 )
@@ -320,6 +328,32 @@ def test_gc_shows_what_it_would_remove_and_refuses_unreadable_records(root: Path
             api.gc(outputs=root, dry_run=dry_run)
     shutil.rmtree(record(root, 3).parent)
     assert api.gc(outputs=root).model_copy(update={"dry_run": True}) == shown
+
+
+def test_gc_removes_nothing_that_a_run_needs_whatever_its_line_says(root: Path) -> None:
+    """Whoever may write the lines could otherwise have results removed: a dry run only looks."""
+    kept = [
+        root / "store" / "records" / "aa" / f"{key}.json" for key in read_run_record(record(root, 3).parent).needs()[0]
+    ]
+    kept[0].parent.mkdir(parents=True)
+    for path in kept:
+        path.write_text("{}")
+    lines = (root / LINES).read_bytes().splitlines(keepends=True)
+    (root / LINES).write_bytes(
+        b"".join(changed(line, NEEDS, lambda _: [[], []]) if line.strip() else line for line in lines)
+    )
+    assert api.gc(outputs=root, dry_run=True).record_count == len(kept)
+    assert api.gc(outputs=root).record_count == 0
+    assert all(path.is_file() for path in kept)
+
+
+def test_an_invalid_record_is_refused_although_it_has_a_line(root: Path) -> None:
+    path = record(root, 3)
+    path.write_text(path.read_text().replace('"identity"', '"identitz"'))
+    assert len(api.history("nightly", [LATENCY], outputs=root).series[0].points) == COUNT
+    for dry_run in (True, False):
+        with pytest.raises(RequestError, match="is not a run's record"):
+            api.gc(outputs=root, dry_run=dry_run)
 
 
 def test_the_text_of_a_metric_may_hold_any_letters(root: Path) -> None:

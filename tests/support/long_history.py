@@ -69,6 +69,8 @@ def lengthen_quickly(outputs: Outputs, recipe: str, numbers: range, measured: st
                 os.link(path, folder / relative, follow_symlinks=False)
         (folder / RUN_RECORD).write_text(json.dumps(tree, indent=1))
         _link_stored(outputs.store, step, stored)
+    names = sorted(f"{recipe}/{path.name}" for path in newest.parent.glob("[0-9]*"))
+    outputs.history.path.write_text("\n".join(names))
 
 
 def _link_stored(store: Store, record: dict[str, Any], stored: Path) -> None:
