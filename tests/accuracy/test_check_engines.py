@@ -412,7 +412,7 @@ def test_trials_of_a_search_are_built_and_run_as_engines(bench: Bench) -> None:
     ran = run_step(FindPrecision, source, bench.folder / "engines", settings | {"runtime": runtime}, TWO)
     here = run_step(FindPrecision, source, bench.folder / "here", settings, TWO)
     assert ran.result.passed
-    assert 0 < abs(ran.result.metrics["cosine"].value - here.result.metrics["cosine"].value) < 0.05
+    assert 0 < abs(ran.result.metrics["cosine"] - here.result.metrics["cosine"]) < 0.05
     assert not list(ran.scratch.glob("engine-*")), "engines of trials are removed"
 
 
