@@ -92,7 +92,7 @@ NAMED_ONLY = {
     "advanced: {dla_core: 0, memory_pools: {dla_global_dram: 2 MiB}}": "TensorRT build with DLA disabled",
     "advanced: {dla_core: 0, engine_capability: dla_standalone}": "DLA",
     "advanced: {engine_capability: safety}": "Could not find any implementation",
-    "compute_capabilities: ['9.0']": "not supported by this TensorRT-RTX",
+    "compute_capabilities: ['9.0']": "has no attribute 'SM90'",
     "advanced: {dla_core: 0}": "",
     "advanced: {dla_core: 0, gpu_fallback: true}": "",
     "advanced: {build_route: -conv_use_long_w=off}": "",
