@@ -146,7 +146,7 @@ def format_type(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     if "const" in schema:
         return json.dumps(schema["const"])
     if "discriminator" in schema:
-        choice = schema["discriminator"]  # settings of several classes, one of which a key chooses
+        choice = schema["discriminator"]  # a key chooses one of several classes of settings
         return str(schema.get("title") or f"{{{choice['propertyName']}: {' | '.join(choice['mapping'])}, ...}}")
     if "anyOf" in schema or "oneOf" in schema:
         choices = schema.get("anyOf") or schema["oneOf"]

@@ -250,7 +250,7 @@ def _check_kind(kind: str, dtype: ir.DataType) -> None:
 
 
 def _draw(kind: str, dtype: ir.DataType, random: np.random.Generator, count: int) -> Array:
-    """Return numbers of a kind, none of which the type would round to 0 if they are uniform."""
+    """Return numbers of a kind. The type rounds no uniform one to 0."""
     if kind in ("zeros", "ones"):
         return np.full(count, kind == "ones", np.int64)
     is_integral = _is_integral(dtype)

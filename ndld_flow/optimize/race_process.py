@@ -27,7 +27,7 @@ _MOST_CRASHES = 3
 
 
 class RaceJob(Record):
-    """What a race needs."""
+    """The variants of a race, its limits, and its conditions."""
 
     recipe: str
     """The sweep over the variants, by which they are built, judged and measured."""

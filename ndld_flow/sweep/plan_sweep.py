@@ -156,7 +156,7 @@ class PlannedStep:
 
 @dataclass
 class _Counter:
-    """Tells the computations of the steps of one batch apart, by everything that their results depend on."""
+    """Identifies the computation of each step of a batch by everything that its result depends on."""
 
     digests: dict[tuple[int, str], str] = field(default_factory=dict)
     """Point's number and step's name -> the digest of its computation."""

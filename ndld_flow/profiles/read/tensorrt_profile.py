@@ -38,7 +38,7 @@ from ndld_flow.records.profile import Layer, LayerTimes, Profile, ProfileRun, Ru
 
 
 def _join_layers(engine: EngineInfo | None, times: ExportedTimes | None) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
-    """Return the layers of both exports, either of which may be missing, with notes about them.
+    """Return the layers of both exports, or of the only one, with notes about them.
 
     Names repeat: the n-th row of a name belongs to its n-th layer.
     """

@@ -284,7 +284,7 @@ def _is_float(tensor: TensorInfo) -> bool:
 
 
 def _added_to_product(subject: LintSubject, layer: Layer) -> TensorInfo | None:
-    """Return the other of two tensors of equal shape, one of which is the output of a quantized product."""
+    """Return the tensor that is added to the output of a quantized product, and has the same shape."""
     products: list[TensorInfo] = []
     others: list[TensorInfo] = []
     for tensor in filter(_is_float, layer.inputs):
