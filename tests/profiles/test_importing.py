@@ -315,6 +315,7 @@ def test_the_largest_count_of_several_holds(tmp_path: Path) -> None:
     [
         ('{"a": nan, "b": -inf, "c": true, "d": NaN}', {"a": None, "b": None, "c": True, "d": None}),
         ('{"a": "x\x1ey", "b": "c: nan"}', {"a": "x\x1ey", "b": "c: nan"}),
+        ('{"a": nan, "b": "c: nan"}', {"a": None, "b": "c: nan"}),
     ],
 )
 def test_json_of_trtexec_is_read(text: str, value: object) -> None:

@@ -146,8 +146,8 @@ def plain_json(value: object, depth: int = 0) -> JsonValue:
     return None
 
 
-_NO_NUMBER = re.compile(r"(?<=:)\s*-?(?:nan|inf)\b")
-"""Values that C++ prints for NaN and infinity."""
+_NO_NUMBER = re.compile(r'(":\s*)-?(?:nan|inf)\b')
+"""Values that C++ prints for NaN and infinity, after their keys: names may hold a colon too."""
 
 
 def parse_json(text: str) -> object:
@@ -159,7 +159,7 @@ def parse_json(text: str) -> object:
         try:
             value = _load(text)
         except json.JSONDecodeError:
-            value = _load(_NO_NUMBER.sub("null", text))
+            value = _load(_NO_NUMBER.sub(r"\1null", text))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:
