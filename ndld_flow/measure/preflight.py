@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from ndld_flow.base.quantities import counted
 from ndld_flow.machine.description import describe_machine, read_conditions
 from ndld_flow.measure import worker
+from ndld_flow.records.measurement import cpus_used_by_others
 
 _BUSY_LOAD = 0.5
 """Load per CPU from which it is reported; it includes this process's last minute."""
@@ -92,13 +93,13 @@ def disturbance(before: CpuTime | None, after: CpuTime | None, wall_s: float) ->
     }
 
 
-def disturbed(during: Mapping[str, JsonValue]) -> tuple[str, ...]:
+def disturbed(during: dict[str, JsonValue]) -> tuple[str, ...]:
     """Return a sentence if other processes used the CPUs during the measurement; else none."""
     cpus = describe_machine().cpu_count or 1
-    others, host = (_number(during.get(name)) for name in ("cpus_used_by_others", "cpus_taken_by_host"))
-    if others + host < _BUSY_SHARE * cpus:
+    others = cpus_used_by_others(during)
+    if others < _BUSY_SHARE * cpus:
         return ()
-    return (f"while measuring, other processes used {others + host:.1f} of {counted(cpus, 'CPU')}: expect noise",)
+    return (f"while measuring, other processes used {others:.1f} of {counted(cpus, 'CPU')}: expect noise",)
 
 
 def _doubts(conditions: Mapping[str, JsonValue]) -> Iterator[str]:

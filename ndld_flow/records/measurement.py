@@ -6,6 +6,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from pydantic import JsonValue
+
 from ndld_flow.records.document import Record
 
 SIZES_ASSUMED = "with 1 for each size that nothing sets"
@@ -25,8 +27,18 @@ Circumstance = Literal[
     "threads", "options", "model",
 ]  # fmt: skip
 """`batch`: the shapes of the inputs; `inputs`: their values; `timing`: the interval that a latency measures."""
+_MOST_CPUS = 1e6
+"""Larger numbers, and NaN, are none that were measured."""
 Allowance = Circumstance | Literal["unknown"]
 """A condition that may differ or be unknown, or `unknown`: every condition that was not recorded."""
+
+
+def cpus_used_by_others(during: JsonValue) -> float:
+    """Return the number of CPUs that other processes and the host used during a measurement, by the conditions that it
+    recorded; 0 if it did not."""
+    named = during if isinstance(during, dict) else {}
+    cpus = [named.get(name) for name in ("cpus_used_by_others", "cpus_taken_by_host")]
+    return sum(float(each) for each in cpus if isinstance(each, int | float) and abs(each) < _MOST_CPUS)
 
 
 def is_warning(note: str) -> bool:

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from ndld_flow.records.document import Document, Record, Time
 from ndld_flow.records.layer_arithmetic import FLOAT_DTYPES, TENSOR_CORE, LayerFacts, MultiplyUnit, Operand, conclude
-from ndld_flow.records.measurement import LatencySummary, Machine, Metric
+from ndld_flow.records.measurement import LatencySummary, Machine, Metric, cpus_used_by_others
 
 
 class TensorInfo(Record):
@@ -388,11 +388,7 @@ class Profile(Document):
     @property
     def share_used_by_others(self) -> float:
         """Share of the CPUs that other processes and the host used while it was measured; 0 if it is not recorded."""
-        during = self.conditions.get("during")
-        if not isinstance(during, dict):
-            return 0.0
-        cpus = (during.get("cpus_used_by_others"), during.get("cpus_taken_by_host"))
-        return sum(float(each) for each in cpus if isinstance(each, int | float)) / (self.machine.cpu_count or 1)
+        return cpus_used_by_others(self.conditions.get("during")) / (self.machine.cpu_count or 1)
 
     @property
     def concurrent_inferences(self) -> int:

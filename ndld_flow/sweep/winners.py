@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ndld_flow.profiles.compare.intervals import RatioInterval
 from ndld_flow.profiles.compare.measured import Rules, run_values
-from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, Bounds, decide_ratio, judge
+from ndld_flow.profiles.compare.verdicts import Bounds, decide_ratio, judge
 from ndld_flow.recipe.gates import Expression, GateError
 from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.records.comparison import ComparedMetric, Verdict
@@ -149,10 +149,11 @@ def _compare(finalist: WinnerValues, best: WinnerValues, aim: Aim) -> AgainstBes
         ours, theirs = aim.expression.evaluate(finalist.metrics), aim.expression.evaluate(best.metrics)
     except GateError:
         return AgainstBest("inconclusive")
+    bounds = Bounds.under(aim.rules, list(best.profiles.values()), list(finalist.profiles.values()))
     runs = tuple(_values_in_runs(aim.expression, winner) for winner in (best, finalist))
     if not all(runs):
         timed = any(finalist.metrics[name].unit in _TIMES for name in aim.expression.names)
-        return _compare_without_runs(ours.value, theirs.value, aim, timed)
+        return _compare_without_runs(ours.value, theirs.value, aim, bounds if timed else None)
     metric = ComparedMetric(
         metric=aim.expression.text,
         unit=ours.unit,
@@ -160,7 +161,6 @@ def _compare(finalist: WinnerValues, best: WinnerValues, aim: Aim) -> AgainstBes
         values=tuple(statistics.median(values) for values in runs),
         runs=runs,
     )
-    bounds = Bounds.under(aim.rules, list(best.profiles.values()), list(finalist.profiles.values()))
     verdict = judge(metric, 0, 1, replace(bounds, same=bounds.same and runs[0] == runs[1]))
     assert verdict is not None  # both have values
     # Points are ranked by the printed values, whose ratio pairs of runs may contradict: then neither is certain.
@@ -198,15 +198,14 @@ def _metric_in_runs(name: str, finalist: WinnerValues) -> tuple[float, ...]:
     return tuple(value * side_by_side for value in values)
 
 
-def _compare_without_runs(ours: float, theirs: float, aim: Aim, timed: bool) -> AgainstBest:
+def _compare_without_runs(ours: float, theirs: float, aim: Aim, bounds: Bounds | None) -> AgainstBest:
+    """Compare two values; `bounds` are those of times, of which single runs of the same model may differ as much."""
     ratio = ours / theirs if theirs else None
     if math.isclose(ours, theirs, rel_tol=1e-9):
         return AgainstBest("tie", 1.0)
     is_worse = (ours > theirs) == (aim.direction == "minimize")
-    if timed and ratio is not None and ratio > 0:  # single runs of the same model may differ as much
-        noise = aim.rules.noise
-        threshold = noise.single_run_threshold if noise is not None else ASSUMED_SINGLE_RUN
-        is_worse = is_worse and max(ratio, 1 / ratio) > 1 + threshold
+    if bounds is not None and ratio is not None and ratio > 0:
+        is_worse &= not bounds.is_busy and max(ratio, 1 / ratio) > 1 + bounds.single_run_threshold
     return AgainstBest("worse" if is_worse else "inconclusive", ratio)
 
 

@@ -164,6 +164,11 @@ def test_few_runs_on_a_busy_machine_decide_nothing(others: float, outcome: str) 
     assert verdict_on(decided.profiles[0]).verdict == "improved"
 
 
+@pytest.mark.parametrize("others", [10**400, math.inf, math.nan, "many", None, [9]])
+def test_an_impossible_load_is_unknown(others: Any) -> None:
+    assert steady(10.0, conditions={"during": {"cpus_used_by_others": others}}).share_used_by_others == 0
+
+
 @pytest.mark.parametrize(
     ("runs", "verdict", "outcome"), [(4, "inconclusive", "inconclusive"), (5, "improved", "passed")]
 )

@@ -106,6 +106,19 @@ def test_few_or_noisy_runs_are_inconclusive() -> None:
     assert stand(measured(*STEADY), scattered).verdict == "inconclusive"
 
 
+@pytest.mark.parametrize(("others", "verdict"), [(0.0, "worse"), (2.0, "inconclusive")])
+def test_a_time_measured_once_decides_nothing_on_a_busy_machine(others: float, verdict: str) -> None:
+    load = {"cpus_used_by_others": others}
+    best, other = (
+        WinnerValues(
+            {"speed.once_ms": Metric(value=ms, unit="ms")},
+            {"speed": measured(*STEADY).profiles["speed"].model_copy(update={"conditions": {"during": load}})},
+        )
+        for ms in (10.0, 15.0)
+    )
+    assert stand(best, other, "speed.once_ms").verdict == verdict
+
+
 def test_differences_within_learned_noise_are_ties() -> None:
     noise = Noise(
         machine=MACHINE,

@@ -21,8 +21,8 @@ ASSUMED_SINGLE_RUN = 0.25
 machines.
 """
 _MOST_OTHERS = 1 - 1 / (1 + ASSUMED_SINGLE_RUN)
-"""Share of the CPUs that other processes may use for this to hold: a run that gets the rest takes 25 % longer. Single
-runs on a machine of which they used more differed by up to 108 %.
+"""Largest share of the CPUs that other processes may use for this to hold: a run on the rest takes 25 % longer. Beyond
+it, single runs of one model differed by up to 108 %.
 """
 _OF_MANY_RUNS = ("latency.mean", "latency.p90", "latency.p95", "latency.p99")
 """Metrics that fewer than `FEW_RUNS` process runs do not decide: single runs of one model on a busy machine differed by
@@ -46,7 +46,8 @@ class Bounds:
     single_run_is_assumed: bool
     """True without learned noise."""
     is_busy: bool
-    """True if other processes used so much of the CPUs that the assumption does not hold."""
+    """True if the assumption does not hold, as other processes used too much of the CPUs: without learned noise, fewer
+    than `FEW_RUNS` runs decide no time."""
     paired: bool
     """True if they were measured in turns, so that run i of both form a pair."""
     same: bool
@@ -71,7 +72,7 @@ class Bounds:
             floor_ms=rules.floor_ms,
             single_run_threshold=noise.single_run_threshold if noise else ASSUMED_SINGLE_RUN,
             single_run_is_assumed=noise is None,
-            is_busy=any(profile.share_used_by_others > _MOST_OTHERS for profile in profiles),
+            is_busy=noise is None and any(profile.share_used_by_others > _MOST_OTHERS for profile in profiles),
             paired=len(sessions) == 1 and "" not in sessions,
             same=[(profile.runs, profile.layers) for profile in base]
             == [(profile.runs, profile.layers) for profile in candidate],
@@ -141,7 +142,7 @@ def _needed_runs(metric: ComparedMetric, runs: int, bounds: Bounds) -> str:
         return ""
     if any(name in metric.metric for name in _OF_MANY_RUNS):
         return f"this metric takes {FEW_RUNS} runs each to judge"
-    if bounds.is_busy and bounds.single_run_is_assumed and metric.unit != "bytes":
+    if bounds.is_busy and metric.unit != "bytes":
         return f"other processes used the CPUs: it takes {FEW_RUNS} runs each to judge"
     return ""
 
