@@ -180,7 +180,7 @@ class Summary:
     """The graphs that two releases ran, of the first comparison that has them."""
     engines: tuple[EngineOutcome, ...]
     gates: dict[str, int]
-    """Outcome of a gate (`passed`, `failed`, `not reached`) -> number of gates; empty without gates."""
+    """Outcome of a gate (`passed`, `failed`, `not reached`) -> number of gates, those of comparisons included."""
     accuracy_unread: bool = False
     """A step compared outputs, but its record cannot be read."""
     latency_unread: bool = False
@@ -190,7 +190,9 @@ def collect_summary(documents: RunDocuments) -> Summary:
     """Summarize a run. Documents are preferred over metrics."""
     run, accuracies = documents.run, documents.of(Accuracy)
     graph, gates = _graph_outcome(run), collect_gates(run)
-    compared = (profile for comparison in documents.of(Comparison).values() for profile in comparison.profiles)
+    comparisons = documents.of(Comparison).values()
+    outcomes = [gate.outcome for gate in gates] + [gate.outcome for each in comparisons for gate in each.gates]
+    compared = (profile for comparison in comparisons for profile in comparison.profiles)
     return Summary(
         name=short_name(run.recipe_name),
         run_id=short_name(run.id),
@@ -212,7 +214,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
             EngineOutcome(short_name(step), build, _checked_by(build, accuracies))
             for step, build in documents.of(Build).items()
         ),
-        gates=dict(Counter(gate.outcome for gate in gates)),
+        gates=dict(Counter(outcomes)),
         accuracy_unread=bool(documents.problems[Accuracy]),
         latency_unread=bool(documents.problems[Profile]),
     )
@@ -263,17 +265,26 @@ def _reasons(documents: RunDocuments, gates: Sequence[GateView]) -> Iterator[str
         yield short_name(message.partition("\n")[0], _REASON)
         return
     for step in run.steps:
-        if has_failed_check(step) and step.record is not None:
-            accuracy = documents.of(Accuracy).get(step.name)
-            broken = _broken(accuracy) if accuracy is not None else ()
-            yield f"{short_name(step.name)}: {first_of(broken, 1) or short_name(step.record.summary, _REASON)}"
+        if has_failed_check(step):
+            yield f"{short_name(step.name)}: {_why(step, documents)}"
     for gate in gates:
         if gate.outcome == "failed":
             yield f"gate {gate.gate}: measured {gate.left}, limit {gate.right}{f' ({gate.note})' if gate.note else ''}"
     for step in run.steps:
         if step.record is not None and step.record.inconclusive:
-            yield f"{short_name(step.name)} is undecided: {short_name(step.record.summary, _REASON)}"
+            yield f"{short_name(step.name)} is undecided: {_why(step, documents)}"
     yield from (f"gate {gate.gate} is undecided: {gate.note}" for gate in gates if gate.outcome == "inconclusive")
+
+
+def _why(step: RunStep, documents: RunDocuments) -> str:
+    """Return the first bound or the gates that a step missed; its summary for what has neither."""
+    assert step.record is not None
+    accuracy, comparison = documents.of(Accuracy).get(step.name), documents.of(Comparison).get(step.name)
+    if accuracy is not None and (broken := first_of(_broken(accuracy), 1)):
+        return broken
+    missed = [gate for gate in comparison.gates if gate.outcome != "passed"] if comparison is not None else []
+    words = "; ".join(f"gate {gate.gate} {gate.outcome}: {gate.why}" for gate in missed)
+    return short_name(words or step.record.summary, _REASON)
 
 
 def _broken(accuracy: Accuracy) -> tuple[str, ...]:

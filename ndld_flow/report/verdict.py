@@ -157,8 +157,6 @@ def gate_words(summary: Summary) -> str:
     """Return `2 of 2 passed` or `0 of 2 passed, 1 not reached`."""
     if not summary.gates:
         return "none requested"
-    words = f"{summary.gates.get('passed', 0)} of {sum(summary.gates.values())} passed"
-    not_reached = summary.gates.get("not reached", 0)
-    undecided = summary.gates.get("inconclusive", 0)
-    words = f"{words}, {undecided} inconclusive" if undecided else words
-    return f"{words}, {not_reached} not reached" if not_reached else words
+    others = [(summary.gates.get(outcome, 0), outcome) for outcome in ("inconclusive", "incomparable", "not reached")]
+    passed = f"{summary.gates.get('passed', 0)} of {sum(summary.gates.values())} passed"
+    return ", ".join([passed, *(f"{times} {outcome}" for times, outcome in others if times)])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
 from ndld_flow.models.files import model_inputs
 from ndld_flow.profiles.compare.measured import Rules
@@ -98,11 +99,10 @@ def compare_models(
     """
     wrong = next((path for path in models if not is_model(str(path))), None)
     if wrong is not None or len(models) != 2:
-        problem = f"{wrong} is not a file of one" if wrong is not None else f"here are {len(models)}"
-        raise RequestError(
-            f"compare: two models are compared with each other, MODEL.onnx FASTER.onnx: {problem}. Name runs of "
-            "models that were measured before."
-        )
+        problem = f"{counted(len(models), 'model')} given"
+        if wrong is not None:
+            problem = f"there is no file {wrong}" if wrong.suffix == ".onnx" else f"{wrong} is not a model"
+        raise RequestError(f"compare: {problem}. Name two models, MODEL.onnx FASTER.onnx, or runs that measured them.")
     base, candidate = models
     _refuse_other_inputs(base, candidate)
     options, rules = options or ModelOptions(), rules or Rules(metric="latency.median")

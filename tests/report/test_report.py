@@ -23,7 +23,7 @@ from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.accuracy import Accuracy
-from ndld_flow.records.comparison import Comparison, Subject
+from ndld_flow.records.comparison import Comparison, ComparisonGate, Subject
 from ndld_flow.records.measurement import SIZES_ASSUMED, Machine
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, TensorInfo
 from ndld_flow.records.run_folder import read_run
@@ -140,6 +140,24 @@ def test_an_input_without_a_size_is_a_warning_once(tmp_path: Path) -> None:
     head = page.split('class="glance"')[0]
     assert head.count("input x runs at 1x3x1x1") == 1
     assert "<b>" not in head
+
+
+def test_a_gate_of_a_comparison_is_the_reason_and_counts(tmp_path: Path) -> None:
+    """Its number and limit say why, not the sentence that the step printed; none of the recipe's own is needed."""
+    steps = [
+        StepSketch("decide", "compare_profiles", "comparison", passed=False, summary="latency.median in many words")
+    ]
+    bounds = [("latency.median <= +3 %", "failed", "+9 % (+7 % to +11 %)"), ("model.bytes <= +0 %", "passed", "less")]
+    gates = [
+        ComparisonGate(gate=gate, name="speed", candidate=1, outcome=outcome, why=why) for gate, outcome, why in bounds
+    ]
+    sides = tuple(Subject(label=label, location=label, kind="profile") for label in ("base", "speed"))
+    document = Comparison(subjects=sides, profiles=(), gates=tuple(gates), verdict="regressed", why="slower")
+    write_run(tmp_path, run_record(steps), {"decide/comparison.json": document})
+    lines = verdict_of(tmp_path)
+    assert "decide: gate latency.median <= +3 % failed: +9 % (+7 % to +11 %)" in lines[0]
+    assert "many words" not in lines[0]
+    assert "gates 1 of 4 passed, 2 not reached" in lines, "the recipe has two"
 
 
 def test_one_profile_alone_makes_no_claim(tmp_path: Path) -> None:
