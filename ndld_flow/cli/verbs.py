@@ -54,7 +54,10 @@ def _read_summary(file: Path) -> str:
 
 
 def import_verb(name: str) -> ModuleType:
-    """Return the module of a verb, which has its function, its `command` and, with `--json`, its `OUTPUT`."""
+    """Return the module of a verb, which has its function, its `command` and, with `--json`, its `OUTPUT`.
+
+    `READS_MODELS` is in it if the process of the verb reads models itself, which may crash it.
+    """
     return importlib.import_module(f"{_PACKAGE}.{name}")
 
 

@@ -15,20 +15,22 @@ from types import FrameType
 import click
 
 from ndld_flow.cli.failure import print_failure
+from ndld_flow.cli.verbs import import_verb, list_verbs
 from ndld_flow.processes.worker import is_one_process
 
-READING_MODELS = frozenset({"inspect", "diff", "draw", "init", "ops", "plan"})
 _SIGNAL_DELAY_S = 0.3
 """Seconds to wait before an interrupt is forwarded: on a terminal, the child receives Ctrl-C too."""
 
 
 def watch_verb(arguments: Sequence[str]) -> None:
-    """Return in a child process if the verb reads models; this process then exits with the child's code.
+    """Return in a child process if the file of the verb has `READS_MODELS`; this process then exits with its code.
 
     Returns at once for other verbs, on systems without fork, and if all work stays in one process.
     """
     verb = next((argument for argument in arguments if not argument.startswith("-")), "")
-    if is_one_process() or verb not in READING_MODELS or not hasattr(os, "fork"):
+    if is_one_process() or verb not in list_verbs() or not hasattr(os, "fork"):
+        return
+    if not hasattr(import_verb(verb), "READS_MODELS"):
         return
     watcher, child = os.getpid(), os.fork()
     if child:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from ndld_flow.records.engine_lock import EngineComparison
     from ndld_flow.records.model_diff import ModelDiff, Part
 
+READS_MODELS = True
+
 OUTPUT: VerbOutput[ModelDiff | EngineComparison] = VerbOutput(
     __name__, "The document `model diff`, or `engine comparison` for two engines.", version=None
 )

@@ -37,6 +37,8 @@ from ndld_flow.cli.public_functions import public
 if TYPE_CHECKING:
     from ndld_flow.drawing.graph import Look, Reading
 
+READS_MODELS = True
+
 
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
 @click.option(

@@ -28,6 +28,8 @@ from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, par
 if TYPE_CHECKING:
     from ndld_flow.recipe.write_recipe import AskShape, WrittenRecipe
 
+READS_MODELS = True
+
 
 @public
 def init(

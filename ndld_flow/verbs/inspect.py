@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from ndld_flow.graph.inspect_model import Query
     from ndld_flow.records.inspection import Inspection
 
+READS_MODELS = True
+
 
 _GROUPS = ("op_type", "domain", "precision", "scope", "dtype")
 

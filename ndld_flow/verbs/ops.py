@@ -30,6 +30,8 @@ from ndld_flow.cli.verbs import VerbOutput
 if TYPE_CHECKING:
     from ndld_flow.models.op_reference import DescribedOperator, ListedOperator
 
+READS_MODELS = True
+
 OUTPUT: VerbOutput[list[DescribedOperator]] = VerbOutput(__name__, "The operators that match.")
 
 

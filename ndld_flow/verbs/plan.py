@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from ndld_flow.runner.request import AnyRecipe
     from ndld_flow.sweep.plan_sweep import PlannedPoint, SweepPlan
 
+READS_MODELS = True
+
 OUTPUT: VerbOutput[list[StepDecision] | SweepPlan] = VerbOutput(
     __name__, "The decision on each step, or the work of a sweep."
 )
