@@ -156,12 +156,17 @@ def test_few_runs_on_a_busy_machine_decide_nothing(others: float, outcome: str) 
     load = {"cpus_used_by_others": others, "cpus_taken_by_host": 0.0}
     during = {"before": {"affinity": [0, 1]}, "during": load}
     for runs, expected in ((1, outcome), (4, outcome), (5, "passed")):
-        slow, fast = steady(*[20.0] * runs, conditions=during), steady(*[10.0] * runs)
-        comparison = compared(slow, fast, gates=("latency.median <= -10 %", "latency.median <= -1 ms"))
-        assert [gate.outcome for gate in comparison.gates] == [expected] * 2
+        slow, fast = steady(*[20.0] * runs), steady(*[10.0] * runs, conditions=during)
+        gates = ("latency.median <= -10 %", "latency.median <= -1 ms", "latency.median <= 15 ms", "throughput > 60")
+        comparison = compared(slow, fast, gates=gates)
+        assert [gate.outcome for gate in comparison.gates] == [expected] * 4
         assert verdict_on(comparison.profiles[0]).verdict == ("improved" if expected == "passed" else "inconclusive")
-    decided = compared(slow, fast, noise=learned(single_run_threshold=0.3))
-    assert verdict_on(decided.profiles[0]).verdict == "improved"
+    of_idle = compared(steady(10.0, conditions=during), steady(20.0), gates=("latency.median <= 25 ms",))
+    assert [gate.outcome for gate in of_idle.gates] == ["passed"]
+    single = steady(20.0), steady(10.0, conditions=during)
+    known = compared(*single, gates=gates, noise=learned(single_run_threshold=0.3))
+    assert verdict_on(known.profiles[0]).verdict == "improved"
+    assert [gate.outcome for gate in known.gates] == ["passed"] * 4
 
 
 @pytest.mark.parametrize("others", [10**400, math.inf, math.nan, "many", None, [9]])
@@ -177,10 +182,10 @@ def test_few_runs_decide_no_tail(metric: str, runs: int, verdict: str, outcome: 
     """The 95th percentiles of single runs of one model differed 21-fold on a busy machine."""
     slow, fast = steady(*[30.0] * runs), steady(*[1.0] * runs)
     for noise in (None, learned(single_run_threshold=0.3)):  # which is of the median
-        comparison = compared(slow, fast, gates=(f"{metric} <= -10 %",), noise=noise)
+        comparison = compared(slow, fast, gates=(f"{metric} <= -10 %", f"{metric} <= 5 ms"), noise=noise)
         assert verdict_on(comparison.profiles[0], metric).verdict == verdict
         assert verdict_on(comparison.profiles[0]).verdict == "improved"
-        assert [gate.outcome for gate in comparison.gates] == [outcome]
+        assert [gate.outcome for gate in comparison.gates] == [outcome] * 2
 
 
 def test_learned_noise_gives_single_runs_an_interval() -> None:

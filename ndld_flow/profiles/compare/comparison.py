@@ -108,7 +108,12 @@ def compare(
         subjects=tuple(subjects),
         profiles=profiles,
         left_out=tuple(left_out),
-        gates=tuple(decided for gate in parsed for profile in profiles for decided in decide(gate, profile)),
+        gates=tuple(
+            decided
+            for gate in parsed
+            for profile, measured in zip(profiles, sections.values(), strict=True)
+            for decided in decide(gate, profile, [Bounds.under(rules, [], [each.profile]) for each in measured])
+        ),
         noise=_about_noise(rules, sections),
         geometric_mean_ratio=_geometric_mean(profiles, len(subjects) - 1),
         verdict=verdict,

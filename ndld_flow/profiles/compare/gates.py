@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ndld_flow.base.quantities import MINUS, apart, quantity, ratio_change
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.profiles.compare.measured import FEW_RUNS
-from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN
+from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, Bounds, needed_runs
 from ndld_flow.profiles.compare.written_gates import ParsedGate
 from ndld_flow.records.comparison import ComparedMetric, ComparisonGate, MetricVerdict, ProfileComparison
 
 Outcome = Literal["passed", "failed", "inconclusive", "incomparable"]
 
 
-def decide(gate: ParsedGate, profile: ProfileComparison) -> Iterator[ComparisonGate]:
-    """Yield the gate's result for every candidate of a profile comparison; none if no profile has the metric."""
+def decide(gate: ParsedGate, profile: ProfileComparison, bounds: Sequence[Bounds]) -> Iterator[ComparisonGate]:
+    """Yield the gate's result for every candidate of a profile comparison; none if no profile has the metric.
+
+    `bounds` are those of each profile alone.
+    """
     metric = next((metric for metric in profile.metrics if metric.metric == gate.metric), None)
     if metric is None:
         return
     for candidate in range(1, len(profile.subjects)):
-        outcome, why = _decide(gate, profile, metric, candidate)
+        if gate.kind == "value":
+            outcome, why = _decide_value(gate, metric, candidate, bounds[candidate])
+        else:
+            outcome, why = _decide(gate, profile, metric, candidate)
         yield ComparisonGate(gate=gate.text, name=profile.name, candidate=candidate, outcome=outcome, why=why)
 
 
 def _decide(
     gate: ParsedGate, profile: ProfileComparison, metric: ComparedMetric, candidate: int
 ) -> tuple[Outcome, str]:
-    value = metric.values[candidate]
-    if value is None:
+    if metric.values[candidate] is None:
         return "incomparable", f"it has no {metric.metric}"
-    if gate.kind == "value":
-        low, high = _value_interval(metric, candidate, value)
-        text, _ = apart((value, gate.limit), metric.unit)
-        return _outcome(gate, low, value, high), f"{text}{_between(low, high, metric.unit)}"
     wanted = (metric.metric, 0, candidate)
     verdict = next((each for each in profile.verdicts if (each.metric, each.base, each.candidate) == wanted), None)
     if verdict is None:
@@ -74,15 +75,22 @@ def _outcome(gate: ParsedGate, low: float, value: float, high: float) -> Outcome
     return "passed" if ends == {True} else "failed"
 
 
-def _value_interval(metric: ComparedMetric, candidate: int, value: float) -> tuple[float, float]:
-    runs = metric.runs[candidate] if metric.runs else ()
-    if not runs:
-        return value, value
-    low, high = median_interval(runs)
-    if len(runs) >= FEW_RUNS:
-        return low, high
-    factor = math.exp(math.log1p(ASSUMED_SINGLE_RUN) / math.sqrt(2 * len(runs)))
-    return min(low, value / factor), max(high, value * factor)
+def _decide_value(gate: ParsedGate, metric: ComparedMetric, candidate: int, bounds: Bounds) -> tuple[Outcome, str]:
+    value = metric.values[candidate]
+    if value is None:
+        return "incomparable", f"it has no {metric.metric}"
+    text, _ = apart((value, gate.limit), metric.unit)
+    low = high = value
+    if metric.runs:
+        runs = metric.runs[candidate]
+        needed = needed_runs(metric, len(runs), bounds)
+        if needed:
+            return "inconclusive", f"{text} ({needed})"
+        low, high = median_interval(runs)
+        if len(runs) < FEW_RUNS:
+            factor = math.exp(math.log1p(bounds.single_run_threshold) / math.sqrt(2 * len(runs)))
+            low, high = min(low, value / factor), max(high, value * factor)
+    return _outcome(gate, low, value, high), f"{text}{_between(low, high, metric.unit)}"
 
 
 def _between(low: float, high: float, unit: str) -> str:

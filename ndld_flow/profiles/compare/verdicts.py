@@ -36,7 +36,7 @@ _BYTES_FLOOR = 1 << 20
 
 @dataclass(frozen=True)
 class Bounds:
-    """Thresholds for one pair of profiles."""
+    """Thresholds for one pair of profiles, or for one alone."""
 
     threshold: float
     rounds_threshold: float
@@ -94,7 +94,7 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     if not in_pairs and not bounds.same:
         interval = interval.around(after / before)
     counts = (len(metric.runs[base]), len(metric.runs[candidate]))
-    needed = "" if bounds.same else _needed_runs(metric, min(counts), bounds)
+    needed = "" if bounds.same else needed_runs(metric, min(counts), bounds)
     if needed:
         interval = _unknown(interval)
     # The floor of a rate is that of the latency, converted to its inverse.
@@ -136,14 +136,14 @@ def _unknown(interval: RatioInterval) -> RatioInterval:
     return RatioInterval(interval.ratio, 0.0, math.inf)
 
 
-def _needed_runs(metric: ComparedMetric, runs: int, bounds: Bounds) -> str:
+def needed_runs(metric: ComparedMetric, runs: int, bounds: Bounds) -> str:
     """Return how many process runs judge a metric, which may be an expression, if so few say nothing of its spread."""
     if runs >= FEW_RUNS:
         return ""
     if any(name in metric.metric for name in _OF_MANY_RUNS):
-        return f"this metric takes {FEW_RUNS} runs each to judge"
+        return f"this metric takes {FEW_RUNS} runs to judge"
     if bounds.is_busy and metric.unit != "bytes":
-        return f"other processes used the CPUs: it takes {FEW_RUNS} runs each to judge"
+        return f"other processes used the CPUs: it takes {FEW_RUNS} runs to judge"
     return ""
 
 
