@@ -22,7 +22,7 @@ from ndld_flow.base.errors import FormatError
 Tree: TypeAlias = dict[str, Any]
 """A document as plain JSON."""
 
-PLAIN_VERSIONS: Mapping[str, int] = {"run": 8, "step": 4, "sweep": 5}
+PLAIN_VERSIONS: Mapping[str, int] = {"run": 8, "step": 4, "sweep": 6}
 """Document that `read_tree` reads -> its version. Lists and plans read these without importing their classes."""
 
 

@@ -164,6 +164,8 @@ class SweepRecord(Document):
     sessions: tuple[MeasurementSession, ...]
     best: int | None
     """Number of the best point."""
+    chosen_on: tuple[str, ...] = ()
+    """Checks of accuracy by whose samples the best was chosen: on others it may be worse, as nothing was held out."""
     stopped_because: str
     """`all 24 points tried`, `40 of 512 points: the budget`, `time`, `saturated: ...`."""
     excluded_count: int = 0

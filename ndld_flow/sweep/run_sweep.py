@@ -65,7 +65,7 @@ from ndld_flow.store.store import Store
 from ndld_flow.sweep.plan_sweep import open_state, refuse_wrong_inputs_of_points
 from ndld_flow.sweep.state import Judgement, PointRun, SweepState, describe_failure
 from ndld_flow.sweep.try_points import TriedPoints, try_points
-from ndld_flow.sweep.winners import Finalist, choose_finalists, measure_again, rank_tried
+from ndld_flow.sweep.winners import Finalist, choose_finalists, find_choosing_checks, measure_again, rank_tried
 from ndld_flow.sweep_search.ranking import Place, find_best
 from ndld_flow.sweep_search.searches import make_search
 from ndld_flow.sweep_search.space import NumberedSpace, Numbers
@@ -104,7 +104,7 @@ def describe_sweep(ended: Ended) -> SweepRecord:
         _describe_point(point, judged, places[point.number], comparisons.get(point.number))
         for point, judged in zip(tried.points, _judge_at_end(tried, finalists), strict=True)
     )
-    wall_s = time.perf_counter() - base.start
+    wall_s, best = time.perf_counter() - base.start, find_best(places)
     return SweepRecord(
         id=base.id,
         recipe_name=sweep.base.name,
@@ -125,7 +125,8 @@ def describe_sweep(ended: Ended) -> SweepRecord:
         constraints=tuple(gate.text for gate in sweep.constraints),
         points=points,
         sessions=tuple(state.sessions),
-        best=find_best(places),
+        best=best,
+        chosen_on=() if best is None else tuple(find_choosing_checks(tried, sweep)),
         stopped_because=tried.stopped_because,
         excluded_count=NumberedSpace(sweep.space).excluded_count or 0,
         steps_done=len(state.computed),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
@@ -23,9 +23,9 @@ from ndld_flow.records.run_record import RunStep, metrics_of
 from ndld_flow.records.sweep import MeasuredAgain, WinnerVerdict
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.references import find_noise
-from ndld_flow.store.kinds import ProfileDocument
+from ndld_flow.store.kinds import AccuracyDocument, ProfileDocument
 from ndld_flow.store.store import Store
-from ndld_flow.sweep.state import Judgement, PointRun, SweepState, judge_point
+from ndld_flow.sweep.state import Judgement, PointRun, SweepState, if_known, judge_point
 from ndld_flow.sweep.try_points import TriedPoints, advance_points
 from ndld_flow.sweep_search.ranking import (
     Contender,
@@ -282,3 +282,31 @@ def _contenders(tried: TriedPoints, finalists: Finalists, comparisons: Mapping[i
             )
         )
     return contenders
+
+
+def find_choosing_checks(tried: TriedPoints, sweep: Sweep) -> Iterator[str]:
+    """Yield the checks of accuracy by whose samples the points were chosen: an objective names it, or points failed it.
+
+    A check that all points passed chose none of them: what it says of the best is as true as of any model.
+    """
+    objectives = {_step_of(name) for objective in sweep.objectives for name in objective.expression.names}
+    for step in sweep.base.steps:
+        if issubclass(step.type.cls.kinds()[1], AccuracyDocument):
+            records = [each.record for point in tried.points for each in point.run.steps if each.name == step.name]
+            differ = len({record.key for record in records if record is not None}) > 1
+            chose = step.name in objectives or any(_fails_by(point, step.name, sweep) for point in tried.points)
+            if differ and chose:
+                yield step.name
+
+
+def _fails_by(point: PointRun, check: str, sweep: Sweep) -> bool:
+    """Return whether a check, or a constraint or gate on it, fails a point."""
+    if any(step.name == check and step.record is not None and not step.record.passed for step in point.run.steps):
+        return True
+    gates = [gate for gate in (*sweep.constraints, *point.run.recipe.gates) if check in map(_step_of, gate.names)]
+    decided = (if_known(gate.decide, point.metrics) for gate in gates)
+    return any(result is not None and not result.passed for result in decided)
+
+
+def _step_of(metric: str) -> str:
+    return metric.partition(".")[0]

@@ -43,6 +43,29 @@ def test_a_bound_on_a_metric_that_no_step_reports_ends_the_sweep(toy: SweepToy, 
     assert len(toy.log) == 4
 
 
+@pytest.mark.representatives("none", "gate")
+@pytest.mark.parametrize(
+    ("condition", "chosen_on"),
+    [
+        ("minimize: speed.ms", ()),  # the check passes all: it chose none
+        ("minimize: agree.max_abs", ("agree",)),
+        ("minimize: speed.ms\n  subject_to: ['agree.max_abs <= 0']", ("agree",)),
+        ("minimize: speed.ms\ngates: ['agree.max_abs <= 0']", ("agree",)),
+    ],
+    ids=["none", "objective", "constraint", "gate"],
+)
+def test_a_sweep_reports_the_checks_by_whose_samples_its_best_was_chosen(
+    toy: SweepToy, condition: str, chosen_on: tuple[str, ...]
+) -> None:
+    agree = "agree: {step: check_accuracy, reference: source, candidate: tint, tolerance: {cosine: 0.9}, power: off}"
+    text = RECIPE.replace("sweep:", f"  half: {{step: convert_fp16, from: source}}\n  {agree}\nsweep:")
+    text = text.replace("tint.colour: [red, green]", "agree.candidate: [tint, half]").replace("[1, 2, 4]", "[1]")
+    finished = toy.write(text.replace("minimize: speed.ms", condition)).finish()
+    assert toy.record(finished).chosen_on == chosen_on
+    assert ("on the samples of agree" in finished.verdict[0]) == bool(chosen_on)
+    assert ("on the samples of agree" in Path(finished.report).read_text()) == bool(chosen_on)
+
+
 def test_points_without_the_bounded_metric_fail_alone(toy: SweepToy) -> None:
     record, _ = toy.write(RECIPE + "gates: ['speed.ms / (speed.ms - 13) >= -100']\n").run()
     assert [point.outcome for point in record.points] == ["failed", "passed", "passed"] * 2

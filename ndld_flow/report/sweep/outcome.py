@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import get_args
 
 from ndld_flow.base.quantities import change, counted, seconds
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.sweep import (
     MeasuredAgain,
@@ -75,6 +75,7 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
         f"{points_words(unsure)} may be as good" if unsure else "",
         _front(record),
         "" if own else "no point has the recipe's own settings",
+        _chosen_on(record),
     ]
     return SweepVerdict(record.passed, record.inconclusive, "; ".join(filter(None, parts)) + ".", gain)
 
@@ -126,6 +127,12 @@ def _front(record: SweepRecord) -> str:
     if len(front) == 1:
         return "no other point is better in any of these"
     return f"no point beats {points_words(front)} in everything"
+
+
+def _chosen_on(record: SweepRecord) -> str:
+    """Return `chosen on the samples of agree, on others it may be worse`; empty if no check chose."""
+    names = first_of([short_name(name, 60) for name in record.chosen_on], 2)
+    return f"chosen on the samples of {names}, on others it may be worse" if names else ""
 
 
 def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
