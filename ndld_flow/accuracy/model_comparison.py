@@ -29,6 +29,7 @@ from ndld_flow.models.files import model_inputs, model_outputs
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.records.execution import Execution
+from ndld_flow.records.measurement import ANOTHER_ORDER, FIXED_SIZES
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import open_model
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
@@ -567,11 +568,22 @@ def _caveats(pair: ModelPair, compared: Sequence[ComparedOutput]) -> set[str]:
     mine, theirs = map(_output_names, (pair.reference, pair.candidate))
     if mine != theirs and sorted(mine) == sorted(theirs):
         order = ", ".join(map(short_name, theirs))
-        notes.add(f"the outputs are in another order, which matters to whoever reads them by position: {order}")
+        notes.add(f"{ANOTHER_ORDER}: {order}")
+    if fixed := list(_fixed_sizes(pair)):
+        notes.add(f"{FIXED_SIZES}: {', '.join(fixed)}")
     flat = [output.name for output in compared if output.agreement.is_weak_evidence]
     if flat:
         notes.add(f"{CONSTANT} {', '.join(flat)}, so agreement there is weak evidence")
     return notes
+
+
+def _fixed_sizes(pair: ModelPair) -> Iterator[str]:
+    """Yield `x 1x64, not Nx64` for each input with a size that only the reference leaves free."""
+    own = {spec.name: spec for spec in model_inputs(pair.candidate.path)}
+    for spec in model_inputs(pair.reference.path):
+        shapes = (spec.shape or (), (own[spec.name].shape or ()) if spec.name in own else ())
+        if any(isinstance(fixed, int) and not isinstance(free, int) for free, fixed in zip(*shapes, strict=False)):
+            yield f"{short_name(spec.name)} {shape_text(shapes[1])}, not {shape_text(shapes[0])}"
 
 
 class _SampleReader:

@@ -20,6 +20,10 @@ POOR_CALIBRATION = "set `data` to representative files"
 """Part of a note on a quantization whose ranges were measured on few, equal or generated samples."""
 NOT_SMALLER = "the result is not smaller than its source"
 """Part of a note on a quantized model."""
+ANOTHER_ORDER = "the outputs are in another order, which matters to whoever reads them by position"
+"""Part of a note on a comparison of two models."""
+FIXED_SIZES = "the candidate fixes sizes that the reference leaves free"
+"""Part of a note on a comparison of two models: a warning, unless the recipe itself fixed them."""
 FEWEST_ROUNDS = 4
 """Minimum number of rounds for a decision: a few processes may agree by chance."""
 Circumstance = Literal[
@@ -27,6 +31,7 @@ Circumstance = Literal[
     "threads", "options", "model",
 ]  # fmt: skip
 """`batch`: the shapes of the inputs; `inputs`: their values; `timing`: the interval that a latency measures."""
+_WARNINGS = (SIZES_ASSUMED, DISTORTED, RATE_UNKNOWN, POOR_CALIBRATION, NOT_SMALLER, ANOTHER_ORDER)
 _MOST_CPUS = 1e6
 """Larger numbers, and NaN, are none that were measured."""
 Allowance = Circumstance | Literal["unknown"]
@@ -44,7 +49,7 @@ def cpus_used_by_others(during: JsonValue) -> float:
 def is_warning(note: str) -> bool:
     """Return True for a note that terminals and reports show as a warning: the values of an input were assumed, or a
     result is doubtful."""
-    return any(part in note for part in (SIZES_ASSUMED, DISTORTED, RATE_UNKNOWN, POOR_CALIBRATION, NOT_SMALLER))
+    return any(part in note for part in _WARNINGS)
 
 
 class Metric(Record):

@@ -15,7 +15,7 @@ from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import Comparison
-from ndld_flow.records.measurement import is_warning
+from ndld_flow.records.measurement import FIXED_SIZES, is_warning
 from ndld_flow.records.model_diff import GraphChange, GraphSummary
 from ndld_flow.records.outcomes import ENDINGS, RunOutcome, is_complete
 from ndld_flow.records.placement import Placement
@@ -231,6 +231,8 @@ def _find_warnings(documents: RunDocuments) -> tuple[str, ...]:
     notes = [note for part in parts for document in part.values() for note in document.notes]
     notes += [note for change in changes for note in change.notes]
     warnings = [*documents.run.doubts, *(note for note in notes if is_warning(note))]
+    given = [each for each in documents.of(Accuracy).values() if each.candidate in documents.run.models]
+    warnings += [note for accuracy in given for note in accuracy.notes if FIXED_SIZES in note]
     shared = defaultdict[str, list[str]](list)
     for step in documents.run.steps:
         if step.record is not None and step.record.shared_device:

@@ -19,6 +19,7 @@ from ndld_flow.accuracy.sequence_runs import Outputs
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.files import load_model, save_model
 from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.measurement import FIXED_SIZES, is_warning
 from ndld_flow.records.placement import Placement
 from ndld_flow.records.power import ClassesReached, LeavesReached, PlantedFault, Power, RowsRead
 from ndld_flow.records.precision_search import PrecisionSearch
@@ -186,7 +187,19 @@ def test_outputs_in_another_order_are_noted(tmp_path: Path) -> None:
     other = two.replace("float[n, 4] y, float[n, 4] z", "float[n, 4] z, float[n, 4] y")
     _, accuracy = compare(tmp_path, two, other)
     assert accuracy.passed
-    assert any("another order" in note and "z, y" in note for note in accuracy.notes)
+    assert any(is_warning(note) and "z, y" in note for note in accuracy.notes)
+
+
+@pytest.mark.parametrize("changed", ["reference", "candidate"])
+def test_sizes_that_only_the_candidate_fixes_are_noted(changed: str, tmp_path: Path) -> None:
+    """It agrees at that size, and is of no use at others."""
+    free = "g (float[n, 4] x) => (float[n, 4] y) { y = Neg(x) }"
+    fixed = free.replace("[n, 4] x", "[1, 4] x")
+    models = (free, fixed) if changed == "candidate" else (fixed, free)
+    _, accuracy = compare(tmp_path, *models)
+    assert accuracy.passed
+    noted = [note for note in accuracy.notes if FIXED_SIZES in note]
+    assert any("x 1x4, not nx4" in note for note in noted) == (changed == "candidate")
 
 
 def test_a_model_without_weights_has_no_power(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.comparison import Comparison, ComparisonGate, Subject
-from ndld_flow.records.measurement import SIZES_ASSUMED, Machine
+from ndld_flow.records.measurement import FIXED_SIZES, SIZES_ASSUMED, Machine
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, TensorInfo
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import GateResult, RunRecord
@@ -158,6 +158,17 @@ def test_a_gate_of_a_comparison_is_the_reason_and_counts(tmp_path: Path) -> None
     assert "decide: gate latency.median <= +3 % failed: +9 % (+7 % to +11 %)" in lines[0]
     assert "many words" not in lines[0]
     assert "gates 1 of 4 passed, 2 not reached" in lines, "the recipe has two"
+
+
+@pytest.mark.parametrize("candidate", ["given", "half"])
+def test_sizes_that_another_file_fixes_are_a_warning(candidate: str, tmp_path: Path) -> None:
+    """The recipe's own steps fix them on purpose."""
+    steps = [StepSketch("agree", "check_accuracy", "accuracy")]
+    run = run_record(steps)
+    run = run.model_copy(update={"models": {"given": run.source}})
+    noted = accuracy().model_copy(update={"candidate": candidate, "notes": (f"{FIXED_SIZES}: x 1x4, not nx4",)})
+    write_run(tmp_path, run, {"agree/accuracy.json": noted})
+    assert any(FIXED_SIZES in line for line in verdict_of(tmp_path)) == (candidate == "given")
 
 
 def test_one_profile_alone_makes_no_claim(tmp_path: Path) -> None:
