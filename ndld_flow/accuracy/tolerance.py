@@ -121,7 +121,8 @@ class Tolerance(Settings, defer_build=False):
         `own`: the tolerance was given for this output by name, so its bounds apply to integers too.
         """
         given = self.given(topk)
-        if any(given.pop(name, None) is not None for name in ("rtol", "atol")):
+        elementwise = [given.pop(name, None) for name in ("rtol", "atol")]
+        if elementwise != [None, None]:
             given.setdefault("mismatched", 0.0)
         if kind == "numbers":
             return given

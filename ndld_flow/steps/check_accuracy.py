@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from ndld_flow.accuracy.saved_outputs import SavedOutputsSettings
 from ndld_flow.accuracy.tolerance import MetricTolerance, Tolerance
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import NamePattern
@@ -57,8 +58,8 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
         "threshold": "tolerance",
     }
 
-    # 13: sizes that the candidate alone fixes are noted.
-    version: ClassVar[int] = 13
+    # 14: `rtol` and `atol` can be given together.
+    version: ClassVar[int] = 14
     # Not `anywhere`: kernels differ between CPUs (int8 saturates on some, bfloat16 is emulated on others) and between
     # execution providers, so "within tolerance" holds where it was checked. Checking again is cheap.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
@@ -168,13 +169,13 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
     """Options of that provider, such as `device_id`. Options that name libraries or files, and unknown options, need
     a trusted recipe."""
-    runtime: Annotated[RuntimeSettings | None, OneRuntime()] = None
+    runtime: Annotated[RuntimeSettings | None, OneRuntime(more=(SavedOutputsSettings,))] = None
     """Another runtime for the candidate, with its settings as in `profile`, such as `{backend: openvino}`, or an engine
     of the candidate: `{backend: tensorrt, engine: STEP}`, with `engine_file: PATH` instead for a prebuilt one.
     A candidate that is also the reference compares the runtimes, and `{backend: onnxruntime, ...}` gives it settings of
     ONNX Runtime of its own. The candidate computes in the runtime's own precision, which the notes of the result
-    show."""
-    reference_runtime: Annotated[RuntimeSettings | None, OneRuntime()] = None
+    show. `{backend: polygraphy, inputs: PATH, outputs: PATH}` runs nothing: it reads what `polygraphy run` saved."""
+    reference_runtime: Annotated[RuntimeSettings | None, OneRuntime(more=(SavedOutputsSettings,))] = None
     """Another runtime for the reference, such as an engine that was shipped before; by default ONNX Runtime."""
     reference_provider: str | None = None
     """Execution provider that runs the reference; by default the candidate's."""
@@ -190,6 +191,9 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     custom_ops: CustomOps = ()
     """Libraries with custom operators of either model for ONNX Runtime, such as `libmy_ops.so`. They need a trusted
     recipe."""
+    polygraphy: bool = False
+    """Write the check as a script for Polygraphy too, with its inputs and bounds: `polygraphy/check.py` in the step's
+    folder."""
 
     @model_validator(mode="after")
     def _check_forced(self) -> CheckAccuracy:
@@ -284,7 +288,7 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
         pair = self.pair(source, context)
         if self.metric is None:  # nobody labels made samples
             pair = extend_pair(pair, self.made)
-        accuracy, messages = self.judge(pair, source, context, power_since=start)
+        accuracy, messages = self.judge(pair, source, context, power_since=start, out=out)
         context.log_lines(*pair.samples.described, *accuracy.notes, *messages.splitlines())
         accuracy.write(out)
         write_received_images(next(iter(pair.samples)).feeds, out)
@@ -300,16 +304,22 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
         context: Context,
         known: ReferenceRun | None = None,
         power_since: float | None = None,
+        out: Path | None = None,
     ) -> tuple[Accuracy, str]:
         """Return the judgement of a pair, and the messages of ONNX Runtime; `known` is a run of its reference.
 
-        Its power is measured if `power_since` is given: the time on the monotonic clock when the check began.
+        Its power is measured if `power_since` is given: the time on the monotonic clock when the check began. A script
+        for Polygraphy is written into `out`.
         """
         from ndld_flow.accuracy.accuracy_record import choose_tensors, compare_layers, compose_accuracy
 
         tensors = choose_tensors(pair, self.layers) if isinstance(self.layers, tuple) else None
         labelled = self._labelled(pair)
         pair, criteria, compared = self._compare(pair, context, known, keep=labelled is not None)
+        if self.polygraphy and out is not None:
+            from ndld_flow.export.polygraphy import write_polygraphy_check
+
+            write_polygraphy_check(out / "polygraphy", pair, criteria, compared.outputs)
         judged = labelled.judge(compared) if labelled is not None else None
         layers = None
         if self.layers:

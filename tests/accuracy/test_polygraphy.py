@@ -1,0 +1,107 @@
+"""A check as a script for Polygraphy, and outputs that Polygraphy saved as a reference or a candidate."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ndld_flow import api
+from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.document import read_document
+from tests.accuracy.test_check_accuracy import compare
+from tests.support.models_run import write_model
+
+CHANNELS = "g (float[1, 3, 4, 5] x) => (float[1, 3, 4, 5] y) <float[1, 3, 1, 1] w = {SCALES}> { y = Mul (x, w) }"
+IMAGE = "g (float[n, 1, 20, 24] x) => (float[n, 1, 20, 24] y) { p = Sigmoid (x) y = Mul (p, p) }"
+WRONG_IMAGE = IMAGE.replace("Mul (p, p)", "Sin (p)")
+CLASSES = "g (float[n, 6] x) => (float[n, 6] y, int64[n] z) { y = Softmax (x) z = ArgMax <axis = 1, keepdims = 0> (x) }"
+WRONG_CLASSES = CLASSES.replace("Softmax (x)", "Softmax <axis = 0> (x)")
+NOT_FINITE = "g (float[n, 6] x) => (float[n, 6] y) { h = Log (x) y = Abs (h) }"
+
+
+def script_of(check: Path) -> dict[str, Any]:
+    return runpy.run_path(str(check / "polygraphy" / "check.py"))
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "shape", "passes"),
+    [
+        (CHANNELS.replace("SCALES", "1, 100, 0.5"), CHANNELS.replace("SCALES", "1, 100.1, 0.5"), [1, 3, 4, 5], True),
+        # A cosine of 1: only the channel's own spread shows it.
+        (CHANNELS.replace("SCALES", "1, 100, 0.5"), CHANNELS.replace("SCALES", "1, 100, 0.2"), [1, 3, 4, 5], False),
+        (IMAGE, IMAGE, [2, 1, 20, 24], True),
+        (IMAGE, WRONG_IMAGE, [2, 1, 20, 24], False),
+        (CLASSES, CLASSES, [3, 6], True),
+        (CLASSES, WRONG_CLASSES, [3, 6], False),
+        (NOT_FINITE, NOT_FINITE.replace("Log (x)", "Exp (x)"), [3, 6], False),
+    ],
+)
+def test_the_script_measures_and_decides_as_the_check(
+    reference: str, candidate: str, shape: list[int], passes: bool, tmp_path: Path
+) -> None:
+    spread = {"x": {"shape": shape, "range": [-1.0, 1.0]}}
+    bounds = {"cosine": 0.5, "rtol": 1e-2, "atol": 1e-2, "mismatched": "60 %"}
+    ran, accuracy = compare(tmp_path, reference, candidate, spread, tolerance=bounds, polygraphy=True, samples=3)
+    assert ran.result.passed == passes
+    script = script_of(ran.out)
+    models = [str(tmp_path / f"{name}.onnx") for name in ("reference", "candidate")]
+    assert script["main"](*models) == int(not passes)
+
+    rules = json.loads((ran.out / "polygraphy" / "bounds.json").read_text())
+    mine, theirs = (script["run"](model, "inputs.json") for model in models)
+    for output in accuracy.outputs:
+        rule = rules[output.output]
+        pairs = [(r[output.output], c[output.output]) for r, c in zip(mine, theirs, strict=True)]
+        found = script["measure"](pairs, rule)
+        for metric in rule["bounds"].keys() | ({"max_abs", "rmse", "relative_rms"} & output.metrics.keys()):
+            assert found[metric] == pytest.approx(output.metrics[metric], rel=1e-6, abs=1e-9), metric
+
+
+def save(folder: Path, model: str, count: int = 2) -> dict[str, str]:
+    """Run a model as `polygraphy run --save-inputs --save-outputs` does; return the settings that read the files."""
+    from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
+    from polygraphy.comparator import Comparator
+
+    stream = np.random.default_rng(0)
+    feeds = [{"x": stream.normal(size=(3, 6)).astype(np.float32)} for _ in range(count)]
+    paths = {"inputs": str(folder / "inputs.json"), "outputs": str(folder / "outputs.json")}
+    runner = OnnxrtRunner(SessionFromOnnx(model), name="trt-of-another-machine")
+    Comparator.run([runner], data_loader=feeds, save_inputs_path=paths["inputs"], save_outputs_path=paths["outputs"])
+    (folder / "saved.py").write_text(
+        "from polygraphy.json import load_json\ndef samples():\n    return load_json('inputs.json')\n"
+    )
+    return {"backend": "polygraphy", **paths}
+
+
+def test_saved_outputs_are_a_reference_or_a_candidate(in_folder: Path) -> None:
+    write_model(in_folder / "model.onnx", CLASSES)
+    write_model(in_folder / "wrong.onnx", WRONG_CLASSES)
+    right, check = save(in_folder, "model.onnx"), {"step": "check_accuracy", "loader": "saved.py", "power": "off"}
+    same = {**check, "reference": "source", "candidate": "source", "made": "off"}
+    recipe: dict[str, Any] = {
+        "name": "saved",
+        "model": "model.onnx",
+        "steps": {"reference": {**same, "reference_runtime": right}, "candidate": {**same, "runtime": right}},
+    }
+    done = api.run(recipe, trust=True)
+    assert done.passed
+    accuracy = read_document(Accuracy, Path(done.folder, "candidate", "accuracy.json"))
+    assert accuracy.execution_candidate is not None
+    assert accuracy.execution_candidate.described == "outputs saved in outputs.json on trt-of-another-machine"
+
+    assert not api.run({**recipe, "model": "wrong.onnx"}, trust=True).passed
+    for change, word in (
+        ({"loader": None}, "inputs.json"),  # random samples, whose outputs nobody saved
+        ({"runtime": {**right, "runner": "onnxrt"}}, "trt-of-another-machine"),
+        ({"runtime": {**right, "outputs": right["inputs"]}}, "inputs.json"),
+        ({"runtime": {**right, "outputs": "wrong.onnx"}}, "--save-outputs"),
+    ):
+        changed = {**recipe, "steps": {"candidate": {**same, "runtime": right, **change}}}
+        with pytest.raises(NdldFlowError, match=word):
+            api.run(changed, trust=True)
