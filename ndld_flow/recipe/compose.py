@@ -434,7 +434,7 @@ def _compose(
     search = ",".join(_quote(f"file://{folder}") for folder in folders)
     followed = [*overrides, f"hydra.searchpath=[{search}]"]
     with temporary_folder() as aside:
-        (aside / f"{PRIMARY}.yaml").write_text(file.text, encoding="utf-8")
+        (aside / f"{PRIMARY}.yaml").write_text(file.quoted, encoding="utf-8")
         try:
             with (
                 bounded_resolution(),

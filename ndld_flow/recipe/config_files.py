@@ -9,8 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.errors import OutputsError, Problem, RecipeError, RequestError
 from ndld_flow.base.text import suggest
+from ndld_flow.recipe.targets import ON
 from ndld_flow.recipe.yaml_file import read_yaml
 from ndld_flow.store.files import write_bytes_atomically
 
@@ -32,11 +33,14 @@ def find_folders(path: Path) -> list[Path]:
     return [folder for folder in dict.fromkeys(candidates) if folder.is_dir()]
 
 
+_NO_WORD = "Hydra, which reads YAML 1.1, takes this word for true or false", "write it in quotes"
+
+
 def check_used_files(values: dict[str, Any], overrides: Sequence[str], folders: Sequence[Path]) -> None:
     """Read each file that Hydra may read for a recipe: those in its `defaults:`, in theirs, and those that overrides
     choose. Hydra reads any file, so a file that no recipe may use is rejected first.
 
-    Raises RecipeError as `read_yaml` does.
+    Raises RecipeError as `read_yaml` does, and for words such as `off` that Hydra would read as false.
     """
     waiting = _default_files(values, folders)
     for override in overrides:
@@ -51,7 +55,11 @@ def check_used_files(values: dict[str, Any], overrides: Sequence[str], folders: 
             # `configs/profiling/quick.yaml` belongs to the group `profiling`.
             holders = (folder for folder in folders if path.is_relative_to(folder))
             group = next((path.parent.relative_to(folder).as_posix() for folder in holders), "")
-            waiting += _default_files(read_yaml(path).values, folders, group)
+            file = read_yaml(path)
+            words = dict.fromkeys(file.text[start:end] for start, end in file.words)
+            if problems := [Problem(str(path), word, *_NO_WORD) for word in words if word != ON]:
+                raise RecipeError(problems)
+            waiting += _default_files(file.values, folders, group)
 
 
 def finds_the_same(values: dict[str, Any], path: Path, other: Path) -> bool:

@@ -66,6 +66,8 @@ def hint_at_form(kind: str, value: object, setting: str) -> str:
         return f"write [{', '.join(re.findall(r'[0-9]+', value))}]" if sizes else f"write a list: `{setting}: [...]`"
     if kind in ("int_type", "float_type") and isinstance(value, str) and re.fullmatch(r"-?[\d.]+", value):
         return f"write {value} without quotes"
+    if kind == "string_type" and isinstance(value, bool):
+        return f"write {'`on` or `yes`' if value else '`off` or `no`'} in quotes, if you mean the word"
     if kind == "bool_type" and str(value).lower() in ("on", "off", "yes", "no", "1", "0", "true", "false"):
         return f"write {'true' if str(value).lower() in ('on', 'yes', '1', 'true') else 'false'}"
     return ""

@@ -133,6 +133,8 @@ def read_choices(form: object, known: Sequence[str]) -> tuple[str, ...]:
                 return found
             raise AxisError(f"`{_shorten(form)}` selects no file of this config group", suggest("", known))
         form = value.list if isinstance(value, ChoiceSweep) else [value]
+    if isinstance(form, list) and any(isinstance(value, bool) for value in form):
+        raise AxisError("YAML reads `on`, `yes`, `off` and `no` as true and false", "write the file's name in quotes")
     choices = tuple(str(_plain(value)) for value in form) if isinstance(form, list) else ()
     wrong = next((name for name in choices if name not in known), None)
     if wrong is not None or not choices:

@@ -627,7 +627,9 @@ def _resolve_reads(
     kind = step_type.cls.kinds()[0]
     own = step_type.cls.read_key
     makers = [name for name, made_kind in kinds.items() if made_kind is not None and issubclass(made_kind, kind)]
-    wanted[own] = (kind, entry.get(own) or (makers[-1] if makers else None))
+    # `from: no` is false in YAML 1.1, and no omission.
+    is_omitted = entry.get(own) in (None, "")
+    wanted[own] = (kind, (makers[-1] if makers else None) if is_omitted else entry[own])
     for setting, mark in step_type.cls.marked(Reads).items():
         field_info = fields_of(step_type.cls)[setting]
         name = entry.get(setting, None if field_info.is_required() else field_info.default)
@@ -649,7 +651,7 @@ def _check_read(
     if name is None:
         return f"no earlier step produces what this one reads ({kind.kind})", f"name a step with `{key}:`"
     if not isinstance(name, str):
-        return f"expected the name of a step, found {name!r}", ""
+        return f"expected the name of a step, found {_show(name)}", hint_at_form("string_type", name, "")
     if name not in kinds:
         return f"there is no step `{name}` before this one", suggest(name, kinds)
     makes = kinds[name]

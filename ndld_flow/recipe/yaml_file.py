@@ -15,7 +15,6 @@ import yaml
 
 from ndld_flow.base.errors import Problem, RecipeError, require_utf8
 from ndld_flow.base.text import suggest, visible_name
-from ndld_flow.recipe.targets import ON
 
 MAX_BYTES = 2**20
 """Maximum size of a recipe: people write recipes, and a larger file is something else."""
@@ -116,6 +115,16 @@ class YamlFile:
     lines: dict[str, int]
     has_file: bool = True
     """False for a recipe that a program passes: `path` is then only its name in messages."""
+    words: tuple[tuple[int, int], ...] = ()
+    """Start and end in the text of each word that YAML 1.1 reads as true or false where one is meant, such as `off`."""
+
+    @property
+    def quoted(self) -> str:
+        """Return the text with these words in quotes, for other readers of YAML."""
+        text = self.text
+        for start, end in sorted(self.words, reverse=True):
+            text = f"{text[:start]}'{text[start:end]}'{text[end:]}"
+        return text
 
     def where(self, dotted: str) -> str:
         """Return `file:line` of a dotted path, or of its nearest parent in this file."""
@@ -138,7 +147,7 @@ def parse_yaml(path: Path, text: str) -> YamlFile:
     """Parse a text as if it were the contents of this file. Raises like `read_yaml`."""
     try:
         check_depth(text, _SafeLoader)
-        lines, problems, values = _load(path, text)
+        walk, values = _load(path, text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -149,28 +158,27 @@ def parse_yaml(path: Path, text: str) -> YamlFile:
         raise _refuse(path, "", str(error)) from None
     except _NO_VALUE as error:
         raise _refuse(path, "", f"contains a value that cannot be read: {error}") from None
-    if problems:
-        raise RecipeError(problems)
+    if walk.problems:
+        raise RecipeError(walk.problems)
     if not isinstance(values, dict):
         raise _refuse(path, "", "a recipe is a mapping with keys such as `model:` and `steps:`")
-    return YamlFile(path, text, values, lines)
+    return YamlFile(path, text, values, walk.lines, words=tuple(walk.words))
 
 
 _NO_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Errors that PyYAML raises for a date in the 13th month, and for `!!bool maybe`, `!!int ""`, `!!timestamp x`."""
 
 
-def _load(path: Path, text: str) -> tuple[dict[str, int], list[Problem], object]:
-    """Return the lines of all dotted paths, the problems of keys and values, and the values if there are none."""
-    loader = _SafeLoader(text)
+def _load(path: Path, text: str) -> tuple[_Walk, object]:
+    """Return what a walk found, and the values if there are no problems."""
+    loader, walk = _SafeLoader(text), _Walk(path, text)
     try:
         root = loader.get_single_node()
         if root is None:
-            return {}, [], {}
+            return walk, {}
         check_size(root)
-        walk = _Walk(path)
         walk.visit(root)
-        return walk.lines, walk.problems, None if walk.problems else loader.construct_document(root)
+        return walk, None if walk.problems else loader.construct_document(root)
     finally:
         loader.dispose()
 
@@ -243,17 +251,24 @@ def _near_files(path: Path) -> str:
 
 @dataclass
 class _Walk:
-    """A walk that finds the lines of all dotted paths, and every invalid or repeated key and value."""
+    """A walk that finds the lines of all dotted paths, and every invalid or repeated key and value.
+
+    YAML 1.1 reads `off`, `on`, `yes` and `no` as true and false. As a key, and in `defaults:`, a word is meant.
+    """
 
     path: Path
+    text: str
     lines: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    words: list[tuple[int, int]] = field(default_factory=list)
     _visited: set[int] = field(default_factory=set)
 
     def visit(self, node: yaml.Node, dotted: str = "") -> None:
         if id(node) in self._visited:
             return
         self._visited.add(id(node))
+        if dotted.partition(".")[0] == "defaults":
+            self._take_as_word(node)
         if trouble := value_trouble(node):
             self._report(node, dotted, trouble)
         elif isinstance(node, yaml.MappingNode):
@@ -269,8 +284,7 @@ class _Walk:
             if trouble := key_trouble(key):
                 self._report(key, dotted, trouble)
                 continue
-            if key.value == ON:
-                key.tag = f"{_STANDARD}str"  # YAML 1.1 has `true` for it
+            self._take_as_word(key)
             name = f"{dotted}.{key.value}" if dotted else str(key.value)
             line = key.start_mark.line + 1
             if key.value in seen and key.value != "<<":
@@ -279,6 +293,13 @@ class _Walk:
             seen.setdefault(key.value, line)
             self.lines.setdefault(name, line)
             self.visit(value, name)
+
+    def _take_as_word(self, node: yaml.Node) -> None:
+        if _short_tag(node) == "bool":
+            node.tag = f"{_STANDARD}str"
+            place = node.start_mark.index, node.end_mark.index
+            if self.text[slice(*place)] == node.value:  # no anchor or tag is in front
+                self.words.append(place)
 
     def _report(self, node: yaml.Node, dotted: str, what: str, hint: str = "") -> None:
         where = f"{self.path}:{node.start_mark.line + 1}"

@@ -38,11 +38,32 @@ def mistakes(folder: Path, text: str = RECIPE, *overrides: str) -> list[str]:
     return [str(problem).replace(f"{folder}/", "") for problem in caught.value.problems]
 
 
-def test_a_key_that_yaml_reads_as_no_text_is_no_crash(folder: Path) -> None:
-    """`off` is false in YAML 1.1."""
+WORDS = """\
+model: model.onnx
+steps:
+  on: {step: sanitize}
+  no: {step: convert_fp16, from: "on"}
+  off: {step: check_accuracy, reference: "on", candidate: "no", power: off, thresholds: {off: 0.5, on: 0.5}}
+"""
+
+
+@pytest.mark.parametrize("extra", ["", "defaults: [precision: off, _self_]\n", "name: ${oc.select:seed,n}\n"])
+def test_words_that_yaml_reads_as_true_or_false_stay_words(extra: str, folder: Path) -> None:
+    """As keys, and in `defaults:`, whether or not Hydra composes the recipe."""
     make_cnn(folder / "model.onnx")
-    check = "{step: check_accuracy, reference: source, candidate: source, thresholds: {off: 0.5}}"
-    assert [step.name for step in load(folder, f"model: model.onnx\nsteps: {{agree: {check}}}\n").steps] == ["agree"]
+    preset = folder / "configs" / "precision" / "off.yaml"
+    preset.parent.mkdir(parents=True)
+    preset.write_text("# @package _global_\ngates: []\n")
+    *_, check = load(folder, f"{extra}{WORDS}").steps
+    assert (check.name, check.reads) == ("off", {"candidate": "no", "reference": "on"})
+    assert (check.settings["power"], check.settings["thresholds"]) == ("off", {"off": 0.5, "on": 0.5})
+
+    preset.write_text("# @package _global_\nsteps: {no: {step: lint}}\n")
+    if "defaults" in extra:
+        assert "configs/precision/off.yaml" in mistakes(folder, f"{extra}{WORDS}")[0]
+    wrong = mistakes(folder, WORDS.replace('"no"', "no"))
+    assert wrong
+    assert all("quotes" in mistake for mistake in wrong), "as a value it is false"
 
 
 def test_five_mistakes_are_five_located_messages(folder: Path) -> None:
