@@ -35,7 +35,7 @@ def write_polygraphy_check(
     save_json(mine, str(folder / "inputs.json"))
     if any(not _are_same(*each) for each in zip(mine, theirs, strict=True)):
         save_json(theirs, str(folder / "candidate_inputs.json"))
-    rules = {output.name: _rule(output, criteria) for output in outputs if not output.wrong}
+    rules = {output.name: _rule(output, criteria) for output in outputs}
     (folder / "bounds.json").write_text(json.dumps(rules, indent=1), encoding="utf-8")
     (folder / "check.py").write_text(_SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
 
@@ -54,6 +54,7 @@ def _rule(output: ComparedOutput, criteria: Criteria) -> dict[str, Any]:
     if slices is not None and not slices.layout.smooth_map:
         known |= set(SLICE_METRICS)
     return {
+        "reference": output.pair[0],
         "candidate": output.pair[1],
         "bounds": {metric: bound for metric, bound in bounds.items() if metric in known},
         "not_checked": sorted(bounds.keys() - known),

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ndld_flow import api
-from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.base.errors import RequestError
 from ndld_flow.records.accuracy import Accuracy
-from ndld_flow.records.document import read_document
+from ndld_flow.step import DataFile
+from ndld_flow.steps.check_accuracy import CheckAccuracy
 from tests.accuracy.test_check_accuracy import compare
 from tests.support.models_run import write_model
 
@@ -40,6 +40,13 @@ def script_of(check: Path) -> dict[str, Any]:
         (CLASSES, CLASSES, [3, 6], True),
         (CLASSES, WRONG_CLASSES, [3, 6], False),
         (NOT_FINITE, NOT_FINITE.replace("Log (x)", "Exp (x)"), [3, 6], False),
+        (CLASSES, CLASSES.replace(", int64[n] z", ""), [3, 6], False),
+        (
+            CLASSES,
+            CLASSES.replace("keepdims = 0", "keepdims = 1").replace("int64[n] z", "int64[n, 1] z"),
+            [3, 6],
+            False,
+        ),
     ],
 )
 def test_the_script_measures_and_decides_as_the_check(
@@ -55,7 +62,7 @@ def test_the_script_measures_and_decides_as_the_check(
 
     rules = json.loads((ran.out / "polygraphy" / "bounds.json").read_text())
     mine, theirs = (script["run"](model, "inputs.json") for model in models)
-    for output in accuracy.outputs:
+    for output in (each for each in accuracy.outputs if each.metrics):
         rule = rules[output.output]
         pairs = [(r[output.output], c[output.output]) for r, c in zip(mine, theirs, strict=True)]
         found = script["measure"](pairs, rule)
@@ -70,9 +77,9 @@ def save(folder: Path, model: str, count: int = 2) -> dict[str, str]:
 
     stream = np.random.default_rng(0)
     feeds = [{"x": stream.normal(size=(3, 6)).astype(np.float32)} for _ in range(count)]
-    paths = {"inputs": str(folder / "inputs.json"), "outputs": str(folder / "outputs.json")}
+    paths = {name: str(folder / f"{name}.json") for name in ("inputs", "outputs")}
     runner = OnnxrtRunner(SessionFromOnnx(model), name="trt-of-another-machine")
-    Comparator.run([runner], data_loader=feeds, save_inputs_path=paths["inputs"], save_outputs_path=paths["outputs"])
+    Comparator.run([runner], data_loader=feeds, **{f"save_{name}_path": path for name, path in paths.items()})
     (folder / "saved.py").write_text(
         "from polygraphy.json import load_json\ndef samples():\n    return load_json('inputs.json')\n"
     )
@@ -81,27 +88,33 @@ def save(folder: Path, model: str, count: int = 2) -> dict[str, str]:
 
 def test_saved_outputs_are_a_reference_or_a_candidate(in_folder: Path) -> None:
     write_model(in_folder / "model.onnx", CLASSES)
-    write_model(in_folder / "wrong.onnx", WRONG_CLASSES)
-    right, check = save(in_folder, "model.onnx"), {"step": "check_accuracy", "loader": "saved.py", "power": "off"}
-    same = {**check, "reference": "source", "candidate": "source", "made": "off"}
-    recipe: dict[str, Any] = {
-        "name": "saved",
-        "model": "model.onnx",
-        "steps": {"reference": {**same, "reference_runtime": right}, "candidate": {**same, "runtime": right}},
-    }
-    done = api.run(recipe, trust=True)
-    assert done.passed
-    accuracy = read_document(Accuracy, Path(done.folder, "candidate", "accuracy.json"))
+    right = save(in_folder, "model.onnx")
+    loader = {"loader": str(in_folder / "saved.py")}
+
+    def check(name: str, reference: str, candidate: str, **settings: Any) -> tuple[bool, Accuracy]:
+        given = {"x": {"shape": [3, 6]}}
+        ran, accuracy = compare(in_folder / name, reference, candidate, given, **{**loader, **settings})
+        return ran.result.passed, accuracy
+
+    for name in ("same", "reference", "wrong", "wrong_reference", "0", "1", "2", "3"):
+        (in_folder / name).mkdir()
+    passed, accuracy = check("same", CLASSES, CLASSES, runtime=right)
+    assert passed
     assert accuracy.execution_candidate is not None
     assert accuracy.execution_candidate.described == "outputs saved in outputs.json on trt-of-another-machine"
+    assert check("reference", CLASSES, CLASSES, reference_runtime=right)[0]
+    assert not check("wrong", CLASSES, WRONG_CLASSES, reference_runtime=right)[0]
+    assert not check("wrong_reference", WRONG_CLASSES, CLASSES, runtime=right)[0]
 
-    assert not api.run({**recipe, "model": "wrong.onnx"}, trust=True).passed
-    for change, word in (
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"loader": None}, "inputs.json"),  # random samples, whose outputs nobody saved
         ({"runtime": {**right, "runner": "onnxrt"}}, "trt-of-another-machine"),
         ({"runtime": {**right, "outputs": right["inputs"]}}, "inputs.json"),
-        ({"runtime": {**right, "outputs": "wrong.onnx"}}, "--save-outputs"),
-    ):
-        changed = {**recipe, "steps": {"candidate": {**same, "runtime": right, **change}}}
-        with pytest.raises(NdldFlowError, match=word):
-            api.run(changed, trust=True)
+        ({"runtime": {**right, "outputs": str(in_folder / "model.onnx")}}, "--save-outputs"),
+    ]
+    for index, (change, word) in enumerate(changes):
+        with pytest.raises(RequestError, match=word):
+            check(str(index), CLASSES, CLASSES, **{"runtime": right, **change})
+
+    step = CheckAccuracy.model_validate_json(json.dumps({"runtime": right}))
+    assert {held.dotted for held in step.held(DataFile)} == {"runtime.inputs", "runtime.outputs"}
