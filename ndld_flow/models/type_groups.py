@@ -194,52 +194,17 @@ _INDIFFERENT = ("Cast", "CastLike", "Shape", "Size", "SequenceLength", "Optional
 """Operators to which the precision of their first input means nothing."""
 
 # Their signatures have several variables, but all ports have the same element type.
-_ONE_TYPE = frozenset(
-    {
-        "ConcatFromSequence",
-        "Optional",
-        "OptionalGetElement",
-        "SequenceAt",
-        "SequenceConstruct",
-        "SequenceInsert",
-        "SplitToSequence",
-    }
-)
+_ONE_TYPE = frozenset({
+    "ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceInsert",
+    "SplitToSequence",
+})  # fmt: skip
 
-MOVES = frozenset(
-    {
-        "Compress",
-        "Concat",
-        "ConcatFromSequence",
-        "DepthToSpace",
-        "Dropout",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Identity",
-        "Optional",
-        "OptionalGetElement",
-        "Pad",
-        "Reshape",
-        "ReverseSequence",
-        "SequenceAt",
-        "SequenceConstruct",
-        "SequenceErase",
-        "SequenceInsert",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "SplitToSequence",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Trilu",
-        "Unsqueeze",
-        "Where",
-    }
-)
+MOVES = frozenset({
+    "Compress", "Concat", "ConcatFromSequence", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather",
+    "GatherElements", "GatherND", "Identity", "Optional", "OptionalGetElement", "Pad", "Reshape", "ReverseSequence",
+    "SequenceAt", "SequenceConstruct", "SequenceErase", "SequenceInsert", "Slice", "SpaceToDepth", "Split",
+    "SplitToSequence", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where",
+})  # fmt: skip
 """Operators whose outputs contain values of their inputs, rearranged."""
 
 

@@ -168,26 +168,9 @@ class _Retyper:
 
 
 EXACT = MOVES | {
-    "Abs",
-    "Ceil",
-    "Constant",
-    "ConstantOfShape",
-    "Floor",
-    "GlobalMaxPool",
-    "Hardmax",
-    "Max",
-    "MaxPool",
-    "MaxUnpool",
-    "Min",
-    "Neg",
-    "ReduceMax",
-    "ReduceMin",
-    "Relu",
-    "Round",
-    "Sign",
-    "ThresholdedRelu",
-    "TopK",
-}
+    "Abs", "Ceil", "Constant", "ConstantOfShape", "Floor", "GlobalMaxPool", "Hardmax", "Max", "MaxPool", "MaxUnpool",
+    "Min", "Neg", "ReduceMax", "ReduceMin", "Relu", "Round", "Sign", "ThresholdedRelu", "TopK",
+}  # fmt: skip
 """Operators whose results a format can represent exactly if it can represent their inputs."""
 _CAST_OPSET, _CAST_IR_VERSION = 13, 7
 

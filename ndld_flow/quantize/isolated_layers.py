@@ -116,16 +116,9 @@ def _readers(value: ir.Value, main: ir.Graph) -> list[ir.Node]:
 
 
 _QUANTIZER_SUFFIXES = (
-    "_DequantizeLinear_Output",
-    "_QuantizeLinear_Output",
-    "_output_quantized",
-    "_output_quantized_cast_output",
-    "_quantized",
-    "_quantized_scale",
-    "_quantized_zero_point",
-    "_scale",
-    "_zero_point",
-)
+    "_DequantizeLinear_Output", "_QuantizeLinear_Output", "_output_quantized", "_output_quantized_cast_output",
+    "_quantized", "_quantized_scale", "_quantized_zero_point", "_scale", "_zero_point",
+)  # fmt: skip
 _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 COPIED, TURNED, WIDENED = "copy", "transposed", "fp32"
 """Changes of a weight that can be undone."""

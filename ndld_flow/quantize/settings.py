@@ -30,17 +30,8 @@ WEIGHTED_OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _NOT_ON_CPU = ("ConvTranspose",)
 """ONNX Runtime has no integer kernels for these on a CPU: they would compute in fp32 and convert in addition."""
 FOLLOWING_OP_TYPES = (
-    "Add",
-    "Clip",
-    "Concat",
-    "Flatten",
-    "MaxPool",
-    "Relu",
-    "Reshape",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
+    "Add", "Clip", "Concat", "Flatten", "MaxPool", "Relu", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
+)  # fmt: skip
 """Operators that are quantized on a CPU if all their inputs are: Q/DQ pairs between such nodes disappear."""
 DYNAMIC_OP_TYPES = ("Gather", "Gemm", "LSTM", "MatMul")
 """Operators that take less memory with 8-bit weights. Not Conv, which ONNX Runtime runs slower that way."""
@@ -48,64 +39,24 @@ BLOCK_OP_TYPES = ("Gemm", "MatMul")
 """Operators for which ONNX Runtime has kernels that read weights in blocks (MatMulNBits)."""
 _TABLE_OP_TYPES = ("Gather",)
 """Operators that `mode: weight_only` quantizes on request: the result is smaller, and reading its rows not faster."""
-LAYER_OP_TYPES = frozenset(
-    {
-        *WEIGHTED_OP_TYPES,
-        "GRU",
-        "LSTM",
-        "RNN",
-        "com.microsoft::Attention",
-        "com.microsoft::FusedConv",
-        "com.microsoft::FusedGemm",
-        "com.microsoft::FusedMatMul",
-        "com.microsoft::GroupQueryAttention",
-        "com.microsoft::MultiHeadAttention",
-        "com.microsoft::NhwcFusedConv",
-    }
-)
+LAYER_OP_TYPES = frozenset({
+    *WEIGHTED_OP_TYPES, "GRU", "LSTM", "RNN", "com.microsoft::Attention", "com.microsoft::FusedConv",
+    "com.microsoft::FusedGemm", "com.microsoft::FusedMatMul", "com.microsoft::GroupQueryAttention",
+    "com.microsoft::MultiHeadAttention", "com.microsoft::NhwcFusedConv",
+})  # fmt: skip
 """Operators that count as layers: one that is not quantized gets a reason."""
-QUANTIZED_OP_TYPES = frozenset(
-    {
-        "ConvInteger",
-        "MatMulInteger",
-        "QLinearConv",
-        "QLinearMatMul",
-        "com.microsoft::DynamicQuantizeLSTM",
-        "com.microsoft::DynamicQuantizeMatMul",
-        "com.microsoft::GatherBlockQuantized",
-        "com.microsoft::MatMulBnb4",
-        "com.microsoft::MatMulFpQ4",
-        "com.microsoft::MatMulIntegerToFloat",
-        "com.microsoft::MatMulNBits",
-        "com.microsoft::QAttention",
-        "com.microsoft::QGemm",
-        "com.microsoft::QMoE",
-    }
-)
+QUANTIZED_OP_TYPES = frozenset({
+    "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul", "com.microsoft::DynamicQuantizeLSTM",
+    "com.microsoft::DynamicQuantizeMatMul", "com.microsoft::GatherBlockQuantized", "com.microsoft::MatMulBnb4",
+    "com.microsoft::MatMulFpQ4", "com.microsoft::MatMulIntegerToFloat", "com.microsoft::MatMulNBits",
+    "com.microsoft::QAttention", "com.microsoft::QGemm", "com.microsoft::QMoE",
+})  # fmt: skip
 """Layers that compute with quantized weights already."""
 SkipReason = Literal[
-    "already quantized",
-    "attributes",
-    "body",
-    "element type",
-    "excluded",
-    "found by search",
-    "inaccurate",
-    "input shape",
-    "low intensity",
-    "no constant weight",
-    "no gain",
-    "not faster",
-    "not finite",
-    "not measured",
-    "operator",
-    "replaceable weight",
-    "shared weight",
-    "unknown",
-    "unknown type",
-    "weight not finite",
-    "weight shape",
-]
+    "already quantized", "attributes", "body", "element type", "excluded", "found by search", "inaccurate",
+    "input shape", "low intensity", "no constant weight", "no gain", "not faster", "not finite", "not measured",
+    "operator", "replaceable weight", "shared weight", "unknown", "unknown type", "weight not finite", "weight shape",
+]  # fmt: skip
 """The reason why a layer is not quantized."""
 SKIPPED: Mapping[SkipReason, str] = {
     "already quantized": "quantized in the source already",

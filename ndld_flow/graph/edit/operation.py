@@ -33,21 +33,9 @@ if TYPE_CHECKING:
 
 
 Heading = Literal[
-    "nodes",
-    "connections",
-    "attributes",
-    "inputs and outputs",
-    "shapes",
-    "model",
-    "weights",
-    "weight storage",
-    "extracting and combining",
-    "subgraphs",
-    "local functions",
-    "transformations",
-    "rules and code",
-    "others",
-]
+    "nodes", "connections", "attributes", "inputs and outputs", "shapes", "model", "weights", "weight storage",
+    "extracting and combining", "subgraphs", "local functions", "transformations", "rules and code", "others",
+]  # fmt: skip
 """Headings of the list of operations, in their order."""
 
 

@@ -114,46 +114,14 @@ class FuseGemm(Operation):
 
 
 ModelType = Literal[
-    "bart",
-    "bert",
-    "bert_keras",
-    "bert_tf",
-    "clip",
-    "conformer",
-    "gpt2",
-    "gpt2_tf",
-    "gpt_neox",
-    "mmdit",
-    "phi",
-    "qwen3",
-    "sam2",
-    "swin",
-    "t5",
-    "tnlr",
-    "unet",
-    "vae",
-    "vit",
-]
+    "bart", "bert", "bert_keras", "bert_tf", "clip", "conformer", "gpt2", "gpt2_tf", "gpt_neox", "mmdit", "phi",
+    "qwen3", "sam2", "swin", "t5", "tnlr", "unet", "vae", "vit",
+]  # fmt: skip
 Fusion = Literal[
-    "attention",
-    "bias_add",
-    "bias_gelu",
-    "bias_skip_layer_norm",
-    "bias_splitgelu",
-    "embed_layer_norm",
-    "gelu",
-    "gelu_approximation",
-    "gemm_fast_gelu",
-    "group_norm",
-    "layer_norm",
-    "nhwc_conv",
-    "packed_kv",
-    "packed_qkv",
-    "qordered_matmul",
-    "rotary_embeddings",
-    "skip_group_norm",
-    "skip_layer_norm",
-]
+    "attention", "bias_add", "bias_gelu", "bias_skip_layer_norm", "bias_splitgelu", "embed_layer_norm", "gelu",
+    "gelu_approximation", "gemm_fast_gelu", "group_norm", "layer_norm", "nhwc_conv", "packed_kv", "packed_qkv",
+    "qordered_matmul", "rotary_embeddings", "skip_group_norm", "skip_layer_norm",
+]  # fmt: skip
 _OF_DIFFUSION = frozenset(
     ("bias_add", "bias_splitgelu", "group_norm", "nhwc_conv", "packed_kv", "packed_qkv", "skip_group_norm")
 )

@@ -55,12 +55,8 @@ class MissingImport(Check):
 
 
 _ORT_DOMAINS = (
-    "com.microsoft",
-    "com.microsoft.nchwc",
-    "com.ms.internal.nhwc",
-    "ai.onnx.ml",
-    "ai.onnx.preview.training",
-)
+    "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc", "ai.onnx.ml", "ai.onnx.preview.training",
+)  # fmt: skip
 
 
 def _severity(node: onnx.NodeProto) -> Severity:
