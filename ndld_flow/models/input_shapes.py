@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -122,7 +122,13 @@ def fix_shapes_file(
     before = summarize_model(model)
     check_shapes(model, shapes, "shapes")
     check_dims(model, dims)
-    notes = [*repairs_of(model), *_infer_again(source, model, shapes, dims_from_shapes(model, shapes, dims, "shapes"))]
+    notes, snapshot = repairs_of(model), Snapshot(model)
+    set_shapes_of_inputs(model, shapes, dims_from_shapes(model, shapes, dims, "shapes"))
+    wanted = {value: value.shape for value in model.graph.outputs}
+    given = ", ".join(f"{value.name}: {show_shape(value.shape)}" for value in real_inputs(model))
+    snapshot.infer_again(model, notes.append, f"the model cannot have these input shapes ({given})")
+    for value in model.graph.outputs:
+        value.shape = merged_shape(value.shape, wanted[value])
     drop_all_invented_names(model)
     save_model(model, target)
     check_changed_model(source, target, log or logging.getLogger(__name__), model)
@@ -130,26 +136,77 @@ def fix_shapes_file(
     return GraphChange(before=before, after=summarize_model(written), notes=tuple(notes)), written
 
 
-def _infer_again(source: Path, model: ir.Model, shapes: Shapes, dims: Mapping[str, int]) -> list[str]:
-    declared = {value: value.shape for value in model.graph.outputs}
-    set_shapes_of_inputs(model, shapes, dims)
-    wanted = {value: value.shape for value in model.graph.outputs}
-    forget_computed_shapes(model)
-    notes = []
-    try:
-        infer_shapes(model, strict=True)
-        check_channels(model)
-    except ModelError as error:
-        if _contradicts_itself(source):
-            # The new shapes are not the cause: the original model fails too, and runtimes accept it anyway.
+class Snapshot:
+    """The recorded shapes and types of a model, to restore them."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._kept = [(value, value.shape, value.type) for value in declared_values(model)]
+
+    def restore(self) -> None:
+        for value, shape, type_ in self._kept:
+            value.shape, value.type = shape, type_
+
+    def infer_again(self, model: ir.Model, note: Callable[[str], None], trouble: str, types: bool = False) -> None:
+        """Infer all shapes from the declarations made since this snapshot was taken.
+
+        Raises `ModelError` with the prefix `trouble`, after restoring the snapshot, if the declarations make a
+        consistent model inconsistent. One that was inconsistent already gets a note: runtimes accept it anyway.
+        """
+        declared = Snapshot(model)
+        try:
+            _infer_strictly(model, types)
+        except ModelError as error:
+            if not self._was_contradictory(model):
+                self.restore()
+                raise ModelError(f"{trouble}: {error}") from None
+            declared.restore()
+            _forget(model, types)
             infer_shapes(model)
-            notes = [f"strict shape inference rejects the original model: {error}"]
-        else:
-            given = ", ".join(f"{value.name}: {show_shape(value.shape)}" for value in real_inputs(model))
-            raise ModelError(f"the model cannot have these input shapes ({given}): {error}") from None
-    for value in model.graph.outputs:
-        value.shape = merged_shape(value.shape, wanted[value] if wanted[value] is not None else declared[value])
-    return notes
+            note(f"strict shape inference rejects the original model: {error}")
+        drop_all_invented_names(model)
+        declared.fill_open_outputs(model)
+
+    def _was_contradictory(self, model: ir.Model) -> bool:
+        self.restore()
+        try:
+            _infer_strictly(model, types=False)
+        except ModelError:
+            return True
+        return False
+
+    def fill_open_outputs(self, model: ir.Model) -> None:
+        """Give outputs without an inferred shape as many unknown dimensions as they had."""
+        shapes = {value: shape for value, shape, _ in self._kept}
+        for value in model.graph.outputs:
+            before = shapes.get(value)
+            if value.shape is None and before is not None:
+                value.shape = ir.Shape([None] * len(before))
+
+
+def _infer_strictly(model: ir.Model, types: bool) -> None:
+    _forget(model, types)
+    infer_shapes(model, strict=True)
+    check_channels(model)
+
+
+def _forget(model: ir.Model, types: bool) -> None:
+    forget_computed_shapes(model)
+    for graph in all_graphs(model) if types else ():
+        for value in computed_values(graph):
+            if not value.is_graph_output():
+                value.type = None
+
+
+def computed_values(graph: ir.Graph) -> list[ir.Value]:
+    """Return outputs of nodes, except of custom operators, which cannot be inferred."""
+    return [value for node in graph if can_infer(node) for value in node.outputs]
+
+
+def declared_values(model: ir.Model) -> list[ir.Value]:
+    """Return the inputs of all graphs, and the outputs of all nodes."""
+    graphs = list(all_graphs(model))
+    outputs = [value for graph in graphs for node in graph for value in node.outputs]
+    return [*(value for graph in graphs for value in graph.inputs), *outputs]
 
 
 def check_channels(model: ir.Model) -> None:
@@ -173,19 +230,8 @@ def check_channels(model: ir.Model) -> None:
 def forget_computed_shapes(model: ir.Model) -> None:
     """Clear the shapes of computed values, except outputs of custom operators, which cannot be inferred again."""
     for graph in model.graphs():
-        for node in graph:
-            for value in node.outputs if can_infer(node) else ():
-                value.shape = None
-
-
-def _contradicts_itself(source: Path) -> bool:
-    try:
-        model = load_model(source)
-        forget_computed_shapes(model)
-        infer_shapes(model, strict=True)
-    except ModelError:
-        return True
-    return False
+        for value in computed_values(graph):
+            value.shape = None
 
 
 def merged_shape(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:

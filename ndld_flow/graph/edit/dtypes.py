@@ -13,10 +13,10 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.interface import Snapshot
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.models.derived_tensors import ConvertedTensor, Lost, check_conversion, in_type
 from ndld_flow.models.element_types import dtype_name, held_tensor, signature_of, tensor_of
+from ndld_flow.models.input_shapes import Snapshot
 from ndld_flow.models.nodes import constant_of, node_label
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.sparse_tensors import SparseInitializer
@@ -242,5 +242,5 @@ def retype_edges(edited: EditedModel, dtypes: Mapping[str, str]) -> int:
         changed += dtype != value.dtype
         value.type = ir.TensorType(dtype)
     declared = ", ".join(f"{name}: {dtype}" for name, dtype in dtypes.items())
-    snapshot.infer_again(edited, f"the model cannot have these types ({declared})", types=True)
+    snapshot.infer_again(edited.model, edited.note, f"the model cannot have these types ({declared})", types=True)
     return changed

@@ -16,19 +16,17 @@ from ndld_flow.graph.edit.graph_edits import known_shapes
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.models.element_types import Types, dtype_name, dtype_of, infer_types
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.input_shapes import (
-    check_channels,
-    drop_all_invented_names,
+    Snapshot,
+    computed_values,
     dynamic_values,
-    forget_computed_shapes,
     real_inputs,
     set_shapes_of_inputs,
     show_shape,
     show_tensors,
     suggest_tensor,
 )
-from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
+from ndld_flow.models.shape_inference import is_invented_name
 
 Dims = Sequence[int | str | None]
 _TYPE = re.compile(r"\s*([A-Za-z0-9_]+)\s*\[([^\[\]]*)\]\s*")
@@ -80,80 +78,6 @@ def find_output(model: ir.Model, name: str | None, advice: str = "") -> ir.Value
     return outputs[name]
 
 
-class Snapshot:
-    """The recorded shapes and types of a model, to restore them."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self._kept = [(value, value.shape, value.type) for value in declared_values(model)]
-
-    def restore(self) -> None:
-        for value, shape, type_ in self._kept:
-            value.shape, value.type = shape, type_
-
-    def infer_again(self, edited: EditedModel, trouble: str, types: bool = False) -> None:
-        """Infer all shapes from the declarations made since this snapshot was taken.
-
-        Raises `ModelError` with the prefix `trouble`, after restoring the snapshot, if the declarations make a
-        consistent model inconsistent.
-        """
-        model = edited.model
-        declared = Snapshot(model)
-        try:
-            _infer_strictly(model, types)
-        except ModelError as error:
-            if not self._was_contradictory(model):
-                self.restore()
-                raise ModelError(f"{trouble}: {error}") from None
-            declared.restore()
-            _forget(model, types)
-            infer_shapes(model)
-            edited.note(f"strict shape inference rejects the original model: {error}")
-        drop_all_invented_names(model)
-        declared.fill_open_outputs(model)
-
-    def _was_contradictory(self, model: ir.Model) -> bool:
-        self.restore()
-        try:
-            _infer_strictly(model, types=False)
-        except ModelError:
-            return True
-        return False
-
-    def fill_open_outputs(self, model: ir.Model) -> None:
-        """Give outputs without an inferred shape as many unknown dimensions as they had."""
-        shapes = {value: shape for value, shape, _ in self._kept}
-        for value in model.graph.outputs:
-            before = shapes.get(value)
-            if value.shape is None and before is not None:
-                value.shape = ir.Shape([None] * len(before))
-
-
-def _infer_strictly(model: ir.Model, types: bool) -> None:
-    _forget(model, types)
-    infer_shapes(model, strict=True)
-    check_channels(model)
-
-
-def _forget(model: ir.Model, types: bool) -> None:
-    forget_computed_shapes(model)
-    for graph in all_graphs(model) if types else ():
-        for value in _computed(graph):
-            if not value.is_graph_output():
-                value.type = None
-
-
-def _computed(graph: ir.Graph) -> list[ir.Value]:
-    """Return outputs of nodes, except of custom operators, which cannot be inferred."""
-    return [value for node in graph if can_infer(node) for value in node.outputs]
-
-
-def declared_values(model: ir.Model) -> list[ir.Value]:
-    """Return the inputs of all graphs, and the outputs of all nodes."""
-    graphs = list(all_graphs(model))
-    outputs = [value for graph in graphs for node in graph for value in node.outputs]
-    return [*(value for graph in graphs for value in graph.inputs), *outputs]
-
-
 def change_shapes(edited: EditedModel, shapes: Mapping[str, Dims], sizes: Mapping[str, int]) -> None:
     """Set shapes of inputs and sizes of named dimensions, and infer all other shapes.
 
@@ -162,7 +86,7 @@ def change_shapes(edited: EditedModel, shapes: Mapping[str, Dims], sizes: Mappin
     snapshot = Snapshot(edited.model)
     set_shapes_of_inputs(edited.model, shapes, sizes)
     shown = ", ".join(f"{value.name}: {show_shape(value.shape)}" for value in real_inputs(edited.model))
-    snapshot.infer_again(edited, f"the model does not support these input shapes ({shown})")
+    snapshot.infer_again(edited.model, edited.note, f"the model does not support these input shapes ({shown})")
 
 
 def show_inputs(model: ir.Model) -> str:
@@ -179,7 +103,7 @@ def show_interface(model: ir.Model) -> str:
 
 def discard_shapes(model: ir.Model) -> list[ir.Value]:
     """Discard shapes and types of computed tensors; returns these."""
-    values = [value for graph in all_graphs(model) for value in _computed(graph) if not value.is_graph_output()]
+    values = [value for graph in all_graphs(model) for value in computed_values(graph) if not value.is_graph_output()]
     for value in values:
         value.shape = value.type = None
     return values

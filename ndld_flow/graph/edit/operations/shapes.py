@@ -125,8 +125,8 @@ class InferShapes(Operation):
     """Reject a model with inconsistent shapes; by default nodes whose shapes cannot be inferred are skipped."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.interface import Snapshot, discard_shapes
-        from ndld_flow.models.input_shapes import drop_all_invented_names
+        from ndld_flow.graph.edit.interface import discard_shapes
+        from ndld_flow.models.input_shapes import Snapshot, drop_all_invented_names
         from ndld_flow.models.shape_inference import infer_shapes, name_computed_dims
 
         model = edited.model
@@ -163,7 +163,7 @@ class RenameDims(Operation):
     def apply(self, edited: EditedModel) -> str:
         import onnx_ir as ir
 
-        from ndld_flow.graph.edit.interface import declared_values
+        from ndld_flow.models.input_shapes import declared_values
 
         shaped = [value for value in declared_values(edited.model) if value.shape is not None]
         dims = (dim for value in shaped for dim in value.shape or () if not isinstance(dim, int))
