@@ -67,10 +67,18 @@ def _onnx_op_types(domain: str) -> frozenset[str]:
 
 
 @functools.cache
-def _schema_signature(domain: str, op_type: str, opset: int, input_count: int, output_count: int) -> Signature | None:
+def schema_of(op_type: str, opset: int, domain: str = "") -> onnx.defs.OpSchema | None:
+    """Return the definition of an operator at a version of its domain; None if there is none."""
     try:
-        schema = onnx.defs.get_schema(op_type, opset, domain)
+        return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
+        return None
+
+
+@functools.cache
+def _schema_signature(domain: str, op_type: str, opset: int, input_count: int, output_count: int) -> Signature | None:
+    schema = schema_of(op_type, opset, domain)
+    if schema is None:
         return None
     return Signature(
         _spread(schema.inputs, input_count),
@@ -265,6 +273,12 @@ def graphs_of(graph: Home) -> Iterator[Home | onnx.GraphProto]:
             yield from graphs_of(body)
 
 
+def functions_by_graph(model: ir.Model) -> dict[ir.Graph, ir.Function]:
+    """Return graph -> the local function that it belongs to, as its body or as a subgraph of that."""
+    functions = model.functions.values()
+    return {graph: function for function in functions for graph in (function.graph, *function.subgraphs())}
+
+
 def held_tensor(attribute: ir.Attr) -> ir.TensorProtocol:
     """Return an attribute's tensor. `Attr.as_tensor` also checks it against a protocol, which takes 0.05 ms."""
     tensor: ir.TensorProtocol = attribute.value
@@ -401,10 +415,6 @@ def _sequence(node: ir.Node, of: Lookup) -> list[str | None]:
     return [None if inner is None else f"seq({inner})"]
 
 
-def _sequence_empty(node: ir.Node, of: Lookup) -> list[str | None]:
-    return [f"seq({type_})" for type_ in _from_attribute("dtype")(node, of)]
-
-
 def _optional(node: ir.Node, of: Lookup) -> list[str | None]:
     inner = of(node.inputs[0]) if node.inputs else type_name(node.attributes["type"].value.type)
     return [None if inner is None else f"optional({inner})"]
@@ -443,7 +453,7 @@ _RULES: dict[str, Rule] = {
     "Scan": lambda node, of: [of(value) for value in node.attributes["body"].as_graph().outputs],
     "SequenceAt": _element,
     "SequenceConstruct": _sequence,
-    "SequenceEmpty": _sequence_empty,
+    "SequenceEmpty": lambda node, of: [f"seq({type_})" for type_ in _from_attribute("dtype")(node, of)],
     "SequenceMap": _sequence_map,
     "SplitToSequence": _sequence,
 }

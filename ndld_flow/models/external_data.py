@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import MissingDataError, ModelError, OutputsError
 from ndld_flow.base.text import short_name
 from ndld_flow.models.derived_tensors import StreamedTensor, byte_pieces, on_disk
-from ndld_flow.models.element_types import held_tensor
+from ndld_flow.models.element_types import functions_by_graph, held_tensor
 from ndld_flow.models.external_files import DataFile, external_file
 from ndld_flow.models.model_checks import check_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
@@ -41,15 +41,9 @@ def tensors_of(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Yield every tensor of a model: initializers and attribute values, also of subgraphs and functions."""
     for graph in model.graphs():
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
-    for graph in (*model.graphs(), *_function_graphs(model)):
+    for graph in (*model.graphs(), *functions_by_graph(model)):
         for node in graph:
             yield from _attribute_tensors(node)
-
-
-def _function_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    for function in model.functions.values():
-        yield function.graph
-        yield from function.subgraphs()
 
 
 def _attribute_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol]:
@@ -97,7 +91,7 @@ def _replace_tensors(model: ir.Model, place: Callable[[ir.TensorProtocol], ir.Te
         for value in graph.initializers.values():
             if value.const_value is not None:
                 value.const_value = place(value.const_value)
-    for node in (node for graph in (*model.graphs(), *_function_graphs(model)) for node in graph):
+    for node in (node for graph in (*model.graphs(), *functions_by_graph(model)) for node in graph):
         for name, attribute in tuple(node.attributes.items()):
             if attribute.is_ref() or attribute.type not in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
                 continue
@@ -306,7 +300,7 @@ def _initializer_slots(model: ir.Model) -> Iterator[_Slot]:
 
 def _attribute_slots(model: ir.Model) -> Iterator[_Slot]:
     """Yield Constants whose data are on disk."""
-    for graph in (*model.graphs(), *_function_graphs(model)):
+    for graph in (*model.graphs(), *functions_by_graph(model)):
         for node in graph:
             for attribute in tuple(node.attributes.values()):
                 if isinstance(attribute.value, ir.ExternalTensor):

@@ -320,6 +320,16 @@ def check_model(path: Path, full_check: bool = False) -> None:
         raise ModelError(f"{path}: it cannot be checked: {one_paragraph(error)}") from None
 
 
+@contextlib.contextmanager
+def blaming_model(path: Path) -> Iterator[None]:
+    """Raise the checker's `ModelError` for a mistake of the model in `path`, if it has one, where code fails on it."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError):
+        check_model(path, full_check=True)
+        raise
+
+
 def summarize_model(model: ir.Model) -> GraphSummary:
     """Summarize a model in numbers; nodes of subgraphs and of local functions count once each."""
     types = Counter(op_name(node) for graph in all_graphs(model) for node in graph)

@@ -28,7 +28,7 @@ from ndld_flow.models.element_types import (
     subgraphs_of,
     with_element,
 )
-from ndld_flow.models.files import check_model, load_model, read_proto, save_model
+from ndld_flow.models.files import blaming_model, load_model, read_proto, save_model
 from ndld_flow.models.nodes import UniqueNames, fixed_tensor
 from ndld_flow.models.type_groups import (
     CONTROL_FLOW,
@@ -37,7 +37,7 @@ from ndld_flow.models.type_groups import (
     is_constant,
 )
 from ndld_flow.precision.fp16.convert import refuse_old, tidy
-from ndld_flow.precision.fp16.rewrite import RoundedConstants, graph_of, type_with
+from ndld_flow.precision.fp16.rewrite import RoundedConstants, graph_of, import_casts, type_with
 
 Stored = Mapping[ir.Value, ir.DataType]
 
@@ -172,7 +172,6 @@ EXACT = MOVES | {
     "Min", "Neg", "ReduceMax", "ReduceMin", "Relu", "Round", "Sign", "ThresholdedRelu", "TopK",
 }  # fmt: skip
 """Operators whose results a format can represent exactly if it can represent their inputs."""
-_CAST_OPSET, _CAST_IR_VERSION = 13, 7
 
 
 class _Rounder:
@@ -206,9 +205,7 @@ class _Rounder:
             widened = node.inputs[index]
             if widened is not None:
                 node.replace_input_with(index, self._narrow(widened, dtype))
-        if "" not in self._model.opset_imports:
-            self._model.opset_imports[""] = _CAST_OPSET
-            self._model.ir_version = max(self._model.ir_version or 0, _CAST_IR_VERSION)
+        import_casts(self._model)
 
     def _round(self, node: ir.Node, value: ir.Value) -> None:
         if is_op(node, *EXACT, *CONTROL_FLOW) and node not in self._native:
@@ -276,11 +273,8 @@ def emulate_stored(source: Path, target: Path) -> EmulatedModel | None:
     if not _names_narrow_types(read_proto(source)):
         return None
     model = load_model(source)
-    try:
+    with blaming_model(source):
         return _emulate(model, source, target)
-    except (LookupError, TypeError, ValueError, AttributeError):
-        check_model(source, full_check=True)
-        raise
 
 
 def _names_narrow_types(message: Message) -> bool:

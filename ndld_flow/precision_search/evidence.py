@@ -83,7 +83,11 @@ class FloatSuspect:
         evidence += self._range(self.error, limits)
         if self.severity >= 1.0:  # else the node is accurate enough: lost values do not matter
             evidence += self._lost_weights(self.error, limits)
-            evidence += [_vanishing(place, tensor, limits) for place, tensor in tensors if _vanishes(tensor, limits)]
+            evidence += [
+                _vanishing(place, tensor, limits)
+                for place, tensor in tensors
+                if tensor.vanishing_share >= _VANISHED or 0 < tensor.rms < _FEW_BITS * limits.smallest
+            ]
         return tuple(evidence) or (self._sensitivity(self.error, without),)
 
     def _range(self, error: LocalError, limits: FormatLimits) -> Iterator[Evidence]:
@@ -142,10 +146,6 @@ def _beyond(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidence:
         value=tensor.largest_abs,
         limit=limits.largest,
     )
-
-
-def _vanishes(tensor: TensorRange, limits: FormatLimits) -> bool:
-    return tensor.vanishing_share >= _VANISHED or 0 < tensor.rms < _FEW_BITS * limits.smallest
 
 
 def _vanishing(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidence:

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ndld_flow.models.element_types import schema_of
 from ndld_flow.models.nodes import constant_tensor
 from ndld_flow.models.tensors import Array
 
@@ -242,15 +242,6 @@ class Call:
         """Return `self.name` of a module with weights: their names in it -> input."""
         values = {name: value for name, index in weights.items() if (value := self.value(index)) is not None}
         return self.writer.add_module(hint, pieces, values, extra)
-
-
-@cache
-def schema_of(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
-    """Return the definition of an operator of the default domain at an opset; None if there is none."""
-    try:
-        return onnx.defs.get_schema(op_type, opset, "")
-    except onnx.defs.SchemaError:
-        return None
 
 
 def literal(value: object) -> str:

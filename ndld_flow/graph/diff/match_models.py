@@ -313,15 +313,12 @@ class NodeMatching:
     def _neighbours(self, mine: ir.Node, theirs: ir.Node, label: Label) -> Iterator[Pair[ir.Node]]:
         for first, second in zip(mine.inputs, theirs.inputs, strict=False):
             yield from self._producers(first, second, label)
-            if first is not None and second is not None and self._is_shared_by_few(first, second):
+            if first is None or second is None or not self.matches.values.are_partners(first, second):
+                continue
+            if max(len(first.uses()), len(second.uses())) <= _HUB:
                 yield from self._readers(first, second, label)
         for first, second in zip(mine.outputs, theirs.outputs, strict=False):
             yield from self._readers(first, second, label)
-
-    def _is_shared_by_few(self, first: ir.Value, second: ir.Value) -> bool:
-        return (
-            self.matches.values.are_partners(first, second) and len(first.uses()) <= _HUB and len(second.uses()) <= _HUB
-        )
 
     def _producers(self, first: ir.Value | None, second: ir.Value | None, label: Label) -> Iterator[Pair[ir.Node]]:
         if first is None or second is None or first.index() != second.index():

@@ -25,7 +25,7 @@ from ndld_flow.graph.edit.graph_edits import remove_node
 from ndld_flow.graph.edit.names import Nesting, values_of
 from ndld_flow.graph.edit.node_groups import Renaming, copy_nodes, deep_nodes, replace_uses
 from ndld_flow.graph.edit.schemas import Schemas, check_inputs
-from ndld_flow.models.element_types import is_known_op
+from ndld_flow.models.element_types import functions_by_graph, is_known_op, schema_of
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.nodes import free_name, function_address, graph_of, identifier, node_label
 
@@ -105,11 +105,7 @@ class Imports:
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
-        self._own: dict[object, ir.Function] = {
-            graph: function
-            for function in model.functions.values()
-            for graph in (function.graph, *function.subgraphs())
-        }
+        self._own = functions_by_graph(model)
 
     def of(self, graph: object) -> dict[str, int]:
         """Return domain -> version, for reading only."""
@@ -236,10 +232,8 @@ def _type_at(function: ir.Function, node: ir.Node, name: str) -> ir.AttributeTyp
     """Return the type of a node's attribute: its current one, or that of the operator's schema."""
     if name in node.attributes:
         return node.attributes[name].type
-    version = function.opset_imports.get(node.domain, 1)
-    try:
-        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
-    except onnx.defs.SchemaError:
+    schema = schema_of(node.op_type, function.opset_imports.get(node.domain, 1), node.domain)
+    if schema is None:
         return None
     if name not in schema.attributes:
         hint = suggest(name, schema.attributes) or "it has none"
@@ -292,8 +286,7 @@ def calls_of(model: ir.Model, function: ir.Function) -> list[ir.Node]:
 def add_call(edited: EditedModel, function: ir.Function, call: Call, scope: str) -> ir.Node:
     """Add a node that calls a function to a graph. Raises `RequestError` for a call that does not fit the function."""
     graph, address = edited.graph(scope), function_address(function)
-    functions = edited.model.functions.values()
-    home = next((each for each in functions if graph in {each.graph, *each.subgraphs()}), None)
+    home = functions_by_graph(edited.model).get(graph)
     if home is not None and function.identifier() in _callers_of(edited.model, home):
         raise RequestError(f"{address} calls the function of {scope!r}: functions cannot be recursive")
     for what, given, own in (("inputs", call.inputs, function.inputs), ("outputs", call.outputs, function.outputs)):

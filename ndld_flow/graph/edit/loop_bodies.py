@@ -232,7 +232,7 @@ class LoopBody:
             return None if value is None else 0
         state = self.state_of(value)
         if state is not None:
-            return self._start(state) if self._step(self.leaving(state), value) == 1 else None
+            return self._whole(self.initial(state)) if self._step(self.leaving(state), value) == 1 else None
         node = producer_of_type(value, "Add", "Sub")
         if node is None:
             return None
@@ -319,9 +319,6 @@ class LoopBody:
                 break
             value = self.settle(cast.inputs[0])
         return value
-
-    def _start(self, state: int) -> int | None:
-        return self._whole(self.initial(state))
 
     def _step(self, value: ir.Value, entering: ir.Value) -> int | None:
         """Return what an iteration adds to a state."""

@@ -26,7 +26,7 @@ from ndld_flow.base.text import one_paragraph, short_name
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import prune_values
 from ndld_flow.graph.sanitize.edits import is_standard
-from ndld_flow.models.element_types import signature_of, type_name
+from ndld_flow.models.element_types import schema_of, signature_of, type_name
 from ndld_flow.models.files import oldest_ir_version, reject_unknown_opset
 from ndld_flow.models.nodes import free_name, function_address, identifier, node_label, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes
@@ -119,10 +119,10 @@ def _reason(error: Exception) -> str:
 
 
 def _schema(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema:
-    try:
-        return onnx.defs.get_schema(node.op_type, opset, "")
-    except onnx.defs.SchemaError:
-        raise CannotConvertError(f"there is no {node.op_type} in opset {opset}") from None
+    schema = schema_of(node.op_type, opset)
+    if schema is None:
+        raise CannotConvertError(f"there is no {node.op_type} in opset {opset}")
+    return schema
 
 
 def _version(node: onnx.NodeProto, opset: int) -> int:
@@ -329,10 +329,8 @@ def _check_types(node: ir.Node, opset: int) -> None:
 
 
 def _since(op_type: str, opset: int) -> int | None:
-    try:
-        return int(onnx.defs.get_schema(op_type, opset, "").since_version)
-    except onnx.defs.SchemaError:
-        return None
+    schema = schema_of(op_type, opset)
+    return None if schema is None else int(schema.since_version)
 
 
 def _alone(node: ir.Node, names: dict[ir.Value, str], opset: int) -> onnx.ModelProto:

@@ -47,6 +47,7 @@ from ndld_flow.graph.edit.pattern_matching import (
 )
 from ndld_flow.graph.edit.settings import RewriteConditions
 from ndld_flow.graph.edit.value_grammar import parse_dtype
+from ndld_flow.models.element_types import schema_of
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.nodes import (
     constant_of,
@@ -386,11 +387,10 @@ class _Search:
         """Return a node's attribute, or the default of the operator's schema."""
         if name in node.attributes:
             return node.attributes[name]
-        version = self.opsets.get(node.domain, 1)
-        try:
-            default = onnx.defs.get_schema(node.op_type, version, node.domain).attributes[name].default_value
-        except (onnx.defs.SchemaError, KeyError):
+        schema = schema_of(node.op_type, self.opsets.get(node.domain, 1), node.domain)
+        if schema is None or name not in schema.attributes:
             return None
+        default = schema.attributes[name].default_value
         return ir.serde.deserialize_attribute(default) if default.type else None
 
     def _variables(self, match: Match) -> dict[str, ir.Attr] | None:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.models.element_types import type_name
+from ndld_flow.models.element_types import functions_by_graph, type_name
 from ndld_flow.models.files import MAX_OPSET
 from ndld_flow.models.model_defects import looks_like_plugin
 from ndld_flow.models.op_reference import AttributeReference, OperatorVersion, Port, PortKind, operators
@@ -23,11 +23,7 @@ class Schemas:
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
-        self._functions = {
-            graph: function
-            for function in model.functions.values()
-            for graph in (function.graph, *function.subgraphs())
-        }
+        self._functions = functions_by_graph(model)
 
     def opset(self, graph: ir.Graph | None, domain: str) -> int:
         """Return the version of a domain in a graph; the newest if it is not imported yet."""

@@ -39,7 +39,7 @@ from ndld_flow.graph.edit.node_groups import (
     read_in_nodes,
     replace_uses,
 )
-from ndld_flow.models.element_types import Types, bodies_of, dtype_name, dtype_of
+from ndld_flow.models.element_types import Types, bodies_of, dtype_name, dtype_of, functions_by_graph
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import show_shape
 from ndld_flow.models.nodes import captured_by, captured_values, free_name, identifier, node_label, own_subgraphs
@@ -151,9 +151,7 @@ def put_subgraph(edited: EditedModel, node: ir.Node, attribute: str, graph: ir.G
     Raises `RequestError` if the node requires other inputs or outputs, and in a function for weights on disk.
     """
     assert isinstance(node.graph, ir.Graph)
-    # Also if the graph is a subgraph in a function's body.
-    functions = edited.model.functions.values()
-    if any(node.graph is function.graph or node.graph in set(function.subgraphs()) for function in functions):
+    if node.graph in functions_by_graph(edited.model):
         _check_weights_inside(graph)
     _check_signature(node, attribute, graph, types_by_signatures(edited.model))
     old = node.attributes.pop(attribute, None)
@@ -311,9 +309,7 @@ class _Inlining:
     def __init__(self, edited: EditedModel) -> None:
         self._model = edited.model
         graphs = list(all_graphs(edited.model))
-        self._in_functions = {
-            graph for function in edited.model.functions.values() for graph in (function.graph, *function.subgraphs())
-        }
+        self._in_functions = functions_by_graph(edited.model)
         self._taken = edited.names()
         self._nodes = Counter(node.name for graph in graphs for node in graph if node.name)
         self._values = Counter(value.name for graph in graphs for value in values_of(graph) if value.name)

@@ -216,13 +216,14 @@ def lint_file(
     Raises `ModelError` if the file is not an ONNX model, `BackendError` if Polygraphy is required and not installed.
     """
     subject = _read(path, inputs, time.monotonic() + settings.time_limit / 1000)
-    large = _total_bytes(subject) > settings.large_model
+    # Only a model that can be loaded is known to have its external data.
+    size = path.stat().st_size if subject.model is None else model_bytes(path)
     findings: list[Finding] = []
     run: list[str] = []
     skipped: dict[str, str] = {}
     for position, check in enumerate(all_checks()):
         progress(position, len(all_checks()), check.name)
-        reason = _reason_to_skip(check, settings, subject, large)
+        reason = _reason_to_skip(check, settings, subject, size > settings.large_model)
         if reason:
             skipped[check.name] = reason
             continue
@@ -246,11 +247,6 @@ def _read(path: Path, inputs: Mapping[str, InputSpec], deadline: float) -> Subje
         return Subject(path, proto, load_model(path), "", inputs, deadline)
     except ModelError as error:
         return Subject(path, proto, None, str(error).removeprefix(f"{path}: "), inputs, deadline)
-
-
-def _total_bytes(subject: Subject) -> int:
-    """Return the bytes of the model's file and, if it can be loaded, of its external data."""
-    return subject.path.stat().st_size if subject.model is None else model_bytes(subject.path)
 
 
 def _reason_to_skip(check: Check, settings: LintSettings, subject: Subject, large: bool) -> str:

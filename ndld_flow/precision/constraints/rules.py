@@ -21,7 +21,7 @@ from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import count, counted
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.models.element_types import element_of, infer_types, is_known_op, is_op, known_op_types
-from ndld_flow.models.files import check_model, load_model, repairs_of, save_model, summarize_model
+from ndld_flow.models.files import blaming_model, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.nodes import FLOATING, INTEGERS, UniqueNames, constraints_of, op_name, precision_of
 from ndld_flow.models.type_groups import ALL_FLOATS, group_places
 from ndld_flow.precision.constraints.constraints import check_precision
@@ -179,16 +179,13 @@ def constrain_file(
     `ModelError` for a model that cannot be read.
     """
     model = load_model(source)
-    try:
+    with blaming_model(source):
         before = summarize_model(model)
         named = UniqueNames(model).name_all(model)  # a name identifies the constraint of its node
         notes = repairs_of(model) + ([f"{counted(named, 'node')} got unique names"] if named else [])
         chosen, problems = apply_rules(model, rules)
         if found is not None:
             chosen |= dict.fromkeys(find_kept_nodes(model, found), found.kept_precision)
-    except (LookupError, TypeError, ValueError, AttributeError):
-        check_model(source, full_check=True)
-        raise
     if problems and not allow_empty:
         rest = len(problems) - _SHOWN
         raise RequestError("\n".join([*problems[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]))

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ndld_flow.base.text import first_of
 from ndld_flow.models.derived_tensors import FORMATS, Loss
 from ndld_flow.models.element_types import Types, dtype_of, element_of, infer_types, is_op
-from ndld_flow.models.files import check_model, load_model, save_model, summarize_model
+from ndld_flow.models.files import blaming_model, load_model, save_model, summarize_model
 from ndld_flow.models.nodes import FLOATING, INTEGERS, QUANTIZED, precision_of
 from ndld_flow.models.type_groups import ALL_FLOATS, Group, Groups, group_places
 from ndld_flow.precision.constraints.constraints import check_precision, ignored_notes
@@ -94,16 +94,14 @@ class _CastPlanner:
         groups = self.of_node.get(node, [])
         if not groups:
             return f"{IGNORED}it has no floating-point tensors"
-        free = [group for group in groups if not self._why_fixed(group, dtype)]
-        if not free:
-            return ALREADY if all(self._has(group, dtype) for group in groups) else self._refusal(groups, dtype)
-        if all(self._has(group, dtype) for group in free):
+        reasons = {group: self._why_fixed(group, dtype) for group in groups}
+        free = [group for group, reason in reasons.items() if not reason]
+        if all(self._has(group, dtype) for group in free or groups):
             return ALREADY
+        if not free:
+            return IGNORED + reasons[groups[0]]
         self.choice |= dict.fromkeys(free, dtype)
         return BY_CASTS
-
-    def _refusal(self, groups: list[Group], dtype: ir.DataType) -> str:
-        return IGNORED + next(reason for group in groups if (reason := self._why_fixed(group, dtype)))
 
     def _why_fixed(self, group: Group, dtype: ir.DataType) -> str:
         """Return why a group cannot get the type; empty if it can."""
@@ -175,11 +173,8 @@ def write_typed_model(source: Path, target: Path, log: logging.Logger | None = N
     """
     model = load_model(source)
     functions = len(model.functions)
-    try:
+    with blaming_model(source):
         done = _write(model, source, target)
-    except (LookupError, TypeError, ValueError, AttributeError):
-        check_model(source, full_check=True)
-        raise
     refuse_broken(target, source, functions, log or logging.getLogger(__name__))
     return done
 

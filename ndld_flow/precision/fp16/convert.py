@@ -18,7 +18,7 @@ from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.derived_tensors import MAX_HALF, MIN_HALF, Array, Loss
 from ndld_flow.models.element_types import infer_types, is_op
 from ndld_flow.models.external_files import model_bytes
-from ndld_flow.models.files import check_model, load_model, repairs_of, save_model, summarize_model
+from ndld_flow.models.files import blaming_model, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.model_defects import examine_model
 from ndld_flow.models.nodes import UniqueNames, fixed_tensor, inline_functions, op_name
 from ndld_flow.models.shape_inference import drop_stale_sizes
@@ -168,11 +168,8 @@ def convert_to_fp16(
     Raises `ModelError` for a model that cannot be read or converted and `RequestError` for an invalid selector.
     """
     model = load_model(source)
-    try:
+    with blaming_model(source):
         return _convert(model, source, target, request, log, progress)
-    except (LookupError, TypeError, ValueError, AttributeError):
-        check_model(source, full_check=True)
-        raise
 
 
 def _convert(

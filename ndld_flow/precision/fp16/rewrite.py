@@ -113,6 +113,14 @@ def type_with(type_: ir.TypeProtocol | None, dtype: ir.DataType) -> ir.TypeProto
 
 _CAST_OPSET, _CAST_IR_VERSION = 13, 7
 
+
+def import_casts(model: ir.Model) -> None:
+    """Import the operators of ONNX into a model without them, such as one with only ai.onnx.ml operators."""
+    if "" not in model.opset_imports:
+        model.opset_imports[""] = _CAST_OPSET
+        model.ir_version = max(model.ir_version or 0, _CAST_IR_VERSION)
+
+
 Readers = dict[ir.DataType, list[Use]]
 """Type -> the uses that need it."""
 
@@ -159,10 +167,8 @@ class Rewriter:
         for value in self._floats():
             self._insert_cast(value)
         self._remove_idle_casts()
-        if self.casts_added and "" not in self._model.opset_imports:
-            # Such as a model with only ai.onnx.ml operators.
-            self._model.opset_imports[""] = _CAST_OPSET
-            self._model.ir_version = max(self._model.ir_version or 0, _CAST_IR_VERSION)
+        if self.casts_added:
+            import_casts(self._model)
 
     def _floats(self) -> list[ir.Value]:
         return [value for value in self._types if value in self._readers]

@@ -259,11 +259,7 @@ class ReplaceOp(NodeOperation):
         return f"{len(nodes)} nodes are now {self.op_type}"
 
 
-def _from_file(path: str) -> TensorValue:
-    return TensorValue(file=Path(path))
-
-
-Weight = TensorValue | Annotated[str, AfterValidator(_from_file)]
+Weight = TensorValue | Annotated[str, AfterValidator(lambda path: TensorValue(file=Path(path)))]
 
 
 class ReplaceNodes(NodeOperation):

@@ -333,17 +333,15 @@ def _last_operator(rule: Any) -> tuple[str, str] | None:  # noqa: ANN401
 
 def _exists(node: ir.Node, imports: Mapping[str, int]) -> bool:
     """Return whether a node exists in its opset; unknown domains are accepted."""
-    import onnx
-
     from ndld_flow.graph.sanitize.edits import is_standard
+    from ndld_flow.models.element_types import schema_of
 
     if not is_standard(node):
         return True
-    try:
-        schema = onnx.defs.get_schema(node.op_type, imports.get("", 1), "")
-    except onnx.defs.SchemaError:
-        return False
-    return len(node.inputs) <= schema.max_input and set(node.attributes) <= set(schema.attributes)
+    schema = schema_of(node.op_type, imports.get("", 1))
+    return (
+        schema is not None and len(node.inputs) <= schema.max_input and set(node.attributes) <= set(schema.attributes)
+    )
 
 
 def _listed(given: Any) -> list[Any]:  # noqa: ANN401
