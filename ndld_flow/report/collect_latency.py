@@ -123,7 +123,8 @@ class LatencyOutcome:
         elif self.ratio is None or self.circumstances.identical:
             confidence = " each, in turns"
         else:
-            interval = _between(self.verdict.low, self.verdict.high)
+            verdict = self.verdict
+            interval = _between(verdict.low, verdict.high) if verdict.interval_is_known else "no interval"
             confidence = f" each, in turns: {interval} over {fewest} pairs"
             if self.values_ms != (self.base.latency.median_ms, self.candidate.latency.median_ms):
                 text, confidence = f"the middle of {fewest} pairs of process runs, in turns", f": {interval}"

@@ -66,7 +66,10 @@ def _view(gate: str, result: GateResult | None) -> GateView:
         left = quantity(result.left, short_name(result.unit, 20))
         return GateView(gate=name, outcome="inconclusive", left=left, note=short_name(result.undecided, 300))
     comparable = result.left >= 0 and result.right > 0
-    left, right = apart((result.left, result.right), short_name(result.unit, 20))
+    values, unit = (result.left, result.right), short_name(result.unit, 20)
+    if gate.rstrip().endswith("%") and not unit:
+        values, unit = (100 * result.left, 100 * result.right), "%"
+    left, right = apart(values, unit)
     return GateView(
         gate=name,
         outcome="passed" if result.passed else "failed",

@@ -187,7 +187,7 @@ def collect_history(history: MetricHistory) -> HistoryPage:
     present = [change for change in changes if last.get(change.series) == change.place]
     ranked = sorted(present, key=lambda change: (_is_open(change), change.is_main), reverse=True)
     leading = ranked[0] if ranked else None
-    tone, word, sentence = _headline(leading, ordered)
+    tone, word, sentence = _headline(leading, [each for each in ordered if each.metric in history.main] or ordered)
     # The main series with the most measurements.
     counts = [(each.metric in history.main, len(each.points)) for each in ordered[:drawn]]
     longest = counts.index(max(counts)) if counts else 0

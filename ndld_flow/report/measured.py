@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import median
 from typing import TypeVar
 
 from ndld_flow.base.quantities import milliseconds, share, three_digits
 from ndld_flow.base.text import first_of, short_name
 from ndld_flow.profiles.diagnose.subject import Subject
+from ndld_flow.records.measurement import percentile
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.value_text import shape_text
 
@@ -32,6 +34,16 @@ def views_by_profile(profiles: Mapping[str, Profile], view: Callable[[str, Profi
     titles = profile_titles(profiles)
     views = (view(titles[step], profile) for step, profile in profiles.items() if profile.layers)
     return tuple(each for each in views if each is not None)
+
+
+def quartiles_ms(profile: Profile) -> tuple[float, float]:
+    """Return the first and the third quartile of a typical process run, as the profile's latency has its percentiles.
+
+    Those of all passes could be beyond p90, which is a median over runs.
+    """
+    runs = [run.latency_ms for run in profile.runs if run.latency_ms]
+    first, third = (median(percentile(run, percent) for run in runs) if runs else 0.0 for percent in (25, 75))
+    return first, third
 
 
 @lru_cache(maxsize=256)

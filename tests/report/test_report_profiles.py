@@ -309,6 +309,15 @@ def test_numbers_that_nothing_measured_harm_nothing(tmp_path: Path) -> None:
     assert nanoseconds(awful) == [0, 0, 0, 0, 0]
 
 
+def test_the_box_of_latencies_fits_their_percentiles() -> None:
+    """Where one of three runs is slow, the third quartile of all passes is beyond p90, the median of the runs'."""
+    runs = tuple(ProfileRun(latency_ms=(ms,) * 10) for ms in (10.0, 11.0, 30.0))
+    (view,) = collect_profiles({"speed": profile("half", 10, 1, 0).model_copy(update={"runs": runs})})
+    assert view.latency is not None
+    assert view.quartiles_ms == (11.0, 11.0)
+    assert view.latency.p90_ms == 11.0
+
+
 @pytest.mark.thorough
 def test_of_very_many_passes_a_part_is_drawn_and_all_are_counted(tmp_path: Path) -> None:
     """A model of 3 µs runs half a million times: the page stays small, and what it counts is of all passes."""

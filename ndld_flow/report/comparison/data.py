@@ -10,14 +10,13 @@ from typing import get_args
 
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, MatchMethod, MetricVerdict, ProfileComparison
-from ndld_flow.records.measurement import percentile
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_graph import GraphShape, collect_graphs, graph_shape
 from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.comparison.subjects import SubjectView
 from ndld_flow.report.comparison.verdicts import measured_apart
 from ndld_flow.report.encoding import evenly_sorted, rounded
-from ndld_flow.report.measured import short_provider
+from ndld_flow.report.measured import quartiles_ms, short_provider
 from ndld_flow.report.report_data import TimelineSpans, timeline_spans
 from ndld_flow.report.value_text import shape_text
 
@@ -218,7 +217,7 @@ def _report(profile: Profile) -> ComparedReport:
     return ComparedReport(
         label=short_name(profile.label, 60),
         latency={name: rounded(value) for name, value in numbers.items()},
-        quartiles_ms=[rounded(percentile(samples, percent)) for percent in (25, 75)] if samples else [],
+        quartiles_ms=list(map(rounded, quartiles_ms(profile))) if samples else [],
         samples=evenly_sorted(samples),
         sample_count=len(samples),
         started_s=[_number(run.started_s) for run in profile.runs],

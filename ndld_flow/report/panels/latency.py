@@ -12,10 +12,10 @@ from itertools import accumulate, chain, pairwise
 from statistics import median_low
 
 from ndld_flow.base.text import short_name
-from ndld_flow.records.measurement import LatencySummary, percentile
+from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Profile, ProfileRun
 from ndld_flow.report.encoding import evenly_sorted, nanoseconds, rounded
-from ndld_flow.report.measured import profile_titles, short_provider
+from ndld_flow.report.measured import profile_titles, quartiles_ms, short_provider
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.value_text import Fact, facts_of, machine_settings, settings_of
 
@@ -67,7 +67,7 @@ class ProfileView:
     latency: LatencySummary | None
     """Latency of the timing pass; None without samples."""
     quartiles_ms: tuple[float, float]
-    """First and third quartile of the samples."""
+    """First and third quartile of a typical process run."""
     process_runs: tuple[RunView, ...]
     """Process runs with samples."""
     in_turns_with: tuple[str, ...]
@@ -111,15 +111,14 @@ def collect_profiles(profiles: dict[str, Profile]) -> tuple[ProfileView, ...]:
 
 
 def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, ...], series: int) -> ProfileView:
-    samples = profile.latency_ms
-    latency = profile.latency if samples else None
+    latency = profile.latency if profile.latency_ms else None
     return ProfileView(
         profile=profile,
         step=short_name(step),
         label=title,
         providers=tuple(map(short_provider, profile.providers)),
         latency=latency,
-        quartiles_ms=(percentile(samples, 25), percentile(samples, 75)) if samples else (0.0, 0.0),
+        quartiles_ms=quartiles_ms(profile),
         process_runs=tuple(
             _process_run(number, run, latency)
             for number, run in enumerate(profile.runs, start=1)

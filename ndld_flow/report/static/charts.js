@@ -48,11 +48,11 @@ export const clamp = (value, least, most) => Math.min(most, Math.max(least, valu
 /**
  * The range of one axis for the latencies of all profiles. A few outliers must not flatten the rest: the axis ends six
  * interquartile ranges above the third quartile, and not below any p90. Samples beyond it are counted, not hidden.
- * @param {{latency: Record<string, number>, quartiles_ms: number[]}[]} profiles
+ * @param {{latency: Record<string, number>, quartiles_ms: number[], samples: number[]}[]} profiles `samples` are sorted
  */
 export function commonRange(profiles) {
-  const low = Math.min(...profiles.map((profile) => profile.latency.min_ms));
-  const top = Math.max(...profiles.map((profile) => profile.latency.max_ms));
+  const low = Math.min(...profiles.map(({ samples }) => samples[0]));
+  const top = Math.max(...profiles.map(({ samples }) => samples[samples.length - 1]));
   const usual = Math.max(...profiles.map(({ latency, quartiles_ms: [q1, q3] }) => Math.max(q3 + 6 * (q3 - q1), latency.p90_ms)));
   const margin = Math.max((usual - low) * 0.06, usual * 0.005, 1e-6);
   return { low: Math.max(0, low - margin), high: Math.min(top, usual) + margin };

@@ -68,14 +68,15 @@ function silhouettePath(heights, x0, x1, base, height) {
 
 /**
  * @param {Record<string, number>} latency
+ * @param {number} slowest ms
  * @param {number} beyond
  * @param {number} width
  */
-function distributionNote(latency, beyond, width) {
+function distributionNote(latency, slowest, beyond, width) {
   const middle = `median ${milliseconds(latency.median_ms)}`;
   if (!beyond) return middle;
-  if (Number.isNaN(beyond)) return `${middle}; the slowest ${milliseconds(latency.max_ms)}`;
-  return width < 560 ? `${middle}, ${beyond} beyond` : `${middle}; ${beyond} slower than the axis, up to ${milliseconds(latency.max_ms)}`;
+  if (Number.isNaN(beyond)) return `${middle}; the slowest ${milliseconds(slowest)}`;
+  return width < 560 ? `${middle}, ${beyond} beyond` : `${middle}; ${beyond} slower than the axis, up to ${milliseconds(slowest)}`;
 }
 
 /**
@@ -89,7 +90,8 @@ function distributionNote(latency, beyond, width) {
 function distributionRow(profile, heights, x, range, width, top) {
   const { latency, quartiles_ms, samples } = profile;
   // The page has every n-th of many samples, which cannot be counted: the slowest of all would count for n.
-  const isPart = samples.length < latency.sample_count && latency.max_ms > range.high;
+  const slowest = samples[samples.length - 1]; // max_ms is of a typical process run
+  const isPart = samples.length < latency.sample_count && slowest > range.high;
   const beyond = isPart ? NaN : samples.filter((sample) => sample > range.high).length;
   const right = Math.min(x(latency.p95_ms), width);
   const middle = top + 62;
@@ -100,7 +102,7 @@ function distributionRow(profile, heights, x, range, width, top) {
     draw("line", { class: "whisker", x1: x(latency.min_ms), x2: right, y1: middle, y2: middle }),
     draw("rect", { class: "box", x: x(quartiles_ms[0]), y: middle - 5, width: Math.max(2, x(quartiles_ms[1]) - x(quartiles_ms[0])), height: 10, rx: 1 }),
     draw("line", { class: "middle", x1: x(latency.median_ms), x2: x(latency.median_ms), y1: middle - 5, y2: middle + 5 }));
-  row.append(draw("text", { x: width, y: top + 15, "text-anchor": "end" }, distributionNote(latency, beyond, width)));
+  row.append(draw("text", { x: width, y: top + 15, "text-anchor": "end" }, distributionNote(latency, slowest, beyond, width)));
   return row;
 }
 
@@ -150,7 +152,7 @@ function drawDistribution(host, profiles, width) {
     tooltip.hide();
   });
   host.replaceChildren(make("figure", { class: "picture" }, svg,
-    make("figcaption", { class: "quiet small" }, "Equal areas are equal shares of the passes; the box holds the middle half, the line ends at p95.")));
+    make("figcaption", { class: "quiet small" }, "Equal areas are equal shares of the passes; the box holds the middle half of a typical process run, its line ends at p95.")));
 }
 
 /**
