@@ -268,7 +268,9 @@ class Optimization(Document):
                 f"{self._better} than the source at 95 % confidence{samples}"
             )
         open_ones = [each for each in self.variants if each.outcome in _OPEN]
-        names = ", ".join(f"{short_name(each.name, 60)} ({each.why or each.outcome})" for each in open_ones[:_NAMED])
+        names = ", ".join(
+            f"{short_name(each.name, 60)} ({short_name(each.why or each.outcome, 80)})" for each in open_ones[:_NAMED]
+        )
         more = f" and {len(open_ones) - _NAMED} more" if len(open_ones) > _NAMED else ""
         longer = "a longer --budget, or a machine without other load, decides it"
         advice = f"; {longer}" if self.budget_s is not None else ""

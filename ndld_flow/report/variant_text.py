@@ -7,11 +7,20 @@ from collections.abc import Sequence
 
 from ndld_flow.base.quantities import quantity
 from ndld_flow.base.text import short_name
-from ndld_flow.records.optimization import Speed, TriedVariant
+from ndld_flow.records.optimization import Optimization, Speed, TriedVariant
 
 _USUAL = ("cosine", "slice_rms", "relative_rms", "max_abs")
 """Metrics that describe an accuracy where no condition names any."""
 _LONGEST = 40
+
+
+def split_conclusion(found: Optimization, longest: int) -> tuple[str, tuple[str, ...]]:
+    """Return the headline, and the lines below it: cost, what to ship and what was tried; first the reason if it is
+    that nothing pays, or that nothing is decided.
+    """
+    ship, gain, cost, *lines, _ = (short_name(line, longest) for line in found.conclude())
+    headline, _, reason = (gain, "", "") if found.faster else gain.partition(": ")
+    return headline, tuple(filter(None, (reason[:1].upper() + reason[1:], cost, ship, *lines)))
 
 
 def is_possible(speed: Speed) -> bool:

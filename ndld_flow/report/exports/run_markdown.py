@@ -11,6 +11,7 @@ from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_summary import GateView, Summary, collect_gates, collect_summary
 from ndld_flow.report.exports.comparison_markdown import HEADING, comparison_parts, that_fit
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table
+from ndld_flow.report.variant_text import split_conclusion
 from ndld_flow.report.verdict import outcome_line, verdict_lines
 
 RUN_SUMMARY = "summary.md"
@@ -30,13 +31,13 @@ def run_parts(documents: RunDocuments) -> Iterator[str]:
     """Yield the parts of a run's Markdown: the conclusion of `optimize` if there is one, then the outcome."""
     summary = collect_summary(documents)
     if documents.optimization is not None:
-        ship, gain, cost, *lines, _ = documents.optimization.conclude()
+        headline, lines = split_conclusion(documents.optimization, _LINE)
         items = (
-            *(prose(line, _LINE) for line in (cost, ship, *lines)),
+            *(prose(line, _LINE) for line in lines),
             f"Repeat it: {code(documents.optimization.command, _LINE)}",
         )
         front = (prose(line, _LINE) for line in documents.optimization.describe_front())
-        yield f"{HEADING}{prose(gain, _LINE)}\n\n" + "".join(f"- {item}\n" for item in (*items, *front))
+        yield f"{HEADING}{prose(headline, _LINE)}\n\n" + "".join(f"- {item}\n" for item in (*items, *front))
     yield f"{HEADING}{SIGNS[ENDINGS[summary.outcome].tone]} {prose(outcome_line(summary))}\n"
     yield from _failure(summary)
     rows = (line.partition(" ") for line in verdict_lines(summary)[1:])

@@ -13,7 +13,7 @@ from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.comparison.verdicts import IntervalScale
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.tables import ABSENT
-from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible
+from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible, split_conclusion
 
 _OUTCOMES: dict[VariantOutcome, tuple[int, str]] = {
     "delivered": (0, "passed"),
@@ -81,7 +81,7 @@ class OptimizationView:
     """The conclusion and the variants."""
 
     gain: str
-    """How many times as fast, or that nothing pays."""
+    """How many times as fast; only that nothing pays or is decided, whose reason is the first line."""
     lines: tuple[str, ...]
     """Cost in accuracy, what to ship, and what was tried."""
     command: str
@@ -104,7 +104,7 @@ def collect(documents: RunDocuments) -> OptimizationView | None:
     found = documents.optimization
     if found is None:
         return None
-    ship, gain, cost, *lines, _ = (short_name(line, _LINE) for line in found.conclude())
+    gain, lines = split_conclusion(found, _LINE)
     ordered = sorted(found.variants, key=_rank)
     speeds = [speed for each in ordered[:_SHOWN] if (speed := _speed(each)) is not None]
     # The source is at 1x, with a margin.
@@ -112,7 +112,7 @@ def collect(documents: RunDocuments) -> OptimizationView | None:
     scale = IntervalScale.covering(min(max(end, _TICKS[0]), _TICKS[-1]) for end in ends)
     return OptimizationView(
         gain=gain,
-        lines=(cost, ship, *lines),
+        lines=lines,
         command=short_name(found.command, _LINE),
         front=tuple(short_name(line, _LINE) for line in found.describe_front()[:_SHOWN]),
         rows=tuple(_row(each, found, scale) for each in ordered[:_SHOWN]),
@@ -159,7 +159,7 @@ def _row(variant: TriedVariant, found: Optimization, scale: IntervalScale) -> Va
         plot=plot,
         mark=mark,
         accuracy=describe_accuracy(variant, [match[0] for each in found.keep if (match := _METRIC.match(each))]),
-        outcome=variant.outcome,
+        outcome="slower than the best" if variant.outcome == "slower" else variant.outcome,
         sign=sign,
         why=short_name(variant.why, 300),
         took=seconds(variant.took_s) if variant.took_s is not None and 0 <= variant.took_s < math.inf else "",
