@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ndld_flow.base.errors import ModelError, RequestError
@@ -27,6 +27,10 @@ from ndld_flow.runner.events import SweepFinished
 
 _GRACE_S = 3.0
 """Seconds after the budget in which a proof that runs may still end."""
+_LATE_S, _LATE_SHARE = 10.0, 0.1
+"""Seconds, or share of the budget, after which the command has ended for certain."""
+_SOURCE_S = 60.0
+"""Seconds that the run of the source may take in any case: without it, nothing can be delivered."""
 TOO_NOISY = "the measurements are too noisy"
 """Why a search ended whose proofs leave open whether anything is better."""
 TOO_SHORT = "what was left of the budget was too short for the others"
@@ -48,6 +52,11 @@ class Budget:
     @property
     def used_s(self) -> float:
         return time.monotonic() - self.start
+
+    @property
+    def end_s(self) -> float:
+        """Return the time after which the command has ended; infinity without a limit."""
+        return float("inf") if self.seconds is None else self.seconds + max(_LATE_S, self.seconds * _LATE_SHARE)
 
     def left_s(self, share: float = 1.0) -> float:
         """Return the rest of a share of the time; infinity without a limit."""
@@ -80,6 +89,19 @@ class Budget:
             timer.cancel()
             timer.join()  # a signal that was sent is handled before the handler is restored
             signal.signal(_SIGNAL, before)
+
+    @contextmanager
+    def enforced_on_source(self) -> Iterator[None]:
+        """Raise RequestError if the run of the source, in the block, uses up the time: there is no result then."""
+        own = self if self.seconds is None else replace(self, seconds=max(self.seconds, _SOURCE_S))
+        try:
+            with own.enforced():
+                yield
+        except BudgetEndedError as ended:
+            raise RequestError(
+                f"{ended} before the source was measured: this machine is too busy, or another run holds its CPUs. "
+                "Nothing was tried; give a longer --budget, or wait."
+            ) from None
 
 
 _FUSED = re.compile(r"^(Fused|Nhwc|Quick|Skip)+(?=.)")

@@ -21,6 +21,7 @@ from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.proof import Proof, Prover, command_of
 from ndld_flow.optimize.race_search import RaceSearch, remove_leftovers
 from ndld_flow.optimize.sweep_search import SweepSearch
+from ndld_flow.optimize.variant import LONGEST_S
 from ndld_flow.recipe.write_recipe import name_recipe
 from ndld_flow.records.optimization import Optimization, find_ending
 from ndld_flow.records.run_folder import OPTIMIZATION_RECORD
@@ -32,9 +33,9 @@ from ndld_flow.runner.run_folder import write_optimization
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
 
-_SOURCE_RUNS = 20.0
-"""The default budget is at least this many times as long as the run of the source: one process after the other starts,
-and on a busy machine each takes seconds."""
+_READS = 20.0
+"""The default budget is at least this many times as long as reading the model and running it once: on a slow or busy
+machine, all that follows takes longer by as much."""
 
 
 def write_search(model: Path, options: OptimizeOptions, path: Path, *, overwrite: bool, listener: Listener) -> None:
@@ -63,12 +64,11 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     make_folder(folder)
     remove_leftovers(folder)
     budget = Budget(composer.budget_s, start)
-    if budget.seconds is not None and not options.budget:
-        listener(Notice(text=f"this takes at most about {seconds(budget.seconds)}; --budget changes it"))
-    source = prove_source(Prover(composer, folder, request, listener))
-    if budget.seconds is not None and not options.budget and _SOURCE_RUNS * source.took_s > budget.seconds:
-        budget = Budget(_SOURCE_RUNS * source.took_s, start)
-        listener(Notice(text=f"this machine is slow or busy: now at most about {seconds(budget.seconds or 0.0)}"))
+    if budget.seconds is not None and not options.budget:  # once: a bound that moves is none
+        budget = Budget(max(budget.seconds, min(_READS * budget.used_s, LONGEST_S)), start)
+        listener(Notice(text=f"this takes at most {seconds(budget.end_s)}; --budget changes it"))
+    with budget.enforced_on_source():
+        source = prove_source(Prover(composer, folder, request, listener))
     if composer.races:
         composer = replace(composer, shares=time_shares(source))
     _warn(composer, listener)

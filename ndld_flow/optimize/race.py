@@ -48,6 +48,7 @@ from ndld_flow.step import Context
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import Artifact, Onnx
+from ndld_flow.store.locks import WAITS
 
 _HOPELESS = 1.6
 """A variant whose pass takes this many times as long as the leader's is not judged: of what won in any grid, nothing
@@ -136,7 +137,7 @@ class Race:
             self._finish()
 
     def _wait(self, waits_for: str) -> None:
-        self._emit({"waits": waits_for})
+        self._emit({"waits": waits_for.removeprefix(WAITS)})
 
     def _left(self) -> float:
         return self._job.seconds - (time.monotonic() - self._start)

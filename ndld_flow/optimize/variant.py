@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _BUDGETS = ((20.0, 55.0), (100.0, 170.0))
 """Latency in ms, and the default budget in seconds; in between and above in proportion. With what follows after it, it
 ends within 60 and 180 s."""
-_LONGEST_S = 1_200.0
+LONGEST_S = 1_200.0
+"""Longest default budget in seconds."""
 CLEAN = "{step: sanitize, from: clean}"
 """A step that changes nothing further."""
 MADE = "made"
@@ -109,7 +110,7 @@ class Subject:
             return None
         (quick_ms, quick_s), (slow_ms, slow_s) = _BUDGETS
         share = max(0.0, self.trial.pass_ms - quick_ms) / (slow_ms - quick_ms)
-        return min(quick_s + share * (slow_s - quick_s), _LONGEST_S)
+        return min(quick_s + share * (slow_s - quick_s), LONGEST_S)
 
     @property
     def batched(self) -> bool:

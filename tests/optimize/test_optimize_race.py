@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.optimize import race
 from ndld_flow.optimize.compose import read_model
-from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget
+from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, BudgetEndedError
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_process import RaceJob
@@ -139,7 +139,10 @@ def test_weights_that_are_listed_as_inputs_become_constants(ran: Ran) -> None:
 
 
 @pytest.mark.thorough
-def test_a_budget_that_is_too_short_delivers_the_source_and_says_what_is_open(net: Path) -> None:
+def test_a_budget_that_is_too_short_delivers_the_source_and_says_what_is_open(
+    net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ndld_flow.optimize.found._SOURCE_S", 1e6)
     found, events = run(net, budget="1 ms")
     assert not any(isinstance(event, Notice) and event.text.startswith("racing") for event in events)
     assert (found.ending, found.delivered) == ("not decided", "source")
@@ -155,6 +158,36 @@ def test_the_default_budget_is_printed_before_anything_runs(net: Path) -> None:
         api.optimize(net, options(), listener=lambda event: _interrupt_after_notice(event, events))
     assert isinstance(events[-1], Notice)
     assert "--budget" in events[-1].text
+
+
+@pytest.mark.parametrize(("used_s", "wanted_s"), [(1.0, 55.0), (10.0, 200.0), (1e6, 1200.0)])
+def test_the_default_budget_is_set_once_from_the_latency_and_the_time_of_reading(
+    net: Path, monkeypatch: pytest.MonkeyPatch, used_s: float, wanted_s: float
+) -> None:
+    """It grew from 55 s to 25 minutes when the source had waited for the CPUs that another run held."""
+    monkeypatch.setattr(Budget, "used_s", property(lambda _: used_s))
+    budgets: list[float | None] = []
+
+    def end(own: Budget) -> AbstractContextManager[None]:
+        budgets.append(own.seconds)
+        raise BudgetEndedError
+
+    monkeypatch.setattr(Budget, "enforced", end)
+    with pytest.raises(RequestError):
+        api.optimize(net, options())
+    assert budgets == [max(wanted_s, 60.0)]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_the_budget_ends_the_run_of_the_source_too(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for its CPUs for as long as another run holds them."""
+    monkeypatch.setattr("ndld_flow.optimize.found._SOURCE_S", 0.0)
+    monkeypatch.setattr("ndld_flow.optimize.found._GRACE_S", 0.0)
+    monkeypatch.setattr("ndld_flow.optimize.optimize.prove_source", lambda _: time.sleep(600))
+    with pytest.raises(RequestError) as raised:
+        api.optimize(net, options(budget="1 ms"), output="fast.onnx")
+    assert raised.value.exit_code == 2
+    assert not Path("fast.onnx").exists()
 
 
 def _interrupt_after_notice(event: Event, events: list[Event]) -> None:
