@@ -48,15 +48,11 @@ DEFAULT_DOMAIN = "ai.onnx"
 """The other name of ONNX's domain, `""`."""
 _GRAPH_NAME = "graph"
 _REPAIRS = "ndld_flow.repairs"
+_MAP_TYPES = "ndld_flow.map_types"
 _MOST_BYTES = 2**31 - 1
 """Largest protobuf message."""
 
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # the checker rejects what it warns of
-
-_ZIPMAP = (
-    "an output is a sequence of maps, which only `check_accuracy` reads. Convert the model without ZipMap, so that its "
-    "probabilities are a tensor: `options={'zipmap': False}` in skl2onnx, `zipmap=False` in onnxmltools."
-)
 
 
 def load_model(path: Path) -> ir.Model:
@@ -67,27 +63,23 @@ def load_model(path: Path) -> ir.Model:
     Raises `ModelError` if the file is missing, empty, truncated or not ONNX, and if its external data is outside the
     model's folder; `MissingDataError` if weights were removed, or their file is missing or too short.
     """
-    return _model_of(_without_maps(path), path)
+    return _model_of(read_proto(path), path)
 
 
-def load_to_run(path: Path) -> ir.Model:
-    """Read a model that is only run: outputs that are maps, which `load_model` refuses, have no type."""
-    proto = read_proto(path)
-    for output in filter(_is_of_maps, proto.graph.output):
-        output.ClearField("type")
-    return _model_of(proto, path)
+def is_of_maps(kind: onnx.TypeProto) -> bool:
+    """Return whether a type is a map, or a sequence of maps, which ZipMap returns: onnx_ir has no such types."""
+    kinds: tuple[onnx.TypeProto, ...] = (kind, kind.sequence_type.elem_type)
+    return any(each.HasField("map_type") for each in kinds)
 
 
-def _without_maps(path: Path) -> onnx.ModelProto:
-    proto = read_proto(path)
-    if any(map(_is_of_maps, proto.graph.output)):
-        raise ModelError(f"{path}: {_ZIPMAP}")
-    return proto
-
-
-def _is_of_maps(output: onnx.ValueInfoProto) -> bool:
-    kinds: tuple[onnx.TypeProto, ...] = (output.type, output.type.sequence_type.elem_type)
-    return any(kind.HasField("map_type") for kind in kinds)
+def _take_map_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """Remove the types of values that are maps in place; return those of the outputs by name."""
+    graph, taken = proto.graph, {}
+    for value in (*graph.output, *graph.value_info):
+        if is_of_maps(value.type):
+            taken[value.name] = onnx.TypeProto.FromString(value.type.SerializeToString())
+            value.ClearField("type")
+    return taken
 
 
 def load_structure(path: Path) -> ir.Model:
@@ -95,7 +87,7 @@ def load_structure(path: Path) -> ir.Model:
 
     Raises `ModelError` as `load_model` does for anything else.
     """
-    return _model_of(_without_maps(path), path, place_existing_tensors)
+    return _model_of(read_proto(path), path, place_existing_tensors)
 
 
 def load_without_nodes(path: Path) -> ir.Model:
@@ -119,6 +111,7 @@ def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Pat
     check_functions(proto, path)
     check_external(proto, path)
     unname_dims(proto)
+    map_types = _take_map_types(proto)
     try:
         sparse = extract_sparse(proto)
         model = ir.serde.deserialize_model(proto)
@@ -128,6 +121,7 @@ def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Pat
     check_nodes(all_graphs(model), path)
     place(model, path)
     _name_default_domain(model)
+    model.meta[_MAP_TYPES] = map_types
     model.meta[_REPAIRS] = [*_name_graphs(model), *_import_domains(model)]
     return model
 
@@ -271,6 +265,10 @@ def _proto_of(model: ir.Model, path: Path, weights: contextlib.AbstractContextMa
             value.const_value = tensor
     write_sparse(proto, [tensor for tensor, _ in sparse.values()])
     _drop_partial_types(proto.graph)
+    map_types = model.meta.get(_MAP_TYPES, {})
+    for output in proto.graph.output:
+        if output.name in map_types and not output.HasField("type"):
+            output.type.CopyFrom(map_types[output.name])
     return proto
 
 
@@ -408,8 +406,9 @@ def model_outputs(path: Path) -> tuple[TensorSpec, ...]:
     """
     proto = read_proto(path)
     outputs = list(proto.graph.output)
-    for output in filter(_is_of_maps, outputs):
-        output.ClearField("type")
+    for output in outputs:
+        if is_of_maps(output.type):  # it becomes an input, which has a type
+            output.ClearField("type")
     del proto.graph.initializer[:], proto.graph.sparse_initializer[:], proto.graph.input[:]
     model = _without_nodes(proto, path, outputs)
     return tuple(_declared(value) for value in model.graph.inputs)

@@ -22,7 +22,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.element_types import bodies_of, graphs_of
 from ndld_flow.models.external_data import MissingTensor, replaced_initializers
-from ndld_flow.models.files import MAX_IR_VERSION, innermost
+from ndld_flow.models.files import MAX_IR_VERSION, innermost, is_of_maps
 from ndld_flow.models.foreign_shapes import can_infer, hide_wrong_rules, import_domains, infer_foreign
 
 _MOST_PLACEHOLDERS = 4_000_000
@@ -252,7 +252,7 @@ def _write_back(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
 
 def _write_type(value: ir.Value, inferred: onnx.TypeProto) -> None:
     if not inferred.HasField("tensor_type"):
-        if inferred.WhichOneof("value") in ("sequence_type", "optional_type"):
+        if inferred.WhichOneof("value") in ("sequence_type", "optional_type") and not is_of_maps(inferred):
             value.type = ir.serde.deserialize_type_proto_for_type(inferred)
         return
     tensor_type = inferred.tensor_type

@@ -193,9 +193,9 @@ def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
     if isinstance(known, list):
         return tuple(map(str, known))
     from ndld_flow.models.external_files import external_files
-    from ndld_flow.models.files import load_to_run
+    from ndld_flow.models.files import load_model
 
-    load_to_run(path)
+    load_model(path)
     names = external_files(path)
     write_note(note, names)
     return names

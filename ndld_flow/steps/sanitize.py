@@ -56,9 +56,11 @@ class Sanitize(LoadsCustomOps, SanitizeSettings, Step[Onnx, Onnx]):
         for note in change.notes:
             context.log.info(note)
         before, after = change.before, change.after
-        sizes = size_change(before.initializer_bytes, after.initializer_bytes)
+        weights = (before.initializer_bytes, after.initializer_bytes)
+        sizes = [size_change(*weights)] if any(weights) else []  # trees have their numbers in attributes
         left = [note for note in change.notes if note.startswith(LEFT_UNFOLDED)]
-        summary = "; ".join((f"{before.node_count} -> {after.node_count} nodes, {sizes}", *left))
+        nodes = f"{before.node_count} -> {after.node_count} nodes"
+        summary = "; ".join((", ".join((nodes, *sizes)), *left))
         return Result(
             summary=summary,
             metrics={
