@@ -60,6 +60,8 @@ def hint_at_verb(word: str) -> str:
 def hint_at_option(option: str, verb: str) -> str:
     """Return what to write instead of an option that a verb does not have; empty if there is nothing clear."""
     name = option.lstrip("-")
+    if name == "o" and verb in _WITHOUT_RECIPE:
+        return f"`{verb}` writes no model; `--outputs` names the folder of its run and report"
     if hint := _OPTIONS.get(name.lower()):
         return hint
     if verb in _WITHOUT_RECIPE:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError, require_utf8
+from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.intervals import learn_thresholds, noise_samples
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.compare.rounds import spread_of
@@ -19,7 +20,7 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
-from ndld_flow.runner.events import RunFinished
+from ndld_flow.runner.events import Notice, RunFinished
 from ndld_flow.runner.listener import Listener, ignore
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.references import read_noise
@@ -90,8 +91,10 @@ def profile_model(
             ENGINE: {"step": builder.step, "backend": requested[-1]},
             STEP: {"backend": requested[-1], "engine": ENGINE},
         }
+    given = builder is not None or any(setting.startswith("inputs") for setting in settings)
+    inputs = {} if given else _find_free_sizes(Path(model), listener)
     request = request_recipe(
-        {"name": name, "model": {"source": model}, "steps": steps},
+        {"name": name, "model": {"source": model}, "inputs": inputs, "steps": steps},
         overrides,
         outputs=outputs,
         force=(STEP,),
@@ -101,6 +104,26 @@ def profile_model(
     )
     finished = run_alone(request, listener)
     return Profiled(read_run(Path(finished.folder)).of(Profile)[STEP], finished)
+
+
+def _find_free_sizes(model: Path, listener: Listener) -> dict[str, JsonValue]:
+    """Return inputs with sizes that a model accepts where it leaves them free, and report them.
+
+    Nothing is returned without free sizes, and if it accepts none of the likely ones: the step then says what is wrong.
+    """
+    from ndld_flow.models.files import model_inputs
+
+    if not model.is_file() or all(isinstance(dim, int) for each in model_inputs(model) for dim in each.shape or ()):
+        return {}
+    from ndld_flow.recipe.write_recipe import RecipeOptions, try_model
+
+    trial = try_model(model, RecipeOptions())
+    if trial.error:
+        return {}
+    shapes = {each.spec.name: [*each.shape] for each in trial.inputs if each.free and each.shape is not None}
+    accepted = " ".join(f"{short_name(name)} {'x'.join(map(str, shape))}" for name, shape in shapes.items())
+    listener(Notice(text=f"measured with {accepted}, which the model accepts; `inputs.NAME.shape=[...]` sets others"))
+    return {name: {"shape": list[JsonValue](shape)} for name, shape in shapes.items()}
 
 
 def _read_existing(model: str, settings: Sequence[str]) -> Profile | None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.profiles.compare.comparison import compare
+from ndld_flow.profiles.compare.differences import circumstances_of
 from ndld_flow.profiles.compare.intervals import (
     applies,
     learn_thresholds,
@@ -366,6 +367,15 @@ def test_other_differences_are_listed_without_preventing_a_verdict(other: dict[s
     assert result.verdict == "regressed"
     assert not any(difference.forbids for difference in result.profiles[0].differences)
     assert result.profiles[0].differences or "renamed" in str(other) or "another" in str(other)
+
+
+def test_other_providers_are_a_cause_once() -> None:
+    """The settings that chose them differ too."""
+    base, other = (
+        {**on_gpu(), "providers": (name,), "options": {"provider": name, "provider_library": name}}
+        for name in ("CPUExecutionProvider", "CUDAExecutionProvider")
+    )
+    assert circumstances_of(steady(10.0, **base), steady(10.0, **other), frozenset()).causes == ("providers",)
 
 
 UNKNOWN: list[dict[str, Any]] = [

@@ -18,7 +18,7 @@ from ndld_flow.base.settings import describe_settings
 from ndld_flow.inputs import InputSpec, shape_override
 from ndld_flow.recipe.schema import describe_recipes
 from ndld_flow.recipe.step_types import StepTypes
-from ndld_flow.runner.events import Event, RunFailed
+from ndld_flow.runner.events import Event, Notice, RunFailed
 from ndld_flow.runner.keys import describe_key, make_key
 from ndld_flow.store.store import Store
 from tests.support.models_run import write_model
@@ -80,6 +80,19 @@ def test_own_inputs_are_written_to_the_recipe_of_the_run(toy: Toy) -> None:
     half = load_recipe(resolved).steps[-1]
     assert half.inputs is not None
     assert half.inputs["middle"].data == str(toy.folder / "middle.npy")
+
+
+def test_profile_finds_sizes_that_the_model_accepts(toy: Toy) -> None:
+    """With 1 for each, as a recipe has without them, no window fits."""
+    write_model(
+        Path("free.onnx"), "g (float[n, 3, h, w] x) => (float[] y) { y = AveragePool<kernel_shape = [5, 5]>(x) }"
+    )
+    events: list[Event] = []
+    profiled = api.profile("free.onnx", ["runs=1", "passes=1", "layer_passes=0"], listener=events.append)
+    (shape,) = [each.shape for each in profiled.profile.inputs]
+    assert shape[1] == 3
+    assert min(shape[2:]) >= 5
+    assert "x".join(map(str, shape)) in next(event.text for event in events if isinstance(event, Notice))
 
 
 def test_own_inputs_are_overridden_by_their_place(toy: Toy) -> None:

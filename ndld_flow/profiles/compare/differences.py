@@ -125,6 +125,8 @@ def circumstances_of(base: Profile, candidate: Profile, allow: frozenset[Allowan
     forbidding = [(fact, kind) for fact, kind in stopping if not _allowed(fact, kind, allow)]
     same_artifact = base.artifact_digest != "" and base.artifact_digest == candidate.artifact_digest
     causes = [fact.detail for fact, kind in facts if kind == "different" and fact.weight != "plan"]
+    if "providers" in causes:  # those that ran; the settings that chose them say it again
+        causes = [cause for cause in causes if cause not in ("provider", "provider_library")]
     return PairCircumstances(
         forbidden=_describe_forbidden(forbidding) if forbidding else "",
         caveat="; ".join(_describe(stopping)) if stopping else "",
