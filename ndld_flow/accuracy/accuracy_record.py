@@ -411,6 +411,7 @@ class Criteria:
                 self.measuring(each.name),
                 self.bounds_of(each),
                 each.agreement.is_weak_evidence,
+                only_certain=not self.rounding,
             )
             for each in outputs
         )

@@ -76,7 +76,7 @@ class Placement(Document):
     """The search of `quantize` for the layers that pay, by latency and accuracy together."""
 
     document: Literal["placement"] = "placement"
-    format_version: int = 3
+    format_version: int = 4
     file_name = "placement.json"
     model: str
     objective: Literal["latency"]

@@ -11,10 +11,11 @@ from ndld_flow.base.text import first_of
 from ndld_flow.records.document import Record
 
 FaultOutcome = Literal["noticed", "within bounds", "unseen"]
-"""`noticed`: the check fails. `within bounds`: outputs change less than the tolerance. `unseen`: no output changes."""
+"""`noticed`: the check fails. `within bounds`: outputs change less than the tolerance, or so that the check
+is undecided. `unseen`: no output changes."""
 _WEAK_UNSEEN = 0.25
-_WEAK_ROWS = 0.05
-_ENOUGH_ROWS = 59
+_WEAK_SHARE = 0.05
+_ENOUGH_PARTS = 59
 """So many rows include one of a twentieth of the table in 95 % of cases: 0.95^59 = 0.05."""
 _NORMAL_95 = 1.959964
 """Quantile of the normal distribution for a 95 % interval."""
@@ -33,44 +34,28 @@ class PlantedFault(Record):
     outcome: FaultOutcome
 
 
-class RowsRead(Record):
-    """The rows of a table, such as an embedding, that the samples read."""
+class PartsReached(Record):
+    """The parts of one kind that the samples reach: faults in the others stay unseen."""
 
-    table: str
-    read: int
-    rows: int
-
-    @property
-    def is_weak(self) -> bool:
-        """True if a fault in a twentieth of the rows would mostly stay unseen."""
-        return _are_few(self.read, self.rows)
-
-
-class LeavesReached(Record):
-    """The leaves of an ensemble of trees that the samples reach."""
-
-    node: str
+    parts: Literal["rows", "leaves", "classes"]
+    """Rows of a table such as an embedding, leaves of an ensemble of trees, or classes of an output."""
+    of: str
+    """The table, the node of the ensemble, or the output that names the classes or scores them highest."""
     reached: int
-    leaves: int
-
-    @property
-    def is_weak(self) -> bool:
-        """True if a fault in a twentieth of the leaves would mostly stay unseen."""
-        return _are_few(self.reached, self.leaves)
-
-
-def _are_few(seen: int, count: int) -> bool:
-    return seen < min(_ENOUGH_ROWS, _WEAK_ROWS * count)
-
-
-class ClassesReached(Record):
-    """The classes that an output names, or scores highest, on the samples: faults in the others may stay unseen."""
-
-    output: str
-    reached: int
-    classes: int
+    count: int
     missing: tuple[str, ...] = ()
     """The first 10 classes that no sample reaches."""
+
+    @property
+    def is_weak(self) -> bool:
+        """True if a fault in a twentieth of the parts would mostly stay unseen; not of classes, which may be rare."""
+        return self.parts != "classes" and self.reached < min(_ENOUGH_PARTS, _WEAK_SHARE * self.count)
+
+    @property
+    def text(self) -> str:
+        """`1 of 43 rows of table are read`."""
+        parts = counted(self.count, "class") if self.parts == "classes" else f"{self.count:,} {self.parts}"
+        return f"{self.reached:,} of {parts} of {self.of} are {'read' if self.parts == 'rows' else 'reached'}"
 
 
 class Power(Record):
@@ -79,9 +64,7 @@ class Power(Record):
     faults: tuple[PlantedFault, ...] = ()
     wanted: int = 0
     """Faults that were requested; fewer are tried if the time ends or the model has no others."""
-    rows: tuple[RowsRead, ...] = ()
-    classes: tuple[ClassesReached, ...] = ()
-    leaves: tuple[LeavesReached, ...] = ()
+    reached: tuple[PartsReached, ...] = ()
     branches_not_run: tuple[str, ...] = ()
     """`then_branch of If_12`."""
     not_watched: tuple[str, ...] = ()
@@ -117,14 +100,7 @@ class Power(Record):
     def weak(self) -> tuple[str, ...]:
         """The reasons why a check that passes shows little; empty if there is none."""
         reasons = [f"output {name} is constant" for name in self.constant]
-        reasons += [
-            f"{table.read:,} of {table.rows:,} rows of {table.table} are read" for table in self.rows if table.is_weak
-        ]
-        reasons += [
-            f"{forest.reached:,} of {forest.leaves:,} leaves of {forest.node} are reached"
-            for forest in self.leaves
-            if forest.is_weak
-        ]
+        reasons += [each.text for each in self.reached if each.is_weak]
         reasons += [f"a model that ignores {name} would pass" for name in self.ignorable]
         if self.interval("unseen")[0] >= _WEAK_UNSEEN:
             reasons.append(f"{self.count('unseen')} of {len(self.faults)} planted faults change nothing")

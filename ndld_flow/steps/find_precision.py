@@ -54,8 +54,8 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
     )
     synonyms: ClassVar[Mapping[str, str]] = {"max_trials": "trials", "timeout": "time"}
 
-    # 11: the result shows which classes and leaves of trees the samples reach.
-    version: ClassVar[int] = 11
+    # 12: the result counts all parts that the samples reach in one form.
+    version: ClassVar[int] = 12
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "ml-dtypes", "pillow")
     uses_inputs: ClassVar[bool] = True

@@ -52,8 +52,8 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
     `runtime`, at 95 % confidence, and its outputs stay within `tolerance`. If nothing pays, the result is the source.
     """
 
-    # 13: the record of `optimize` shows which classes and leaves of trees the samples reach.
-    version: ClassVar[int] = 13
+    # 14: the record of `optimize` counts all parts that the samples reach in one form.
+    version: ClassVar[int] = 14
 
     also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
     synonyms: ClassVar[Mapping[str, str]] = {

@@ -21,7 +21,7 @@ from ndld_flow.models.files import load_model, save_model
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.measurement import FIXED_SIZES, is_warning
 from ndld_flow.records.placement import Placement
-from ndld_flow.records.power import ClassesReached, LeavesReached, PlantedFault, Power, RowsRead
+from ndld_flow.records.power import PartsReached, PlantedFault, Power
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.panels.power import collect_power
@@ -77,6 +77,19 @@ def test_a_check_reports_the_faults_that_it_would_notice(tmp_path: Path) -> None
     assert power.single_sizes == {"n": 16}
 
 
+def test_a_fault_that_leaves_the_check_undecided_is_not_noticed(tmp_path: Path) -> None:
+    """The first value may be a quantity of its own, or one like the others: an error of 0.001 decides nothing."""
+    consts = "float[3] means = {0.001,0.5,0.9}, float[3] off = {0.01,0,0}"
+    model = f"g (float[n, 3] x) => (float[n, 3] y) <{consts}> {{ a = Add(x, means) y = Add(a, off) }}"
+    wrong = model.replace("0.01,0,0", "0.011,0,0")
+    given: Given = {"x": {"shape": [64, 3], "range": [0, 1e-5]}}
+    _, accuracy = compare(tmp_path, model, wrong, given, made="off", power=60)
+    assert accuracy.outcome == "inconclusive" and accuracy.power is not None
+    found = {(fault.weight, fault.kind): fault.outcome for fault in accuracy.power.faults}
+    assert found["off", "scaled by 1.1"] == "within bounds"
+    assert found["means", "zeroed"] == "noticed"
+
+
 def test_no_fault_is_planted_with_power_off(tmp_path: Path) -> None:
     ran, accuracy = compare(tmp_path, LAYERS, LAYERS, power="off")
     assert accuracy.power is None
@@ -92,7 +105,7 @@ def test_a_table_of_which_one_row_is_read_makes_the_check_weak(tmp_path: Path) -
     ran, accuracy = compare(tmp_path, TABLE, TABLE, {"ids": {"shape": [6], "data": "zeros"}}, power=20)
     assert accuracy.passed and ran.result.passed
     assert accuracy.power is not None
-    assert accuracy.power.rows == (RowsRead(table="table", read=1, rows=64),)
+    assert accuracy.power.reached == (PartsReached(parts="rows", of="table", reached=1, count=64),)
     assert accuracy.weak[0] == "1 of 64 rows of table are read"
     assert "within tolerance, weak: 1 of 64 rows" in ran.result.summary
 
@@ -108,9 +121,9 @@ def test_a_weak_check_is_inconclusive_on_request(tmp_path: Path) -> None:
 
 
 def test_many_rows_of_a_large_table_are_enough(tmp_path: Path) -> None:
-    assert RowsRead(table="t", read=58, rows=30_000).is_weak
-    assert not RowsRead(table="t", read=59, rows=30_000).is_weak
-    assert not RowsRead(table="t", read=3, rows=43).is_weak
+    assert PartsReached(parts="rows", of="t", reached=58, count=30_000).is_weak
+    assert not PartsReached(parts="rows", of="t", reached=59, count=30_000).is_weak
+    assert not PartsReached(parts="rows", of="t", reached=3, count=43).is_weak
 
 
 def test_an_input_that_may_be_ignored_makes_the_check_weak(tmp_path: Path) -> None:
@@ -327,7 +340,7 @@ def test_faults_are_planted_inside_loops_and_unknown_rows_are_named(tmp_path: Pa
     assert {fault.node.name for fault in planted.faults} == {"matmul", "gather", "tanh"}
     _, accuracy = compare(tmp_path, path, path, power=20)
     assert accuracy.power is not None
-    assert accuracy.power.not_watched == ("rows of table",) and not accuracy.power.rows
+    assert accuracy.power.not_watched == ("rows of table",) and not accuracy.power.reached
     assert "rows of table, inside a loop or a branch: not known" in collect_power(documents_of(accuracy))[0].facts
 
 
@@ -404,8 +417,8 @@ def test_a_fault_that_removes_an_element_of_a_sequence_is_noticed(tmp_path: Path
 
 
 def test_branches_and_classes_that_are_not_reached_make_no_check_weak() -> None:
-    classes = (ClassesReached(output="y", reached=1, classes=10),)
-    assert Power(branches_not_run=("else_branch of If_1",), classes=classes).weak == ()
+    classes = (PartsReached(parts="classes", of="y", reached=1, count=10),)
+    assert Power(branches_not_run=("else_branch of If_1",), reached=classes).weak == ()
 
 
 CLASSES = """g (float[n, 4] x) => (float[n, 4] y, int64[n, 1] label) {
@@ -420,7 +433,7 @@ def test_the_classes_that_samples_reach_are_counted(tmp_path: Path) -> None:
     rows = [[0.0, 1.0, 2.0, 3.0], [1.0, 0.0, 2.0, 3.0], [0.0, 5.0, 5.0, 5.0]]
     _, accuracy = compare(tmp_path, CLASSES, CLASSES, {"x": {"values": rows}}, power=20, made="off")
     assert accuracy.power is not None
-    assert accuracy.power.classes[0] == ClassesReached(output="y", reached=2, classes=4, missing=("2", "3"))
+    assert accuracy.power.reached[0] == PartsReached(parts="classes", of="y", reached=2, count=4, missing=("2", "3"))
     assert "2 of 4 classes of y are reached, never 2, 3" in collect_power(documents_of(accuracy))[0].facts
 
 
@@ -470,7 +483,7 @@ def test_faults_are_planted_in_trees(tmp_path: Path) -> None:
         found = planted.session.run_within(planted.outputs, {**feeds, **planted.feeds_of(number)}, 60)
         assert_close(found, wrong.run_within(planted.outputs, feeds, 60))
     power = measured(tmp_path, path, {"x": {"shape": [64, 2]}})
-    assert power.classes == (ClassesReached(output="label", reached=3, classes=3),)
+    assert PartsReached(parts="classes", of="label", reached=3, count=3) in power.reached
     assert {fault.outcome for fault in power.faults if fault.kind == "class_weights reversed"} == {"noticed"}
 
 
@@ -503,26 +516,45 @@ def rows_of_trees() -> onnx.ModelProto:
     return helper.make_model(helper.make_graph([node], "g", inputs, outputs), opset_imports=opsets, ir_version=9)
 
 
-@pytest.mark.parametrize("make", [trees, rows_of_trees])
-@pytest.mark.parametrize("reached", [2, 3])
+def of_doubles(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Change an ensemble of trees to double inputs, thresholds and weights."""
+    (node,) = model.graph.node
+    for attribute in list(node.attribute):
+        if attribute.type == onnx.AttributeProto.FLOATS:
+            values = numpy_helper.from_array(np.array(attribute.floats, np.float64), "values")
+            node.attribute.append(helper.make_attribute(f"{attribute.name}_as_tensor", values))
+            node.attribute.remove(attribute)
+        elif attribute.t.data_type == TensorProto.FLOAT:
+            doubles = numpy_helper.to_array(attribute.t).astype(np.float64)
+            attribute.t.CopyFrom(numpy_helper.from_array(doubles, "values"))
+    changed = [*model.graph.input, *(model.graph.output if node.op_type == "TreeEnsemble" else ())]
+    for value in changed:
+        value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "double", "reached"),
+    [(trees, False, 2), (rows_of_trees, False, 3), (trees, True, 3), (rows_of_trees, True, 2)],
+)
 def test_the_leaves_that_samples_reach_are_counted(
-    tmp_path: Path, make: Callable[[], onnx.ModelProto], reached: int
+    tmp_path: Path, make: Callable[[], onnx.ModelProto], double: bool, reached: int
 ) -> None:
-    onnx.save(make(), tmp_path / "trees.onnx")
+    onnx.save(of_doubles(make()) if double else make(), tmp_path / "trees.onnx")
     rows = [[0.0, 0.0], [0.25, 0.1], [0.75, 0.1]][:reached]
     _, accuracy = compare(tmp_path, tmp_path / "trees.onnx", tmp_path / "trees.onnx", {"x": {"values": rows}}, power=20)
     assert accuracy.power is not None
-    assert [(each.reached, each.leaves) for each in accuracy.power.leaves] == [(reached, 4)]
+    assert [(each.reached, each.count) for each in accuracy.power.reached if each.parts == "leaves"] == [(reached, 4)]
     assert f"{reached} of 4 leaves of" in " ".join(collect_power(documents_of(accuracy))[0].facts)
-    assert {"< for <=", "leaf_weights reversed", "class_weights reversed"} & {
-        each.kind for each in accuracy.power.faults
-    }
+    kinds = {each.kind for each in accuracy.power.faults}
+    weights = "class_weights" if make is trees else "leaf_weights"
+    assert kinds >= {"< for <=", f"{weights}{'_as_tensor' if double and make is trees else ''} reversed"}
 
 
 def test_few_leaves_make_a_check_weak() -> None:
-    few = LeavesReached(node="forest", reached=5, leaves=150)
-    assert Power(leaves=(few,)).weak == ("5 of 150 leaves of forest are reached",)
-    assert Power(leaves=(few.model_copy(update={"reached": 8}),)).weak == ()
+    few = PartsReached(parts="leaves", of="forest", reached=5, count=150)
+    assert Power(reached=(few,)).weak == ("5 of 150 leaves of forest are reached",)
+    assert Power(reached=(few.model_copy(update={"reached": 8}),)).weak == ()
 
 
 def test_twins_of_huge_trees_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 from ndld_flow.accuracy.power.measure_power import seconds_for
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.precision_search.evidence import percent
-from ndld_flow.records.power import RowsRead
+from ndld_flow.records.power import PartsReached
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.steps.constrain_precision import ConstrainPrecision
 from ndld_flow.steps.convert_fp16 import ConvertFp16
@@ -97,7 +97,7 @@ def test_a_search_whose_samples_read_one_row_is_weak(tmp_path: Path) -> None:
     inputs = {"ids": {"shape": [6], "data": "zeros"}}
     result, ran = search(tmp_path, model, inputs, made="off")
     assert result.passed and not result.kept and result.power is not None
-    assert result.power.rows == (RowsRead(table="table", read=1, rows=43),)
+    assert result.power.reached == (PartsReached(parts="rows", of="table", reached=1, count=43),)
     assert ", weak: 1 of 43 rows of table are read" in ran.result.summary
     (tmp_path / "made").mkdir()
     result, ran = search(tmp_path / "made", model, inputs)

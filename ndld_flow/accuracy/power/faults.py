@@ -29,6 +29,8 @@ _WEIGHTS: Mapping[str, tuple[str, ...]] = {
     "Scaler": ("offset", "scale"),
 }
 """Operator -> attributes with weights."""
+_OF_DOUBLES = "_as_tensor"
+"""End of the names of these attributes in ensembles of doubles."""
 _LISTS = (ir.AttributeType.FLOATS, ir.AttributeType.INTS, ir.AttributeType.STRINGS)
 _TENTH = 10
 _MOST_COPIED = 2_000_000
@@ -50,7 +52,8 @@ def values_of(attribute: ir.Attr) -> Sequence[Any]:
 
 
 def _wrong_attributes(node: ir.Node) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name in _WEIGHTS.get(node.op_type, ()):
+    for known in _WEIGHTS.get(node.op_type, ()):
+        name = known if known in node.attributes else f"{known}{_OF_DOUBLES}"
         right = list(values_of(node.attributes[name])) if name in node.attributes else []
         if not any(right):
             continue

@@ -22,7 +22,7 @@ from ndld_flow.base.errors import ModelError, NdldFlowError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.files import model_inputs
 from ndld_flow.models.tensors import Array, numpy_dtype
-from ndld_flow.records.power import FaultOutcome, LeavesReached, PlantedFault, Power, RowsRead
+from ndld_flow.records.power import FaultOutcome, PartsReached, PlantedFault, Power
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.sample_feeds import Sample
@@ -51,6 +51,8 @@ class JudgedOutput:
     bounds: Mapping[str, float]
     """Metric -> bound; none if the output is not judged."""
     is_constant: bool
+    only_certain: bool = False
+    """Errors fail the check only where the reference shows their scale; others leave it undecided."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,9 @@ def measure_power(check: Check, scratch: Path, *, count: int = MOST_FAULTS, seco
     return Power(
         faults=faults,
         wanted=count,
-        rows=trial.rows(),
-        classes=tuple(output.record() for output in planted.watched if isinstance(output, ClassOutput)),
-        leaves=tuple(
-            LeavesReached(node=forest.node, reached=len(forest.reached), leaves=forest.leaves)
-            for forest in planted.watched
-            if isinstance(forest, Forest)
+        reached=(
+            *trial.rows(),
+            *(each.record() for each in planted.watched if isinstance(each, ClassOutput | Forest)),
         ),
         not_watched=planted.not_watched,
         branches_not_run=trial.branches_not_run(),
@@ -163,12 +162,13 @@ class _Trial:
                 if not isinstance(dim, int):
                     self.sizes.setdefault(dim or f"axis {axis} of {spec.name}", set()).add(values.shape[axis])
 
-    def rows(self) -> tuple[RowsRead, ...]:
+    def rows(self) -> Iterator[PartsReached]:
         tables: dict[str, tuple[int, set[object]]] = {}
         for table in self.planted.watched:
             if isinstance(table, Table):  # several operators may look up rows of one table
                 tables.setdefault(table.name, (table.rows, set()))[1].update(table.reached)
-        return tuple(RowsRead(table=name, read=len(read), rows=rows) for name, (rows, read) in tables.items())
+        for name, (count, read) in tables.items():
+            yield PartsReached(parts="rows", of=name, reached=len(read), count=count)
 
     def branches_not_run(self) -> tuple[str, ...]:
         return tuple(
@@ -196,7 +196,7 @@ class _Trial:
                 continue
             fill = np.ones_like if "mask" in spec.name.lower() else np.zeros_like
             changed = ({**feeds, spec.name: fill(feeds[spec.name])} for feeds in map(self._cast, self.feeds))
-            if self._judge(changed).outcome != "noticed":
+            if self._judge(changed).passes:
                 yield spec.name
 
     def try_faults(self, end: float) -> Iterator[PlantedFault]:
@@ -235,9 +235,9 @@ class _FaultJudgement:
 
     def __init__(self, outputs: Sequence[JudgedOutput], count: int) -> None:
         self._count = count
-        self._bounds = {output.name: output.bounds for output in outputs if output.bounds}
+        self._judged = {output.name: output for output in outputs if output.bounds}
         self._agreements = {
-            output.name: Agreement(output.measuring, output.yardstick) for output in outputs if output.bounds
+            name: Agreement(output.measuring, output.yardstick) for name, output in self._judged.items()
         }
         self.outcome: FaultOutcome = "unseen"
 
@@ -261,12 +261,18 @@ class _FaultJudgement:
         if self.outcome == "within bounds" and any(self._fails(name, sample) for name in self._agreements):
             self.outcome = "noticed"
 
+    @property
+    def passes(self) -> bool:
+        """Return whether the check passes: it neither fails nor is undecided."""
+        beyond = (outside(each.metrics(), self._judged[name].bounds) for name, each in self._agreements.items())
+        return self.outcome != "noticed" and not any(beyond)
+
     def _fails(self, name: str, sample: int) -> bool:
         """Return whether the samples up to this one prove that the output fails, whatever the others are."""
-        agreement, bounds, share = self._agreements[name], self._bounds[name], (sample + 1) / self._count
+        agreement, output, share = self._agreements[name], self._judged[name], (sample + 1) / self._count
         if agreement.nonfinite:
             return True
-        metrics = agreement.metrics()
+        bounds, metrics = output.bounds, agreement.certain_metrics() if output.only_certain else agreement.metrics()
         if sample + 1 == self._count:
             return bool(outside(metrics, bounds))
         # The others may be right: an rms over all samples is at least that over some, times the root of their share.

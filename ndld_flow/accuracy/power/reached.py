@@ -13,13 +13,14 @@ from ndld_flow.accuracy.power.faults import DOMAIN, values_of
 from ndld_flow.models.input_uses import SAME_VALUES
 from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.models.tensors import Array
-from ndld_flow.records.power import ClassesReached
+from ndld_flow.records.power import PartsReached
 
 _LAST_AXIS_FROM = 13
 """Opset from which Softmax has one axis; before, it joined all axes from that one on."""
 _KEEPS_AXES = ("Cast", "Identity")
 _MOST_NAMED = 10
 _CLASSIFIERS = ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier")
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _MOST_LEAVES = 2**24
 """Float32 counts so far."""
 
@@ -65,6 +66,9 @@ class Forest(Watched):
     node: str
     leaves: int
 
+    def record(self) -> PartsReached:
+        return PartsReached(parts="leaves", of=self.node, reached=len(self.reached), count=self.leaves)
+
 
 @dataclass
 class ClassOutput(Watched):
@@ -84,14 +88,10 @@ class ClassOutput(Watched):
             best = np.argmax(values, self.axis)
             self.reached.update(self.classes[index] for index in np.unique(best).tolist())
 
-    def record(self) -> ClassesReached:
-        missing = [str(each) for each in self.classes if each not in self.reached]
-        return ClassesReached(
-            output=self.tensor,
-            reached=len(self.reached),
-            classes=len(self.classes),
-            missing=tuple(missing[:_MOST_NAMED]),
-        )
+    def record(self) -> PartsReached:
+        missing = tuple(str(each) for each in self.classes if each not in self.reached)[:_MOST_NAMED]
+        count, reached = len(self.classes), len(self.reached)
+        return PartsReached(parts="classes", of=self.tensor, reached=reached, count=count, missing=missing)
 
 
 def find_watched(model: ir.Model) -> tuple[list[Watched], list[str]]:
@@ -172,7 +172,7 @@ def find_leaves(model: ir.Model, names: UniqueNames) -> list[Watched]:
 
 
 def _forest(node: ir.Node, names: UniqueNames) -> Iterator[Forest]:
-    if node.domain != DOMAIN or node.inputs[0] is None or node.inputs[0].dtype != ir.DataType.FLOAT:
+    if node.domain != DOMAIN or node.inputs[0] is None or node.inputs[0].dtype not in _FLOATS:
         return
     if node.op_type == "TreeEnsemble":
         op_type, leaves, numbered = node.op_type, *_numbered_leaves(node)
@@ -185,7 +185,8 @@ def _forest(node: ir.Node, names: UniqueNames) -> Iterator[Forest]:
         added = [ir.convenience.convert_attribute(name, value) for name, value in numbered.items()]
         name = names.node(f"{node.name}_leaves")
         copied = ir.Node(DOMAIN, op_type, [node.inputs[0]], [*kept, *added], num_outputs=1, name=name)
-        copied.outputs[0].name, copied.outputs[0].type = names.value(name), ir.TensorType(ir.DataType.FLOAT)
+        dtype = node.inputs[0].dtype if op_type == "TreeEnsemble" else ir.DataType.FLOAT
+        copied.outputs[0].name, copied.outputs[0].type = names.value(name), ir.TensorType(dtype)
         node.append(copied)
         yield Forest(copied.outputs[0].name, str(node.name or node.outputs[0].name), leaves)
 
@@ -204,12 +205,18 @@ def _numbered_ends(node: ir.Node) -> tuple[int, dict[str, Any]]:
     )
     ends = [(tree, place) for tree, place, mode in places if mode == "LEAF"]
     trees = {tree: number for number, tree in enumerate(dict.fromkeys(tree for tree, _ in ends))}
+    numbers = np.arange(len(ends))
+    is_double = "nodes_values_as_tensor" in node.attributes
     return len(ends), {
         "n_targets": len(trees),
         "target_treeids": [tree for tree, _ in ends],
         "target_nodeids": [place for _, place in ends],
         "target_ids": [trees[tree] for tree, _ in ends],
-        "target_weights": [float(number) for number in range(len(ends))],
+        **(
+            {"target_weights_as_tensor": ir.tensor(numbers.astype(np.float64))}
+            if is_double
+            else {"target_weights": numbers.astype(float).tolist()}
+        ),
     }
 
 
@@ -229,5 +236,6 @@ def _numbered_leaves(node: ir.Node) -> tuple[int, dict[str, Any]]:
                     trees[targets[place]] = tree
                 elif targets[place] not in known:
                     waiting.append(targets[place])
-    numbers = ir.tensor(np.arange(leaves, dtype=np.float32))
+    weights = node.attributes["leaf_weights"].as_tensor()
+    numbers = ir.tensor(np.arange(leaves, dtype=weights.dtype.numpy()))
     return leaves, {"n_targets": len(roots), "leaf_targetids": trees, "leaf_weights": numbers}

@@ -97,12 +97,10 @@ def _faults_table(power: Power) -> Table:
 
 def _facts(power: Power) -> Iterator[str]:
     yield from (f"output {name} is constant on all samples" for name in power.constant)
-    yield from (f"{table.read:,} of {table.rows:,} rows of {table.table} are read" for table in power.rows)
-    for each in power.classes:
+    for each in power.reached:
         never = f", never {', '.join(each.missing)}" if each.missing else ""
-        more = ", ..." if len(each.missing) < each.classes - each.reached else ""
-        yield f"{each.reached:,} of {counted(each.classes, 'class')} of {each.output} are reached{never}{more}"
-    yield from (f"{each.reached:,} of {each.leaves:,} leaves of {each.node} are reached" for each in power.leaves)
+        more = ", ..." if never and len(each.missing) < each.count - each.reached else ""
+        yield f"{each.text}{never}{more}"
     yield from (f"{branch} never runs" for branch in power.branches_not_run)
     yield from (f"{each}, inside a loop or a branch: not known" for each in power.not_watched)
     yield from (f"{name} may be ignored: the check passes a model that does" for name in power.ignorable)
@@ -113,9 +111,9 @@ def _facts(power: Power) -> Iterator[str]:
 
 def _helps(power: Power) -> Iterator[str]:
     yield from (f"samples that change {name}" for name in power.constant)
-    yield from (f"samples that read other rows of {table.table}" for table in power.rows if table.is_weak)
-    yield from (f"samples of other classes of {each.output}" for each in power.classes if each.reached < each.classes)
-    yield from (f"samples that reach other leaves of {each.node}" for each in power.leaves if each.is_weak)
+    for each in power.reached:
+        if each.is_weak or (each.parts == "classes" and each.reached < each.count):
+            yield f"samples that reach other {each.parts} of {each.of}"
     yield from (f"samples that run {branch}" for branch in power.branches_not_run)
     for name in power.ignorable:
         yield f"samples with padding, so that {name} hides something" if "mask" in name else f"other values of {name}"
