@@ -425,7 +425,6 @@ class Placer:
             name=tried.name,
             regions=len(tried.quantized),
             metrics=dict(self._sets_of.metrics(tried.quantized)),
-            accurate=bool(tried.quantized),
             latency=tried.latency,
             outcome=tried.outcome,
         )

@@ -65,7 +65,6 @@ class PlacementTrial(Record):
     """Number of quantized regions."""
     metrics: dict[str, float]
     """Metrics of the worst output on the samples."""
-    accurate: bool
     latency: MeasuredRatio | None = None
     """Against the source; None if it was not measured."""
     outcome: str
@@ -76,7 +75,7 @@ class Placement(Document):
     """The search of `quantize` for the layers that pay, by latency and accuracy together."""
 
     document: Literal["placement"] = "placement"
-    format_version: int = 4
+    format_version: int = 5
     file_name = "placement.json"
     model: str
     objective: Literal["latency"]

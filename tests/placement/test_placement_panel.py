@@ -48,10 +48,8 @@ PLACEMENT = Placement(
         ),
     ),
     trials=(
-        PlacementTrial(
-            name="all", regions=1, metrics={"slice_rms": 0.03}, accurate=True, latency=FASTER, outcome="delivered"
-        ),
-        PlacementTrial(name="intensity", regions=0, metrics={}, accurate=False, outcome="no part of it is accurate"),
+        PlacementTrial(name="all", regions=1, metrics={"slice_rms": 0.03}, latency=FASTER, outcome="delivered"),
+        PlacementTrial(name="intensity", regions=0, metrics={}, outcome="no part of it is accurate"),
     ),
     delivered=FASTER,
     digest="d",
