@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -83,6 +83,13 @@ def replace_output(edited: EditedModel, old: ir.Value, new: ir.Value) -> None:
         infer_shapes(edited.model)
     if new.type is None:
         new.type, new.shape = old.type, old.shape
+
+
+def put_outputs(graph: ir.Graph, gone: Collection[ir.Value], new: Iterable[ir.Value]) -> None:
+    """Put new outputs of a graph in the place of the first of those that are gone."""
+    place = next(index for index, value in enumerate(graph.outputs) if value in gone)
+    rest = [value for value in graph.outputs if value not in gone]
+    graph.outputs[:] = [*rest[:place], *new, *rest[place:]]
 
 
 def set_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:

@@ -13,7 +13,7 @@ from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import add_initializer, make_tensor
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
-from ndld_flow.graph.edit.graph_edits import errors_of, prune_values, remove_node, replace_output
+from ndld_flow.graph.edit.graph_edits import errors_of, prune_values, put_outputs, remove_node, replace_output
 from ndld_flow.graph.edit.interface import infer_edges, parse_tensor_type
 from ndld_flow.graph.edit.names import Nesting, names_around
 from ndld_flow.graph.edit.node_groups import (
@@ -417,6 +417,4 @@ def _replace_outputs(
         return
     edited.note(f"outputs removed with the nodes: {', '.join(value.name or '' for value in gone)}")
     added = [output for output, old in zip(node.outputs, kept, strict=False) if old is None]
-    place = list(graph.outputs).index(gone[0])
-    rest = [value for value in graph.outputs if value not in gone]
-    graph.outputs[:] = [*rest[:place], *added, *rest[place:]]
+    put_outputs(graph, gone, added)

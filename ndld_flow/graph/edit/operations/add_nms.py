@@ -118,7 +118,7 @@ class AddNms(Operation):
         return self.op_type == _PLUGIN
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes
+        from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, put_outputs
         from ndld_flow.models.input_shapes import show_tensors
 
         with known_shapes(edited.model):
@@ -131,7 +131,10 @@ class AddNms(Operation):
                 "before it"
             )
         results = _Head(edits, layout, self).results()
-        _replace_outputs(edited.model.graph, layout.sources, results, self.keep)
+        if self.keep:
+            edited.model.graph.outputs.extend(results)
+        else:
+            put_outputs(edited.model.graph, layout.sources, results)
         return f"{layout.text}; outputs added: {show_tensors(results)}"
 
     def _layout(self, model: ir.Model) -> Layout:
@@ -523,13 +526,3 @@ class _Head:
         values.append(self._put("Cast", images, to=int(ir.DataType.INT32), wish="image_ids"))
         self._name(values, (*results, "det_images"))
         return values
-
-
-def _replace_outputs(graph: ir.Graph, sources: Sequence[ir.Value], results: Sequence[ir.Value], keep: bool) -> None:
-    """Put the results in the place of the raw predictions, or after all outputs if these are kept."""
-    if keep:
-        graph.outputs.extend(results)
-        return
-    place = min(index for index, value in enumerate(graph.outputs) if value in sources)
-    rest = [value for value in graph.outputs if value not in sources]
-    graph.outputs[:] = [*rest[:place], *results, *rest[place:]]

@@ -177,11 +177,9 @@ def _shape_with(output: ir.Value, axis: int, dims: tuple[int, ...]) -> ir.Shape 
 def _replace_output(
     edits: OperationEdits, output: ir.Value, results: Sequence[ir.Value], keep: bool
 ) -> tuple[str, ...]:
-    graph = edits.model.graph
-    kept = [output] if keep else []
-    place = list(graph.outputs).index(output)
-    rest = [value for value in graph.outputs if value is not output]
-    graph.outputs[:] = [*rest[:place], *kept, *results, *rest[place:]]
+    from ndld_flow.graph.edit.graph_edits import put_outputs
+
+    put_outputs(edits.model.graph, [output], [output, *results] if keep else results)
     if not keep and len(results) == 1:
         name = output.name
         output.name = edits.new_name(f"{name}_raw")
