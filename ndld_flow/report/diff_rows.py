@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from ndld_flow.base.quantities import counted, size, three_digits
 from ndld_flow.base.text import short_name
@@ -147,7 +147,9 @@ def _rows(part: Part, diff: ModelDiff) -> Iterator[DiffRow]:
             listing = listing.model_copy(
                 update={
                     "added": [item for item in listing.added if part == "nodes" or item.name not in stored],
-                    "removed": [item for item in listing.removed if not _is_stored_constant(item, stored)],
+                    "removed": [
+                        item for item in listing.removed if not _is_constant(item) or stored.isdisjoint(item.outputs)
+                    ],
                 }
             )
         yield from (_item_row(part, "+", item) for item in listing.added)
@@ -162,12 +164,8 @@ def _constants_stored(diff: ModelDiff) -> frozenset[str]:
     return frozenset(removed & {weight.name for weight in weights if weight.storage != "constant" and not weight.scope})
 
 
-def _is_constant(item: _Item) -> bool:
+def _is_constant(item: _Item) -> TypeGuard[NodeItem]:
     return isinstance(item, NodeItem) and item.op_type == "Constant" and not item.scope
-
-
-def _is_stored_constant(item: _Item, stored: frozenset[str]) -> bool:
-    return isinstance(item, NodeItem) and _is_constant(item) and not stored.isdisjoint(item.outputs)
 
 
 def _value_row(part: Part, name: str, before: str | None, after: str | None, scope: str) -> DiffRow:

@@ -111,8 +111,6 @@ class TensorData:
     reference_histogram: HistogramData | None
     saturated: int
     reference_saturated: int
-    channel_count: int
-    channels_by: str
     channels: ChannelColumns
     divergence: TensorDistance | None
     maps: list[MapData]
@@ -185,8 +183,6 @@ def _tensor(tensor: CapturedTensor, divergence: LayerDivergence | None, maps: li
         reference_histogram=_histogram(tensor.reference_histogram),
         saturated=tensor.saturated,
         reference_saturated=tensor.reference_saturated,
-        channel_count=tensor.channel_count,
-        channels_by=short_name(tensor.channels_by, 40),
         channels=_channels(tensor.channels),
         divergence=TensorDistance(
             {short_name(name, 40): _number(value) for name, value in divergence.metrics.items()}, divergence.nonfinite

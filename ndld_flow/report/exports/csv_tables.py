@@ -57,7 +57,9 @@ _OF_LAYERS: dict[str, Callable[[_Row], Value]] = {
     "multiply_unit": lambda row: row.layer.unit or "unknown",
     "precision_basis": lambda row: row.layer.precision_basis,
     "asked_precision": lambda row: row.layer.asked_precision,
-    "output_dims": lambda row: _dims(row.layer),
+    "output_dims": lambda row: "x".join(
+        "?" if dim < 0 else str(dim) for tensor in row.layer.outputs[:1] for dim in tensor.shape
+    ),
     **_TIMES,
     "macs": lambda row: row.layer.macs,
     "read_bytes": lambda row: row.layer.read_bytes,
@@ -70,10 +72,6 @@ _OF_LAYERS: dict[str, Callable[[_Row], Value]] = {
 }
 LAYER_COLUMNS, TIME_COLUMNS = tuple(_OF_LAYERS), tuple(_TIMES)
 _OF_ENGINES = {name: cell for name, cell in _OF_LAYERS.items() if name not in ("provider", "depth", *_TIMES)}
-
-
-def _dims(layer: Layer) -> str:
-    return "x".join("?" if dim < 0 else str(dim) for dim in layer.outputs[0].shape) if layer.outputs else ""
 
 
 def engine_layers_csv(label: str, layers: Sequence[Layer]) -> str:

@@ -81,17 +81,16 @@ def _metrics(compared: ProfileComparison, several: bool) -> Iterable[Sequence[st
 def _block(word: str, rest: str, titles: Sequence[str], rows: Iterable[Sequence[str]], report: str) -> str:
     colour = _COLOURS.get(word, "inherit")
     head = "".join(f"<th>{_text(title)}</th>" for title in titles)
-    lines = "".join(f"<tr>{_head(row[0])}{''.join(_cell(cell, titles) for cell in row[1:])}</tr>" for row in rows)
+    lines = "".join(
+        f'<tr><th style="text-align:left">{_text(row[0])}</th>{"".join(_cell(cell, titles) for cell in row[1:])}</tr>'
+        for row in rows
+    )
     table = f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{lines}</tbody></table>" if lines else ""
     return f'<div><p><b style="color:{colour}">{_text(word)}</b> {_text(rest, 600)}</p>{table}{_link(report)}</div>'
 
 
 def _link(report: str) -> str:
     return f'<p><a href="{escape(_address(report))}">{_text(report)}</a></p>' if report else ""
-
-
-def _head(text: str) -> str:
-    return f'<th style="text-align:left">{_text(text)}</th>'
 
 
 def _cell(text: str, titles: Sequence[str]) -> str:

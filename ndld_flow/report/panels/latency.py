@@ -37,23 +37,13 @@ class RunView:
 
 
 @dataclass(frozen=True)
-class StageView:
-    """One recorded stage of a pass: enqueue, copies, device."""
+class PartView:
+    """A recorded stage of a pass (enqueue, copies, device), or a part of a sequence's steps."""
 
     name: str
     latency: LatencySummary
     share: float
-    """Share of the median pass; enqueueing overlaps with the others."""
-
-
-@dataclass(frozen=True)
-class StepsView:
-    """Latency of a part of a sequence's steps."""
-
-    name: str
-    latency: LatencySummary
-    share: float
-    """Share of the time of all steps, by their medians."""
+    """Share of the median pass, where enqueueing overlaps with other stages, or of the time of all steps."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +62,8 @@ class ProfileView:
     """Process runs with samples."""
     in_turns_with: tuple[str, ...]
     """Labels of the other profiles in the same measurement session."""
-    stages: tuple[StageView, ...]
-    steps: tuple[StepsView, ...]
+    stages: tuple[PartView, ...]
+    steps: tuple[PartView, ...]
     """The first step of a sequence and the later ones; empty without a sequence."""
     series: int
     """Number of its colour, its position among profiles with samples."""
@@ -152,14 +142,14 @@ def _process_run(number: int, run: ProfileRun, whole: LatencySummary) -> RunView
 _STAGES = {"enqueue_ms": "enqueue", "h2d_ms": "copy to device", "compute_ms": "device", "d2h_ms": "copy from device"}
 
 
-def _stages(profile: Profile, whole: LatencySummary) -> tuple[StageView, ...]:
+def _stages(profile: Profile, whole: LatencySummary) -> tuple[PartView, ...]:
     """Return the recorded stages over all process runs."""
     stages = []
     for field, name in _STAGES.items():
         runs = [getattr(run, field) for run in profile.runs]
         if any(runs):
             latency = LatencySummary.of_runs(runs)
-            stages.append(StageView(name, latency, latency.median_ms / whole.median_ms if whole.median_ms else 0.0))
+            stages.append(PartView(name, latency, latency.median_ms / whole.median_ms if whole.median_ms else 0.0))
     return tuple(stages)
 
 
@@ -167,7 +157,7 @@ _PARTS = 4
 """Number of parts of the later steps, if these are at least twice as many: a growing cache makes them slower."""
 
 
-def _steps(profile: Profile) -> tuple[StepsView, ...]:
+def _steps(profile: Profile) -> tuple[PartView, ...]:
     """Return the first step of a sequence, all later ones, and the parts of these."""
     later = range(1, profile.sequence_steps)
     named = {"first step": range(1), "later steps": later}
@@ -177,9 +167,7 @@ def _steps(profile: Profile) -> tuple[StepsView, ...]:
     known = {name: (steps, latency) for name, steps in named.items() if (latency := profile.steps_latency(steps))}
     times = {name: len(steps) * latency.median_ms for name, (steps, latency) in known.items()}
     whole = times.get("first step", 0.0) + times.get("later steps", 0.0)
-    return tuple(
-        StepsView(name, latency, times[name] / whole if whole else 0.0) for name, (_, latency) in known.items()
-    )
+    return tuple(PartView(name, latency, times[name] / whole if whole else 0.0) for name, (_, latency) in known.items())
 
 
 MOST_PASSES = 20_000

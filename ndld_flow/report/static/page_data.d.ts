@@ -709,8 +709,6 @@ interface TensorData {
   reference_histogram: HistogramData | null;
   saturated: number;
   reference_saturated: number;
-  channel_count: number;
-  channels_by: string;
   channels: ChannelColumns;
   divergence: TensorDistance | null;
   maps: MapData[];
