@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ndld_flow.base.quantities import TIMES, apart, change, quantity, three_digits
 from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, ComparisonGate, MetricVerdict, ProfileComparison
+from ndld_flow.report.tables import ABSENT
 
 _LEAST, _MOST = 1e-3, 1e3
 _APART = 13.0
@@ -78,9 +79,6 @@ class IntervalScale:
             if inside and all(abs(self.place(tick) - self.place(other)) >= _APART for other in kept):
                 kept.append(tick)
         return tuple((round(self.place(tick), 2), texts[tick]) for tick in sorted(kept))
-
-
-ABSENT = "\N{EN DASH}"
 
 
 def metric_values(metric: ComparedMetric, pair: tuple[int, int]) -> tuple[str, ...]:

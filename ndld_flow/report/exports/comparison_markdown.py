@@ -18,6 +18,7 @@ from ndld_flow.report.comparison.layers import LayerChange, layer_changes
 from ndld_flow.report.comparison.subjects import collect_rounds
 from ndld_flow.report.comparison.verdicts import measured_apart, metric_values
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table
+from ndld_flow.report.tables import ABSENT
 
 _LAYERS = 10
 _SLOWER = 5
@@ -29,7 +30,6 @@ HEADING = "### "
 """Beginning of a part with a verdict."""
 _OUTCOMES = ("passed", "inconclusive", "failed", "incomparable")
 """Outcomes by rank; the headline shows the highest."""
-_NONE = "\N{EN DASH}"
 
 
 def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> str:
@@ -148,7 +148,7 @@ def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterato
 
 def _verdict(verdict: MetricVerdict | None, apart: str) -> list[str]:
     if verdict is None:
-        return [_NONE, _NONE, _NONE]
+        return [ABSENT, ABSENT, ABSENT]
     exact = verdict.low == verdict.high
     spread = f"{_ratio(verdict.low)} to {_ratio(verdict.high)}" if verdict.interval_is_known else "no interval"
     interval = "exact" if exact else spread
@@ -206,8 +206,8 @@ def _layer(changed: LayerChange) -> list[str]:
     return [
         code(changed.name),
         code(" + ".join(dict.fromkeys(layer.type for layer in changed.base or changed.candidate)), 40),
-        milliseconds(changed.base_ms) if changed.base else _NONE,
-        milliseconds(changed.candidate_ms) if changed.candidate else _NONE,
+        milliseconds(changed.base_ms) if changed.base else ABSENT,
+        milliseconds(changed.candidate_ms) if changed.candidate else ABSENT,
         " ".join(filter(None, _delta(changed))),
         alone or sign,
     ]

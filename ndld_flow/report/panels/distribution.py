@@ -67,7 +67,8 @@ def _histograms(profile: Profile) -> Iterator[Histogram]:
     layers = subject.layers
     if subject.layers_ms > 0:
         times = [median if layer.samples_ms else None for layer, median in zip(layers, subject.medians_ms, strict=True)]
-        yield _histogram("Latency", times, milliseconds, _steps_of_125(1e-6))
+        steps = (step * 10.0**power for power in itertools.count(-6) for step in (1, 2, 5))
+        yield _histogram("Latency", times, milliseconds, steps)
     values: dict[str, list[float | None]] = {
         "Weights": [layer.weight_bytes for layer in layers],
         "Activations": [
@@ -78,13 +79,6 @@ def _histograms(profile: Profile) -> Iterator[Histogram]:
     for title, sizes in values.items():
         if any(sizes):
             yield _histogram(title, sizes, size, (4.0**power for power in itertools.count()))
-
-
-def _steps_of_125(start: float) -> Iterator[float]:
-    """Yield 1, 2, 5, 10, 20, ... times `start`."""
-    while True:
-        yield from (start, 2 * start, 5 * start)
-        start *= 10
 
 
 def _histogram(
