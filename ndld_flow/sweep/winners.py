@@ -117,7 +117,7 @@ def judge_winners(
 def read_winner(steps: Sequence[RunStep], expression: Expression, store: Store) -> WinnerValues:
     """Return a winner's metrics, and the profiles that the expression names."""
     profiles: dict[str, Profile] = {}
-    named = {name.partition(".")[0] for name in expression.names}
+    named = set(map(_step_of, expression.names))
     for step in steps:
         if step.record is None:
             continue
@@ -264,7 +264,7 @@ def _goals(sweep: Sweep) -> list[Goal]:
 def is_measured(objective: Objective, sweep: Sweep) -> bool:
     """Return whether a measuring step records the objective, so that it has noise."""
     measuring = {step.name for step in sweep.base.steps if step.type.cls.takes_turns}
-    return any(name.partition(".")[0] in measuring for name in objective.expression.names)
+    return not measuring.isdisjoint(map(_step_of, objective.expression.names))
 
 
 def _contenders(tried: TriedPoints, finalists: Finalists, comparisons: Mapping[int, AgainstBest]) -> list[Contender]:
@@ -290,13 +290,11 @@ def find_choosing_checks(tried: TriedPoints, sweep: Sweep) -> Iterator[str]:
     A check that all points passed chose none of them: what it says of the best is as true as of any model.
     """
     objectives = {_step_of(name) for objective in sweep.objectives for name in objective.expression.names}
-    for step in sweep.base.steps:
-        if issubclass(step.type.cls.kinds()[1], AccuracyDocument):
-            records = [each.record for point in tried.points for each in point.run.steps if each.name == step.name]
-            differ = len({record.key for record in records if record is not None}) > 1
-            chose = step.name in objectives or any(_fails_by(point, step.name, sweep) for point in tried.points)
-            if differ and chose:
-                yield step.name
+    for check in [step.name for step in sweep.base.steps if issubclass(step.type.cls.kinds()[1], AccuracyDocument)]:
+        records = [each.record for point in tried.points for each in point.run.steps if each.name == check]
+        differ = len({record.key for record in records if record is not None}) > 1
+        if differ and (check in objectives or any(_fails_by(point, check, sweep) for point in tried.points)):
+            yield check
 
 
 def _fails_by(point: PointRun, check: str, sweep: Sweep) -> bool:

@@ -46,7 +46,9 @@ def _decide(
     if verdict.identical:
         difference = 1.0 if gate.kind == "ratio" else 0.0
         return _outcome(gate, difference, difference, difference), verdict.why
-    ends = _assumed_ends(verdict) if verdict.is_assumed else (verdict.low, verdict.high)
+    ends = (verdict.low, verdict.high)
+    if verdict.is_assumed:
+        ends = (verdict.ratio / (1 + ASSUMED_SINGLE_RUN), verdict.ratio * (1 + ASSUMED_SINGLE_RUN))
     if gate.kind == "ratio":
         spread = f"{_change(verdict.low, gate)} to {_change(verdict.high, gate)}"
         text = f"{_change(verdict.ratio, gate)} ({spread if verdict.interval_is_known else _no_interval(verdict)})"
@@ -57,10 +59,6 @@ def _decide(
     text = _signed(middle, gate.limit, metric.unit)
     spread = _between(low, high, metric.unit) if verdict.interval_is_known else f" ({_no_interval(verdict)})"
     return _outcome(gate, low, middle, high), f"{text}{spread}"
-
-
-def _assumed_ends(verdict: MetricVerdict) -> tuple[float, float]:
-    return verdict.ratio / (1 + ASSUMED_SINGLE_RUN), verdict.ratio * (1 + ASSUMED_SINGLE_RUN)
 
 
 def _no_interval(verdict: MetricVerdict) -> str:
