@@ -160,7 +160,7 @@ def test_a_request_is_compared_with_the_base_branch(after_push: Project, forge: 
     assert "gate passed" in comment["body"] and "baseline-" in comment["body"]
     assert not job.saved
     again = after_push.job("pull_request")
-    after_push.carry_out(again, **{GATE[after_push.service]: "latency.median <= 0.000001 ms"})
+    after_push.carry_out(again, **{GATE[after_push.service]: "model.bytes <= 1 B"})
     assert [each["id"] for each in forge.comments] == [1], "the same comment"
     assert "gate failed" in forge.comments[0]["body"]
 

@@ -141,12 +141,11 @@ def test_exports_of_an_a100_are_compared_as_improved(folder: Path) -> None:
     assert code("compare", fp16, fp32) == 1
 
 
-@pytest.mark.representatives("words8-0", "words4-2")
+@pytest.mark.representatives("words7-0", "words3-2")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         pytest.param(["--gate", "latency.median <= 100 s"], 0, marks=pytest.mark.thorough),
-        pytest.param(["--gate", "latency.median <= 1 us"], 1, marks=pytest.mark.thorough),
         (["--gate", "latency.median <= 100 s", "--gate", "model.bytes <= 1 B"], 1),
         (["--gate", "latncy.median <= 5 %"], 2),
         (["--gate", "fast"], 2),
@@ -383,7 +382,9 @@ def test_a_recipe_that_compares_shows_it_in_its_report(folder: Path) -> None:
     redrawn = draw_report(folder).read_text()
     assert '<section id="comparisons"' in redrawn
     assert "comparison.html" not in redrawn
-    assert not api.run("decide.yaml", ["steps.decide.gates=['latency.min <= 1 ns']"]).passed
+    assert not api.run(
+        "decide.yaml", ["steps.decide.gates=['latency.min <= 1 ns']", "steps.decide.when_undecided=fail"]
+    ).passed
 
 
 def test_a_quiet_comparison_prints_the_verdict_and_the_report(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 from ndld_flow.base.quantities import MINUS, apart, quantity, ratio_change
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.profiles.compare.measured import FEW_RUNS
-from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, Bounds, needed_runs
+from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, Bounds, is_of_many_runs, needed_runs
 from ndld_flow.profiles.compare.written_gates import ParsedGate
 from ndld_flow.records.comparison import ComparedMetric, ComparisonGate, MetricVerdict, ProfileComparison
 
@@ -78,17 +78,25 @@ def _decide_value(gate: ParsedGate, metric: ComparedMetric, candidate: int, boun
     if value is None:
         return "incomparable", f"it has no {metric.metric}"
     text, _ = apart((value, gate.limit), metric.unit)
-    low = high = value
-    if metric.runs:
-        runs = metric.runs[candidate]
-        needed = needed_runs(metric, len(runs), bounds)
-        if needed:
-            return "inconclusive", f"{text} ({needed})"
-        low, high = median_interval(runs)
-        if len(runs) < FEW_RUNS:
-            factor = math.exp(math.log1p(bounds.single_run_threshold) / math.sqrt(2 * len(runs)))
-            low, high = min(low, value / factor), max(high, value * factor)
-    return _outcome(gate, low, value, high), f"{text}{_between(low, high, metric.unit)}"
+    if not metric.runs:
+        return _outcome(gate, value, value, value), text
+    runs = metric.runs[candidate]
+    low, high = median_interval(runs)
+    if len(runs) < FEW_RUNS:
+        factor = math.exp(math.log1p(bounds.single_run_threshold) / math.sqrt(2 * len(runs)))
+        low, high = min(low, value / factor), max(high, value * factor)
+    ends = (low, high)
+    needed = needed_runs(metric, len(runs), bounds)
+    if needed:  # other processes only slow a model down: a limit that it meets beside them is met
+        knows_worst = not is_of_many_runs(metric)
+        ends = (
+            low if knows_worst and metric.better == "higher" else 0.0,
+            high if knows_worst and metric.better == "lower" else math.inf,
+        )
+    outcome = _outcome(gate, ends[0], value, ends[1])
+    if needed and outcome == "inconclusive":
+        return outcome, f"{text} ({needed})"
+    return outcome, f"{text}{_between(low, high, metric.unit)}"
 
 
 def _between(low: float, high: float, unit: str) -> str:

@@ -140,11 +140,16 @@ def needed_runs(metric: ComparedMetric, runs: int, bounds: Bounds) -> str:
     """Return how many process runs judge a metric, which may be an expression, if so few say nothing of its spread."""
     if runs >= FEW_RUNS:
         return ""
-    if any(name in metric.metric for name in _OF_MANY_RUNS):
+    if is_of_many_runs(metric):
         return f"this metric takes {FEW_RUNS} runs to judge"
     if bounds.is_busy and metric.unit != "bytes":
         return f"other processes used the CPUs: it takes {FEW_RUNS} runs to judge"
     return ""
+
+
+def is_of_many_runs(metric: ComparedMetric) -> bool:
+    """Return whether single slow passes, which come and go, decide a metric, which may be an expression."""
+    return any(name in metric.metric for name in _OF_MANY_RUNS)
 
 
 def _judge_exact(
