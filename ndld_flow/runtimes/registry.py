@@ -80,7 +80,9 @@ def find_runtime(name: str) -> Runtime:
 def find_runtimes() -> list[Runtime]:
     """Return every runtime, the default one first, then the others of this folder, then those of installed packages."""
     names = sorted(_built_in_names(), key=lambda name: (name != _FIRST, name))
-    return [*map(find_runtime, names), *map(_load, _installed().values())]
+    modules = [importlib.import_module(f"{runtimes.__name__}.{name}") for name in names]
+    built_in = [module.RUNTIME for module in modules if hasattr(module, "RUNTIME")]
+    return [*built_in, *map(_load, _installed().values())]
 
 
 def find_settings() -> list[type[RuntimeSettings]]:
