@@ -288,7 +288,7 @@ def _why(step: RunStep, documents: RunDocuments) -> str:
     if accuracy is not None and (broken := first_of(_broken(accuracy), 1)):
         return broken
     missed = [gate for gate in comparison.gates if gate.outcome != "passed"] if comparison is not None else []
-    words = "; ".join(f"gate {gate.gate} {gate.outcome}: {gate.why}" for gate in missed)
+    words = "; ".join(f"gate `{gate.gate}` {gate.outcome} ({gate.why})" for gate in missed)
     return short_name(words or step.record.summary, _REASON)
 
 

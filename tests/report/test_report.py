@@ -155,7 +155,7 @@ def test_a_gate_of_a_comparison_is_the_reason_and_counts(tmp_path: Path) -> None
     document = Comparison(subjects=sides, profiles=(), gates=tuple(gates), verdict="regressed", why="slower")
     write_run(tmp_path, run_record(steps), {"decide/comparison.json": document})
     lines = verdict_of(tmp_path)
-    assert "decide: gate latency.median <= +3 % failed: +9 % (+7 % to +11 %)" in lines[0]
+    assert "decide: gate `latency.median <= +3 %` failed (+9 % (+7 % to +11 %))" in lines[0]
     assert "many words" not in lines[0]
     assert "gates 1 of 4 passed, 2 not reached" in lines, "the recipe has two"
 
