@@ -88,6 +88,8 @@ def test_every_recipe_that_measures_uses_the_presets(path: Path, monkeypatch: py
     profiled = [step for step in recipe.steps if step.type.name == "profile"]
     # What decides is measured as the step does by itself: a preset is added to it, and replaced elsewhere.
     enough, preset = ((5, 100), "+profiling") if path.stem == "ci" else ((3, 30), "profiling")
+    if path.stem == "quickstart":  # its rounds decide: what is profiled before shows where the time is
+        enough = (1, 30)
     assert [(step.settings["runs"], step.settings["passes"]) for step in profiled] == [enough] * 2
     thorough = load_recipe(path, [f"{preset}@steps.speed=thorough"])
     assert next(step for step in thorough.steps if step.name == "speed").settings["passes"] == 500
