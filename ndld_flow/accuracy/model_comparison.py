@@ -569,21 +569,14 @@ def _caveats(pair: ModelPair, compared: Sequence[ComparedOutput]) -> set[str]:
     if mine != theirs and sorted(mine) == sorted(theirs):
         order = ", ".join(map(short_name, theirs))
         notes.add(f"{ANOTHER_ORDER}: {order}")
-    if fixed := list(_fixed_sizes(pair)):
-        notes.add(f"{FIXED_SIZES}: {', '.join(fixed)}")
+    freer, own = pair.inputs.freer_shapes, pair.inputs.candidate_shapes
+    if freer:
+        sizes = (f"{short_name(name)} {shape_text(own[name] or ())}, not {shape_text(freer[name])}" for name in freer)
+        notes.add(f"{FIXED_SIZES}: {', '.join(sizes)}")
     flat = [output.name for output in compared if output.agreement.is_weak_evidence]
     if flat:
         notes.add(f"{CONSTANT} {', '.join(flat)}, so agreement there is weak evidence")
     return notes
-
-
-def _fixed_sizes(pair: ModelPair) -> Iterator[str]:
-    """Yield `x 1x64, not Nx64` for each input with a size that only the reference leaves free."""
-    own = {spec.name: spec for spec in model_inputs(pair.candidate.path)}
-    for spec in model_inputs(pair.reference.path):
-        shapes = (spec.shape or (), (own[spec.name].shape or ()) if spec.name in own else ())
-        if any(isinstance(fixed, int) and not isinstance(free, int) for free, fixed in zip(*shapes, strict=False)):
-            yield f"{short_name(spec.name)} {shape_text(shapes[1])}, not {shape_text(shapes[0])}"
 
 
 class _SampleReader:

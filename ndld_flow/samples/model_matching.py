@@ -42,6 +42,8 @@ class SharedInputs:
     """Name in the reference -> name in the candidate."""
     candidate_dtypes: Mapping[str, str]
     candidate_shapes: Mapping[str, Shape | None] = field(default_factory=dict)
+    freer_shapes: Mapping[str, Shape] = field(default_factory=dict)
+    """Name in the reference -> its own shape there, if the candidate fixes sizes that it leaves free."""
 
     def named_as_reference(self, given: Mapping[str, Given]) -> dict[str, Given]:
         """Return a recipe's `inputs:`, which may use either model's names, under the reference's names."""
@@ -89,11 +91,13 @@ def shared_inputs(reference: Sequence[TensorSpec], candidate: Sequence[TensorSpe
             )
         names[left] = right
     specs = tuple(replace(spec, shape=_narrowed(spec, theirs[names[name]])) for name, spec in mine.items())
+    freer = {spec.name: own.shape for spec, own in zip(specs, reference, strict=True) if spec.shape != own.shape}
     return SharedInputs(
         specs,
         names,
         {name: theirs[names[name]].dtype for name in mine},
         {name: theirs[names[name]].shape for name in mine},
+        {name: shape for name, shape in freer.items() if shape is not None},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ndld_flow.accuracy.power.planted_model import plant
 from ndld_flow.accuracy.sequence_runs import Outputs
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.files import load_model, save_model
+from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.measurement import FIXED_SIZES, is_warning
 from ndld_flow.records.placement import Placement
@@ -26,6 +28,7 @@ from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.panels.power import collect_power
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.samples.model_matching import shared_inputs
 from tests.accuracy.test_check_accuracy import compare
 from tests.support.models_run import Given, write_model
 from tests.support.run_fixtures import run_record
@@ -203,16 +206,33 @@ def test_outputs_in_another_order_are_noted(tmp_path: Path) -> None:
     assert any(is_warning(note) and "z, y" in note for note in accuracy.notes)
 
 
-@pytest.mark.parametrize("changed", ["reference", "candidate"])
-def test_sizes_that_only_the_candidate_fixes_are_noted(changed: str, tmp_path: Path) -> None:
+_FREE = "g (float[n, 4] x) => (float[n, 4] y) { y = Neg(x) }"
+_FIXED = _FREE.replace("[n, 4] x", "[1, 4] x")
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "noted"),
+    [
+        (_FREE, _FIXED, True),
+        (_FREE, _FIXED.replace(" x)", " rows)").replace("(x)", "(rows)"), True),
+        (_FIXED, _FREE, False),
+    ],
+    ids=["fixed", "renamed", "freer"],
+)
+def test_sizes_that_only_the_candidate_fixes_are_noted(
+    reference: str, candidate: str, noted: bool, tmp_path: Path
+) -> None:
     """It agrees at that size, and is of no use at others."""
-    free = "g (float[n, 4] x) => (float[n, 4] y) { y = Neg(x) }"
-    fixed = free.replace("[n, 4] x", "[1, 4] x")
-    models = (free, fixed) if changed == "candidate" else (fixed, free)
-    _, accuracy = compare(tmp_path, *models)
-    assert accuracy.passed
-    noted = [note for note in accuracy.notes if FIXED_SIZES in note]
-    assert any("x 1x4, not nx4" in note for note in noted) == (changed == "candidate")
+    _, accuracy = compare(tmp_path, reference, candidate)
+    assert [note.partition(": ")[2] for note in accuracy.notes if FIXED_SIZES in note] == ["x 1x4, not nx4"] * noted
+
+
+def test_another_layout_fixes_no_sizes() -> None:
+    """The channels, which both fix, stand where the other has a free size."""
+    planes, pixels = (TensorSpec("x", "float32", shape) for shape in ((1, 3, "h", "w"), (1, "h", "w", 3)))
+    assert shared_inputs([planes], [pixels]).freer_shapes == {}
+    fixed = replace(pixels, shape=(1, 64, 64, 3))
+    assert shared_inputs([planes], [fixed]).freer_shapes == {"x": (1, 3, "h", "w")}
 
 
 def test_a_model_without_weights_has_no_power(tmp_path: Path) -> None:
