@@ -88,10 +88,11 @@ class _SavedOutputs(HostBinding):
         import numpy as np
         from blake3 import blake3
 
+        from ndld_flow.models.tensors import identifying_bytes
+
         hasher = blake3()
-        for spec in self._inputs:
-            values = np.ascontiguousarray(feeds.get(spec.name, ()))
-            hasher.update(f"{values.dtype} {values.shape} ".encode() + values.tobytes())
+        for part in identifying_bytes({spec.name: np.asarray(feeds.get(spec.name, ())) for spec in self._inputs}):
+            hasher.update(part)
         return hasher.hexdigest()
 
     def describe(self) -> SessionFacts:

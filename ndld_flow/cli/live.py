@@ -365,7 +365,7 @@ def draw_variants(variants: Iterable[events.VariantTried], width: int, height: i
         times = describe_times(tried.speed)[0] if tried.speed is not None and is_possible(tried.speed) else ""
         name = Text(f"{'▸' if event.leads else ' '} {' '.join(visible_text(tried.name).split())}", style=style)
         place = Text(describe_place(event), style=_COLOURS.get(max(rank, 1), style))
-        accuracy = describe_accuracy(tried).partition(", ")[0]
+        accuracy = "".join(describe_accuracy(tried)[:1])
         table.add_row(name, Text(times, style=style), Text(accuracy, style=style), place)
     if len(shown) < len(ordered):
         table.add_row(Text(f"  and {len(ordered) - len(shown)} more", style="dim"))

@@ -50,7 +50,7 @@ def describe_variant(event: events.VariantTried) -> str:
     speed = tried.speed if tried.speed and tried.speed.low < tried.speed.high else None  # the source has no interval
     times = "{} as fast ({})".format(*describe_times(speed)) if speed and is_possible(speed) else ""
     took = seconds(tried.took_s) if tried.took_s else ""
-    found = ", ".join(filter(None, [times, describe_accuracy(tried), took]))
+    found = ", ".join(filter(None, [times, *describe_accuracy(tried), took]))
     why = shortened(visible_text(" ".join(tried.why.split())), _LONGEST)
     name = shortened(visible_text(" ".join(tried.name.split())), _LONGEST)
     return ": ".join(filter(None, [name, describe_place(event), why, found]))

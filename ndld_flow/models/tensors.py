@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,14 @@ class TensorSpec:
 def shape_text(shape: Sequence[int | str | None]) -> str:
     """Return `1x3x320x320`; `scalar` for no dimensions."""
     return "x".join("?" if dim is None else str(dim) for dim in shape) or "scalar"
+
+
+def identifying_bytes(arrays: Mapping[str, Array]) -> Iterator[bytes]:
+    """Yield the bytes of a digest of arrays: name, dtype, shape and values of each, in the order of the names."""
+    for name, array in sorted(arrays.items()):
+        values = np.ascontiguousarray(array)
+        yield f"{name} {values.dtype} {values.shape}\n".encode()
+        yield values.tobytes()
 
 
 def refuse_unfit_feeds(model: Path, declared: Sequence[TensorSpec], feeds: Mapping[str, Array]) -> None:

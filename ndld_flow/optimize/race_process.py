@@ -17,7 +17,6 @@ from ndld_flow.records.document import Record
 from ndld_flow.records.optimization import TriedVariant
 from ndld_flow.runner.events import StepWaits, VariantTried
 from ndld_flow.runner.listener import Listener
-from ndld_flow.store.locks import WAITS
 
 NAME = "the race"
 _WORKER = "ndld_flow.optimize.race_worker"
@@ -135,7 +134,7 @@ def _receive(
 
 def _take(message: dict[str, Any], listener: Listener, result: RaceResult) -> None:
     """Keep a message of the race, and pass it on. Raises BackendError for the error of the source."""
-    result.waited = message.get("waits", "").removeprefix(WAITS)
+    result.waited = message.get("waits", "")
     if result.waited:
         listener(StepWaits(name=NAME, waits_for=result.waited))
     elif "error" in message:

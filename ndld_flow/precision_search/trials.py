@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 from blake3 import blake3
 
 from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick, find_yardstick
@@ -22,6 +21,7 @@ from ndld_flow.base.declared_metrics import higher_is_better
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import count
 from ndld_flow.models.files import model_inputs
+from ndld_flow.models.tensors import identifying_bytes
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.precision_search.minimal_set import Attempt, Kept, Outcome, Phase
 from ndld_flow.precision_search.reducers import Reducer
@@ -366,8 +366,6 @@ def digest_samples(samples: Samples) -> str:
     """Return the BLAKE3 digest of every input of every sample: name, dtype, shape and bytes."""
     hasher = blake3()
     for sample in samples:
-        for name, feed in sorted(sample.feeds.items()):
-            values = np.ascontiguousarray(feed.values)
-            hasher.update(f"{name} {values.dtype} {values.shape}\n".encode())
-            hasher.update(values.tobytes())
+        for part in identifying_bytes(sample.arrays):
+            hasher.update(part)
     return hasher.hexdigest()

@@ -190,6 +190,11 @@ class ComparisonGate(Record):
     outcome: Literal["passed", "failed", "inconclusive", "incomparable"]
     why: str
 
+    @property
+    def text(self) -> str:
+        """The gate with its outcome and number: gate `latency.median <= +5 %` failed (+9 %)."""
+        return f"gate `{self.gate}` {self.outcome} ({self.why})"
+
 
 class Comparison(Document):
     """Two or more subjects, compared profile by profile, by `compare_profiles` or the verb `compare`."""

@@ -213,7 +213,8 @@ class Optimization(Document):
 
     def conclude(self) -> tuple[str, ...]:
         """Return five lines: what to ship, its gain, its cost, what was tried, and how to repeat it."""
-        return self._ship(), self._gain(), self._cost(), self._tried(), f"Repeat it: {self.command}"
+        gain = ": ".join(filter(None, self.headline))
+        return self._ship(), gain, self._cost(), self._tried(), f"Repeat it: {self.command}"
 
     def conclude_fully(self) -> tuple[str, ...]:
         """Return the five lines, and those of the front."""
@@ -240,9 +241,12 @@ class Optimization(Document):
         """Return whether the source itself is delivered, in any runtime."""
         return self.delivered.startswith("source")
 
+    @property
+    def headline(self) -> tuple[str, str]:
+        """The gain; or that nothing pays or is decided, and the reason."""
+        return (self._gain(), "") if self.faster else self._nothing()
+
     def _gain(self) -> str:
-        if not self.faster:
-            return self._nothing()
         if self.objectives != ("latency",) or self.speed is None:
             found = "; ".join(gain.describe() for gain in self.gains)
             slower = f"; latency {ratio_change(self.speed.ratio)}" if self.speed and not self._times else ""
@@ -256,16 +260,16 @@ class Optimization(Document):
             f"{1 / self.speed.ratio:.2f}x as fast as the source ({ends} at 95 % confidence; {clock}; latency {change})"
         )
 
-    def _nothing(self) -> str:
-        """Return why the source is delivered: nothing pays only if everything was tried."""
+    def _nothing(self) -> tuple[str, str]:
+        """Return that nothing pays, which only holds if everything was tried, or is decided, and the reason."""
         if self.ending == "nothing pays":
             near = next((each.name for each in self.variants if each.outcome == "near the bound"), "")
             samples = (
                 f"; {short_name(near, 60)} is near a bound: more samples decide whether it is right" if near else ""
             )
-            return (
-                f"Nothing pays: of {counted(len(self._decided), 'variant')}, none is right and at least 1 % "
-                f"{self._better} than the source at 95 % confidence{samples}"
+            return "Nothing pays", (
+                f"of {counted(len(self._decided), 'variant')}, none is right and at least 1 % {self._better} than the "
+                f"source at 95 % confidence{samples}"
             )
         open_ones = [each for each in self.variants if each.outcome in _OPEN]
         names = ", ".join(
@@ -274,7 +278,8 @@ class Optimization(Document):
         more = f" and {len(open_ones) - _NAMED} more" if len(open_ones) > _NAMED else ""
         longer = "a longer --budget, or a machine without other load, decides it"
         advice = f"; {longer}" if self.budget_s is not None else ""
-        return f"Not decided ({self.stopped_because}): {names}{more} may be {self._better} than the source{advice}"
+        reason = f"{names}{more} may be {self._better} than the source{advice}"
+        return f"Not decided ({self.stopped_because})", reason
 
     @property
     def _decided(self) -> list[TriedVariant]:

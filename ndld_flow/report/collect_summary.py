@@ -287,9 +287,9 @@ def _why(step: RunStep, documents: RunDocuments) -> str:
     accuracy, comparison = documents.of(Accuracy).get(step.name), documents.of(Comparison).get(step.name)
     if accuracy is not None and (broken := first_of(_broken(accuracy), 1)):
         return broken
-    missed = [gate for gate in comparison.gates if gate.outcome != "passed"] if comparison is not None else []
-    words = "; ".join(f"gate `{gate.gate}` {gate.outcome} ({gate.why})" for gate in missed)
-    return short_name(words or step.record.summary, _REASON)
+    gates = comparison.gates if comparison is not None else ()
+    missed = "; ".join(gate.text for gate in gates if gate.outcome != "passed")
+    return short_name(missed or step.record.summary, _REASON)
 
 
 def _broken(accuracy: Accuracy) -> tuple[str, ...]:

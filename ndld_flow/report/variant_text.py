@@ -18,9 +18,10 @@ def split_conclusion(found: Optimization, longest: int) -> tuple[str, tuple[str,
     """Return the headline, and the lines below it: cost, what to ship and what was tried; first the reason if it is
     that nothing pays, or that nothing is decided.
     """
-    ship, gain, cost, *lines, _ = (short_name(line, longest) for line in found.conclude())
-    headline, _, reason = (gain, "", "") if found.faster else gain.partition(": ")
-    return headline, tuple(filter(None, (reason[:1].upper() + reason[1:], cost, ship, *lines)))
+    headline, reason = found.headline
+    ship, _, cost, *lines, _ = found.conclude()
+    below = filter(None, (reason[:1].upper() + reason[1:], cost, ship, *lines))
+    return short_name(headline, longest), tuple(short_name(line, longest) for line in below)
 
 
 def is_possible(speed: Speed) -> bool:
@@ -33,10 +34,10 @@ def describe_times(speed: Speed) -> tuple[str, str]:
     return f"{1 / speed.ratio:.2f}x", f"{1 / speed.high:.2f}x to {1 / speed.low:.2f}x"
 
 
-def describe_accuracy(variant: TriedVariant, wanted: Sequence[str] = ()) -> str:
-    """Return the wanted metrics, else the usual ones, else the first: `cosine 0.9993, slice_rms 0.021`."""
+def describe_accuracy(variant: TriedVariant, wanted: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the wanted metrics, else the usual ones, else the first: `cosine 0.9993` and `slice_rms 0.021`."""
     metrics = variant.metrics
     known = [[name for name in names if name in metrics] for names in (wanted, _USUAL, metrics)]
     first = next((names[:most] for names, most in zip(known, (5, 2, 2), strict=True) if names), [])
     shown = ((short_name(name, _LONGEST), metrics[name]) for name in dict.fromkeys(first))
-    return ", ".join(f"{name} {short_name(quantity(each.value, each.unit), _LONGEST)}" for name, each in shown)
+    return tuple(f"{name} {short_name(quantity(each.value, each.unit), _LONGEST)}" for name, each in shown)

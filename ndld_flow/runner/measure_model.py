@@ -112,6 +112,7 @@ def _find_free_sizes(model: Path, listener: Listener) -> dict[str, JsonValue]:
     Nothing is returned without free sizes, and if it accepts none of the likely ones: the step then says what is wrong.
     """
     from ndld_flow.models.files import model_inputs
+    from ndld_flow.models.tensors import shape_text
 
     if not model.is_file() or all(isinstance(dim, int) for each in model_inputs(model) for dim in each.shape or ()):
         return {}
@@ -121,7 +122,7 @@ def _find_free_sizes(model: Path, listener: Listener) -> dict[str, JsonValue]:
     if trial.error:
         return {}
     shapes = {each.spec.name: [*each.shape] for each in trial.inputs if each.free and each.shape is not None}
-    accepted = " ".join(f"{short_name(name)} {'x'.join(map(str, shape))}" for name, shape in shapes.items())
+    accepted = " ".join(f"{short_name(name)} {shape_text(shape)}" for name, shape in shapes.items())
     listener(Notice(text=f"measured with {accepted}, which the model accepts; `inputs.NAME.shape=[...]` sets others"))
     return {name: {"shape": list[JsonValue](shape)} for name, shape in shapes.items()}
 

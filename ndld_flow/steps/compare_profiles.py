@@ -325,5 +325,5 @@ def _summary(comparison: Comparison) -> str:
     undecided = [gate for gate in comparison.gates if gate.outcome != "passed"]
     if not undecided:
         return verdict
-    gates = ";  ".join(f"gate `{gate.gate}` {gate.outcome} ({gate.why})" for gate in undecided)
+    gates = ";  ".join(gate.text for gate in undecided)
     return f"{gates}; {verdict}"

@@ -66,7 +66,7 @@ class VariantRow:
     plot: SpeedPlot | None
     mark: str
     """The class of the interval's colour."""
-    accuracy: str
+    accuracy: tuple[str, ...]
     """The metrics of the conditions; empty if it was not judged."""
     outcome: str
     sign: str
