@@ -1,4 +1,4 @@
-"""Outputs that Polygraphy saved, in place of a model that runs: of another machine, runtime or release."""
+"""Outputs that Polygraphy saved on another machine, in another runtime or release, in place of a model that runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

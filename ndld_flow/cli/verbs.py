@@ -56,7 +56,7 @@ def _read_summary(file: Path) -> str:
 def import_verb(name: str) -> ModuleType:
     """Return the module of a verb, which has its function, its `command` and, with `--json`, its `OUTPUT`.
 
-    `READS_MODELS` is in it if the process of the verb reads models itself, which may crash it.
+    It has `READS_MODELS` if the verb reads models in its own process, which a library may crash.
     """
     return importlib.import_module(f"{_PACKAGE}.{name}")
 

@@ -320,7 +320,7 @@ def check_model(path: Path, full_check: bool = False) -> None:
 
 @contextlib.contextmanager
 def blaming_model(path: Path) -> Iterator[None]:
-    """Raise the checker's `ModelError` for a mistake of the model in `path`, if it has one, where code fails on it."""
+    """Blame the model if code in the block fails on it: raise the checker's `ModelError` if the model has a mistake."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError):

@@ -11,8 +11,8 @@ from ndld_flow.base.text import first_of
 from ndld_flow.records.document import Record
 
 FaultOutcome = Literal["noticed", "within bounds", "unseen"]
-"""`noticed`: the check fails. `within bounds`: outputs change less than the tolerance, or so that the check
-is undecided. `unseen`: no output changes."""
+"""`noticed`: the check fails. `within bounds`: outputs change by less than the tolerance, or leave the check undecided.
+`unseen`: no output changes."""
 _WEAK_UNSEEN = 0.25
 _WEAK_SHARE = 0.05
 _ENOUGH_PARTS = 59

@@ -165,7 +165,7 @@ class SweepRecord(Document):
     best: int | None
     """Number of the best point."""
     chosen_on: tuple[str, ...] = ()
-    """Checks of accuracy by whose samples the best was chosen: on others it may be worse, as nothing was held out."""
+    """Checks of accuracy on whose samples the best was chosen: it may do worse on others, as none were held out."""
     stopped_because: str
     """`all 24 points tried`, `40 of 512 points: the budget`, `time`, `saturated: ...`."""
     excluded_count: int = 0

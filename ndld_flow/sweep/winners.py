@@ -285,9 +285,9 @@ def _contenders(tried: TriedPoints, finalists: Finalists, comparisons: Mapping[i
 
 
 def find_choosing_checks(tried: TriedPoints, sweep: Sweep) -> Iterator[str]:
-    """Yield the checks of accuracy by whose samples the points were chosen: an objective names it, or points failed it.
+    """Yield the checks of accuracy on whose samples the best was chosen: objectives name them, or points failed them.
 
-    A check that all points passed chose none of them: what it says of the best is as true as of any model.
+    A check that all points passed chose none of them: its verdict on the best is worth as much as on any model.
     """
     objectives = {_step_of(name) for objective in sweep.objectives for name in objective.expression.names}
     for check in [step.name for step in sweep.base.steps if issubclass(step.type.cls.kinds()[1], AccuracyDocument)]:

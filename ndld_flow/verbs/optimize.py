@@ -21,8 +21,8 @@ It ends in one of three ways:
 Unless it ends with a faster variant, the model itself is delivered, unchanged.
 
 --budget is a promise: the command ends in that time and 10 %, or 10 s, with the best model that was proved until then,
-whatever runs. By default it follows from the latency of the model and the time of reading it; the first line has the
-longest time. Ctrl-C ends it so within 2 s.
+whatever runs. By default it follows from the model's latency and how long it took to read the model; the first line
+states the longest time that the command may take. Ctrl-C ends it in the same way within 2 s.
 
 With several objectives, and for engines and other machines, the variants are the points of a sweep. With several
 objectives, the models on the Pareto front are proved, and the best in the first objective is delivered. The latency may

@@ -87,7 +87,7 @@ def _decide_value(gate: ParsedGate, metric: ComparedMetric, candidate: int, boun
         low, high = min(low, value / factor), max(high, value * factor)
     ends = (low, high)
     needed = needed_runs(metric, len(runs), bounds)
-    if needed:  # other processes only slow a model down: a limit that it meets beside them is met
+    if needed:  # other processes only slow a model down: a limit that is met despite them is met without them
         knows_worst = not is_of_many_runs(metric)
         ends = (
             low if knows_worst and metric.better == "higher" else 0.0,

@@ -272,7 +272,7 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         trial_table=_trial_table(search.trials[:_TRIALS_SHOWN], trial_metrics),
         always_kept=_always_kept(search.always_kept),
         samples=counted(search.sample_count, "sample")
-        + (", to which the result is fitted: on others it may be worse" if search.is_fitted else ""),
+        + (", to which the result is fitted, so it may do worse on others" if search.is_fitted else ""),
         settings=settings_of(dict(search.settings)),
         depth=depth,
     )

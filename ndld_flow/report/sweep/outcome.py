@@ -130,9 +130,9 @@ def _front(record: SweepRecord) -> str:
 
 
 def _chosen_on(record: SweepRecord) -> str:
-    """Return `chosen on the samples of agree, on others it may be worse`; empty if no check chose."""
+    """Return `chosen on the samples of agree, so it may do worse on others`; empty if no check chose."""
     names = first_of([short_name(name, 60) for name in record.chosen_on], 2)
-    return f"chosen on the samples of {names}, on others it may be worse" if names else ""
+    return f"chosen on the samples of {names}, so it may do worse on others" if names else ""
 
 
 def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
