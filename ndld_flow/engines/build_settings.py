@@ -199,7 +199,8 @@ class BuildSettings(Settings):
     exclude_lean_runtime: bool = False
     """With `version_compatible`: leave the runtime out of the engine."""
     plugins: Annotated[tuple[Path, ...], DataFile(), RunsCode()] = ()
-    """Plugin libraries to load, and to embed in a version compatible engine."""
+    """Plugin libraries to load, and to embed in a version compatible engine; or `.py` files that define plugins with
+    `tensorrt.plugin`."""
     gpu: Annotated[int, Field(ge=0, le=_INT32)] = 0
     """GPU to build on."""
     timing_cache: bool = True
@@ -241,6 +242,11 @@ class BuildSettings(Settings):
             raise ValueError("`weights: refit_individual` and `refittable_weights` need each other")
         if self.exclude_lean_runtime and not self.version_compatible:
             raise ValueError("`exclude_lean_runtime` needs `version_compatible: true`")
+        if self.version_compatible and self.has_python_plugins:
+            raise ValueError(
+                "`version_compatible: true` embeds the plugins, and only libraries can be embedded: build without it, "
+                "or compile the plugin into a library"
+            )
         if self.profiles and self.batch:
             raise ValueError("give either `profiles` or `batch`")
         return self
@@ -257,6 +263,10 @@ class BuildSettings(Settings):
                 "`error_on_timing_cache_miss`"
             )
         return self
+
+    @property
+    def has_python_plugins(self) -> bool:
+        return any(plugin.suffix == ".py" for plugin in self.plugins)
 
     @property
     def shares_timings(self) -> bool:

@@ -51,6 +51,8 @@ from ndld_flow.store.digest import digest_file
 from ndld_flow.store.kinds import Engine
 
 _MAX_WARNINGS = 100
+_COMPILED_PLUGINS = "PREFER_AOT_PYTHON_PLUGINS"
+"""Of a plugin in Python with both: the kernel compiled ahead, which needs no Python when the engine runs."""
 _NO_TIMINGS = "TensorRT-RTX chooses kernels without timing them, so it has no timings to keep"
 
 
@@ -128,8 +130,10 @@ def _prepare(building: _Building) -> _Ready:
     requested = requested_precisions(request.model)
     model, casts = _typed_model(building, requested)
     building.progress(0, 0, "parsing the model")
-    flags = trt.NetworkDefinitionCreationFlag
-    creation_flags = sum(1 << int(getattr(flags, name)) for name in building.plan.creation_flags)
+    flags, wanted = trt.NetworkDefinitionCreationFlag, [*building.plan.creation_flags]
+    if settings.has_python_plugins and hasattr(flags, _COMPILED_PLUGINS):
+        wanted.append(_COMPILED_PLUGINS)
+    creation_flags = sum(1 << int(getattr(flags, name)) for name in wanted)
     parsed = parse_model(trt, builder, model, settings, creation_flags)
     marked, marking_notes = mark_outputs(parsed, model, settings.mark_outputs)
     marking_notes += mark_debug_tensors(parsed, model, settings.debug_tensors)

@@ -267,6 +267,9 @@ def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[tuple[str
     if settings.version_compatible and not settings.exclude_lean_runtime:  # there is no libnvinfer_lean.so.1
         limit = "has no lean runtime to embed in the engine; add `exclude_lean_runtime: true`"
         yield "version_compatible: true", limit
+    for plugin in settings.plugins:
+        if plugin.suffix == ".py":  # its parser creates the plugin, and ends the process when it adds the layer
+            yield f"plugins: [{plugin}]", "has no layers with a kernel in Python; use `backend: tensorrt`"
     advanced = settings.advanced
     yield from ((f"advanced.memory_pools.{pool}", _NO_DLA) for pool in advanced.memory_pools if pool.startswith("dla_"))
     flags = [flag for flag in advanced.parser_flags if flag.endswith("_DLA")]

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from ndld_flow.base.settings import Settings, fields_of
-from ndld_flow.runtimes.registry import settings_of
+from ndld_flow.base.settings import Settings, flat_union
+from ndld_flow.runtimes.registry import find_settings, settings_of
 from ndld_flow.step import DataFile, RunsCode
 
 OperatorName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]+::)?[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
@@ -21,7 +21,7 @@ class CustomOperator(Settings):
     library: Annotated[Path | None, DataFile(), RunsCode()] = None
     """ONNX Runtime's library with the operator, such as `libacme.so`. It needs a trusted recipe."""
     plugin: Annotated[Path | None, DataFile(), RunsCode()] = None
-    """TensorRT's plugin library. It needs a trusted recipe."""
+    """TensorRT's plugin: a library, or a `.py` with `tensorrt.plugin`. It needs a trusted recipe."""
     reference: Annotated[
         Path | None, DataFile(), RunsCode(lambda path: path if path is not None and path.suffix == PYTHON else None)
     ] = None
@@ -38,10 +38,10 @@ class CustomOperator(Settings):
 
 def share_operators(entry: Mapping[str, Any], cls: type[Settings], operators: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a step, with those of the recipe's custom operators that the step has and does not set."""
-    fields, given = fields_of(cls), dict(entry)
-    runtime = settings_of(str(entry["backend"])) if "backend" in entry else None
-    if runtime is not None and "custom_ops" not in runtime.model_fields:
-        fields.pop("custom_ops", None)
+    fields, given = set(cls.model_fields), dict(entry)
+    if flat_union(cls) is not None:
+        runtime = settings_of(str(entry["backend"])) if "backend" in entry else find_settings()[0]
+        fields.update(() if runtime is None else runtime.model_fields)
     shared = {
         "custom_ops": _paths("library", operators.values()),
         "plugins": _paths("plugin", operators.values()),

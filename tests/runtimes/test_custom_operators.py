@@ -176,8 +176,8 @@ def test_every_step_gets_the_libraries_unless_it_has_its_own(folder: Path) -> No
     recipe = load_recipe(write(folder, steps, com_acme__Scaled=given), trust=True)
     loaded = {step.name: step.data_files for step in recipe.steps}
     assert loaded["sanitize"] == loaded["half"] == loaded["agree"] == loaded["speed"] == {"custom_ops.0": "libacme.so"}
-    assert loaded["other"] == loaded["fast"] == {}
-    assert loaded["engine"] == {"plugins.0": "libplugin.so"}
+    assert loaded["other"] == {}
+    assert loaded["engine"] == loaded["fast"] == {"plugins.0": "libplugin.so"}
     assert set(loaded["check"].values()) == set(given.values())
 
 

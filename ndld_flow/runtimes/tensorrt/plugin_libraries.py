@@ -1,13 +1,15 @@
-"""Plugin libraries: additional operators of TensorRT and of the user."""
+"""Plugins: additional operators of TensorRT and of the user, in libraries and in Python files."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.text import short_name
+from ndld_flow.base.user_code import load_user_module
 from ndld_flow.runtimes.tensorrt.build_log import reason_of
 from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
@@ -18,14 +20,22 @@ def load_plugins(trt: Bindings, logger: Bound, owner: Bound, plugins: Sequence[P
     """Load TensorRT's own plugins and the user's, for a builder or a runtime (`owner`).
 
     Engines resolve their plugins while they are opened, so plugins must be loaded before. Raises BackendError with the
-    loader's reason.
+    loader's reason, or RequestError with the failing line of a Python file.
     """
     if hasattr(trt, "init_libnvinfer_plugins"):
         trt.init_libnvinfer_plugins(logger, "")
     for plugin in plugins:
         path = str(plugin.absolute())
-        if owner.get_plugin_registry().load_library(path) is None:
+        if plugin.suffix == ".py":
+            _import_plugins(plugin.absolute())
+        elif owner.get_plugin_registry().load_library(path) is None:
             _load_old_plugin(plugin)
+
+
+@cache
+def _import_plugins(file: Path) -> None:
+    """Run a file that registers its plugins with the process, the parent of all registries: once, or it would fail."""
+    load_user_module(file)
 
 
 def _load_old_plugin(plugin: Path) -> None:

@@ -37,6 +37,8 @@ class TensorrtSettings(RuntimeSettings):
         "loadEngine": "engine_file",
         "device": "gpu",
         "useDLACore": "dla_core",
+        "staticPlugins": "plugins",
+        "dynamicPlugins": "plugins",
         "leanDLLPath": "lean_runtime",
         "runtimeCacheFile": "runtime_cache",
         "weightStreamingBudget": "weight_streaming_budget",
@@ -52,6 +54,9 @@ class TensorrtSettings(RuntimeSettings):
     """TensorRT: an existing engine of the same model, instead of `engine`."""
     trust_engine: Annotated[bool, RunsCode()] = False
     """TensorRT: allow code embedded in the engine to run (version compatible engines contain some)."""
+    plugins: Annotated[tuple[Path, ...], DataFile(), RunsCode()] = ()
+    """TensorRT: plugins to load before the engine: libraries, or `.py` files with `tensorrt.plugin`. By default those
+    with which a step built it."""
     lean_runtime: Annotated[Path | None, DataFile(), RunsCode()] = None
     """TensorRT: the library of the lean runtime, such as `libnvinfer_lean.so.10`, of the release that built an engine
     with `exclude_lean_runtime: true`."""
@@ -195,7 +200,7 @@ def _prepare_request(settings: TensorrtSettings, model: Onnx, engine: Engine | N
         # An engine that a step has just built from this model has its weights, unless they were stripped.
         refit=settings.refit and (build is None or without_weights),
         without_weights=without_weights,
-        plugins=() if build is None else _plugins(build),
+        plugins=_plugins(settings, build),
         trust=settings.trust_engine,
         lean_runtime=None if settings.lean_runtime is None else settings.lean_runtime.absolute(),
         runtime_cache=None if settings.runtime_cache is None else settings.runtime_cache.absolute(),
@@ -288,9 +293,9 @@ def _built_core(build: "Build | None") -> int | None:
     return core if isinstance(core, int) else None
 
 
-def _plugins(build: "Build") -> tuple[Path, ...]:
-    """Return the plugins to load with the engine: none for a version compatible engine, which embeds them."""
+def _plugins(settings: TensorrtSettings, build: "Build | None") -> tuple[Path, ...]:
+    """Return the plugins to load with the engine: by default those of its build, unless it embeds them."""
+    if settings.plugins or build is None or build.options.get("version_compatible"):
+        return tuple(path.absolute() for path in settings.plugins)
     named = build.options.get("plugins")
-    if not isinstance(named, list) or build.options.get("version_compatible"):
-        return ()
-    return tuple(Path(str(path)).absolute() for path in named)
+    return tuple(Path(str(path)).absolute() for path in named) if isinstance(named, list) else ()

@@ -34,7 +34,7 @@ class EngineSettings:
     without_weights: bool = False
     """The engine was built without weights and must be refitted."""
     plugins: tuple[Path, ...] = ()
-    """Plugin libraries to load before the engine."""
+    """Plugins to load before the engine: libraries, or `.py` files."""
     trust: bool = False
     """Allow code embedded in the engine."""
     lean_runtime: Path | None = None

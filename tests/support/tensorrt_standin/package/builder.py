@@ -202,6 +202,7 @@ class Build:
             "marked": sorted(self.network._refittable),
             "plugins": list(self.config.plugins_to_serialize),
             "operators": sorted(self._plugin_operators()),
+            "kernels": [plugin.compile() for plugin in self._python_plugins() if plugin.compiled],
             "debug": {"marked": [tensor._name for tensor in self.network._debug], "unfused": self.network._unfused},
             "model": packed(model.graph),
             "memory": self._memory(layers),
@@ -227,9 +228,14 @@ class Build:
         tensors = [tensor for layer in self.network._layers for tensor in layer._outputs]
         return {tensor._name: max(map(abs, tensor._range)) for tensor in tensors if tensor._range is not None}
 
+    def _python_plugins(self) -> list[Any]:
+        return [layer._plugin for layer in self.network._layers if layer._plugin is not None]
+
     def _plugin_operators(self) -> set[str]:
-        """The operators of plugins that the engine does not hold itself."""
-        used = {layer._op for layer in self.network._layers if layer._type == "PLUGIN_V3"}
+        """The operators of plugins that the engine does not hold itself, those in Python as `namespace::name`."""
+        plugins = [layer for layer in self.network._layers if layer._type == "PLUGIN_V3"]
+        opened = [layer for layer in plugins if layer._plugin is None or not layer._plugin.compiled]
+        used = {layer._op if layer._plugin is None else layer._plugin.plugin_id for layer in opened}
         return used.difference(*map(operators_in, self.config.plugins_to_serialize))
 
     def _profiles(self) -> list[dict[str, Any]]:

@@ -105,6 +105,7 @@ class ILayer(Bound):
         self._output_types: dict[int, Any] = {}
         self._weights: tuple[str, ...] = ()
         self._op = ""
+        self._plugin: Any = None
 
     @property
     def type(self) -> Any:

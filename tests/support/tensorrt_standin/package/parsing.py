@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,15 +165,18 @@ class OnnxParser(Bound):
                 return self._fail(
                     "INVALID_NODE", _NO_PLUGIN, "checkFallbackPluginImporter", (at, node.name, node.op_type)
                 )
-        NetworkFiller(self._network, model, self._log).fill()
+        try:
+            NetworkFiller(self._network, model, self._log).fill()
+        except ValueError as error:  # of a creator in Python; the bindings print it and go on
+            print(error, file=sys.stderr)
+            return self._fail("UNSUPPORTED_NODE", "Assertion failed: plugin", "importFallbackPluginImporter")
         return True
 
     def _is_unknown(self, node: Any) -> bool:
-        import onnx
-
-        if node.domain not in ("", "ai.onnx"):
-            return not self._network.builder.get_plugin_registry()._has(node.op_type)
-        return node.op_type in UNSUPPORTED or not onnx.defs.has(node.op_type)
+        if not is_custom(node):
+            return node.op_type in UNSUPPORTED
+        registry = self._network.builder.get_plugin_registry()
+        return not any(registry._has(f"{each}::{node.op_type}") for each in namespaces_of(node))
 
 
 class NetworkFiller:
@@ -207,10 +211,14 @@ class NetworkFiller:
     def _add_layer(self, node: Any) -> None:
         inputs = [self._tensor(name) for name in node.input if name and name not in self.weights]
         outputs = [self._tensor(name) for name in node.output if name]
-        kind = "PLUGIN_V3" if node.domain not in ("", "ai.onnx") else LAYER_OF_OP.get(node.op_type, "UNARY")
+        kind = "PLUGIN_V3" if is_custom(node) else LAYER_OF_OP.get(node.op_type, "UNARY")
         layer = ILayer._make(self.network, node.name or f"node_of_{node.output[0]}", kind, inputs, outputs)
         layer._metadata = f"[ONNX Layer: {layer._name}]"
         layer._op = node.op_type
+        registry = self.network.builder.get_plugin_registry()
+        creator = registry._creator(node.op_type, *namespaces_of(node)) if is_custom(node) else None
+        if creator is not None:
+            layer._plugin = creator.create_for(node, inputs, self._request(node))
         layer._weights = tuple(name for name in node.input if name in self.weights)
         for place in SHAPE_OPERANDS.get(node.op_type, ()):
             if place < len(node.input) and node.input[place] in self.tensors:
@@ -218,6 +226,16 @@ class NetworkFiller:
                 tensor._is_shape = tensor._type in ("INT32", "INT64") and len(tensor._dims) <= 1
         self.log.say("VERBOSE", f"Parsing node: {layer._name} [{node.op_type}]")
         self.network._layers.append(layer)
+
+    def _request(self, node: Any) -> str:
+        """Return the kind of implementation that is asked for: the node's attribute `aot` goes before the flags."""
+        strict = next((bool(each.i) for each in node.attribute if each.name == "aot"), None)
+        if strict is not None:
+            return "STRICT_AOT" if strict else "STRICT_JIT"
+        flags = (f"PREFER_{each}_PYTHON_PLUGINS" for each in ("AOT", "JIT"))
+        members = (member("NetworkDefinitionCreationFlag", each) for each in flags)
+        preferred = [each.name for each in members if each is not None and self.network.get_flag(each)]
+        return preferred[0].removesuffix("_PYTHON_PLUGINS") if preferred else "UNKNOWN"
 
     def _tensor(self, name: str) -> Any:
         if name not in self.tensors:
@@ -247,6 +265,18 @@ class NetworkFiller:
                     onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
                 )
         return ParsedModel(bare.SerializeToString(), weights_of(self.model))
+
+
+def is_custom(node: Any) -> bool:
+    import onnx
+
+    return node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type)
+
+
+def namespaces_of(node: Any) -> tuple[str, ...]:
+    """Where a node's plugin is looked for: in the namespace of its attribute, then in that of its domain."""
+    named = next((each.s.decode() for each in node.attribute if each.name == "plugin_namespace"), "")
+    return (named, node.domain)
 
 
 def weights_of(model: Any) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""Plugin libraries. A file with `STANDIN_PLUGIN:MyOp,OtherOp;` represents a library with these operators.
+"""Plugin libraries and creators. A file with `STANDIN_PLUGIN:MyOp,OtherOp;` represents a library with these operators.
 
 Every builder and runtime has a registry of its own, whose parent is that of the process."""
 
@@ -22,6 +22,7 @@ class IPluginRegistry(Bound):
 
     def _begin(self, *arguments: Any) -> None:
         self._libraries: dict[str, set[str]] = {}
+        self._creators: list[Any] = []
 
     def load_library(self, plugin_path: str) -> Any:
         """The library's handle; None if it is not one, or one of its operators is registered here already."""
@@ -36,13 +37,36 @@ class IPluginRegistry(Bound):
     def deregister_library(self, handle: Any) -> None:
         self._libraries.pop(handle, None)
 
+    def register_creator(self, creator: Any, plugin_namespace: str = "") -> bool:
+        """False if there is one of that name, version and namespace."""
+        if self.get_creator(creator.name, creator.plugin_version, plugin_namespace) is not None:
+            return False
+        creator.plugin_namespace = plugin_namespace
+        self._creators.append(creator)
+        return True
+
+    def get_creator(self, type: str, version: str, plugin_namespace: str = "") -> Any:
+        wanted = (type, version, plugin_namespace)
+        known = ((each, (each.name, each.plugin_version, each.plugin_namespace)) for each in self._creators)
+        return next((each for each, name in known if name == wanted), None)
+
     def _has(self, operator: str) -> bool:
-        registries = (self, _OF_PROCESS) if self.parent_search_enabled else (self,)
-        return any(operator in names for registry in registries for names in registry._libraries.values())
+        """Whether a library has the operator, or a creator makes it, given as `namespace::name`."""
+        namespace, _, name = operator.rpartition("::")
+        return self._creator(name, namespace) is not None or any(
+            name in names for registry in self._all() for names in registry._libraries.values()
+        )
+
+    def _creator(self, name: str, *namespaces: str) -> Any:
+        found = (registry.get_creator(name, "1", each) for each in namespaces for registry in self._all())
+        return next((creator for creator in found if creator is not None), None)
+
+    def _all(self) -> tuple[IPluginRegistry, ...]:
+        return (self, _OF_PROCESS) if self.parent_search_enabled else (self,)
 
     @property
     def all_creators(self) -> list[Any]:
-        return []
+        return [*self._creators]
 
 
 _OF_PROCESS = IPluginRegistry._make()
