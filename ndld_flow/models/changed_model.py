@@ -19,19 +19,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.base.text import one_paragraph
-from ndld_flow.machine.operator_libraries import libraries_in_use, register_libraries, using_libraries
+from ndld_flow.machine.operator_libraries import libraries_in_use
 from ndld_flow.models.files import OLDEST_OPSET, all_graphs, load_model, model_inputs, model_outputs
 from ndld_flow.models.model_defects import Defect, examine_model, inputs_from_weights, looks_like_plugin
 from ndld_flow.models.op_reference import CONTRIB_DOMAINS, operators
 from ndld_flow.models.shape_inference import light_proto
-from ndld_flow.processes.worker import claim_output
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class _Loader:
             _close(self._process)
             self._process = None
         if self._process is None:
-            command = [sys.executable, "-P", "-m", __spec__.name]
+            command = [sys.executable, "-P", "-m", "ndld_flow.models.load_server"]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
@@ -122,44 +121,6 @@ def _close(process: subprocess.Popen[bytes]) -> int:
 
 LOADER = _Loader()
 atexit.register(LOADER.close)
-
-
-def serve(requests: IO[bytes], output: int) -> None:
-    """Answer requests until there are no more."""
-    for line in requests:
-        request = json.loads(line)
-        model = request["path"] or requests.read(request["bytes"])
-        reply: dict[str, Any] = {"failure": None, "library": ""}
-        with using_libraries(request["libraries"]):
-            try:
-                reply["failure"] = _load(model, request["optimize"])
-            except BackendError as error:
-                reply["library"] = str(error)
-        os.write(output, json.dumps(reply).encode() + b"\n")
-
-
-def _load(model: str | bytes, optimize: bool) -> dict[str, str | bool] | None:
-    import onnxruntime as ort  # not imported by the process that asks
-    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernelError
-
-    options = ort.SessionOptions()
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    register_libraries(options)
-    try:
-        ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its classes have no common base
-        return {"message": str(error), "only_kernels": isinstance(error, NoKernelError)}
-    return None
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its standard input
-    serve(sys.stdin.buffer, claim_output())
-
 
 _LIGHT_BYTES = 2**25
 """Larger files are loaded without their weights, in a fraction of the time and memory."""

@@ -27,7 +27,7 @@ from ndld_flow.optimize.compose import read_model
 from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, BudgetEndedError
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.proof import Proof, Prover
-from ndld_flow.optimize.race_process import RaceJob
+from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.race_search import RaceSearch
 from ndld_flow.optimize.rounds import Racer, Rounds, compare, estimate, t_95
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome
@@ -230,51 +230,41 @@ def test_data_of_the_wrong_kind_is_one_error_before_any_variant(net: Path) -> No
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("executed_workers")
-def test_a_variant_that_crashes_the_process_has_failed_and_the_others_go_on(
-    net: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A step that kills its process stands for a library that crashes."""
-    Path("variants").mkdir()
-    Path("variants/sitecustomize.py").write_text(
-        "import os, sys\n"
-        "if 'ndld_flow.optimize.race_worker' in sys.orig_argv:\n"
-        "    import ndld_flow.steps.quantize as quantize\n"
-        "    def crash(*_):\n"
-        "        os.kill(os.getpid(), 11)\n"
-        "    quantize.Quantize.run = crash\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(Path("variants").absolute()))
-    found, _ = run(net, budget="2 min")
-    failed = [each for each in found.variants if each.outcome == "failed"]
-    assert failed
-    assert "SIGSEGV" in failed[0].why
-    assert next(each for each in found.variants if each.name == "clean").outcome != "not tried"
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("executed_workers")
-def test_a_crash_in_the_last_rounds_keeps_what_was_found(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then, forms that quantize more than a wrong one were not built."""
-    Path("variants").mkdir()
-    Path("variants/sitecustomize.py").write_text(
+def test_a_crash_loses_neither_other_variants_nor_what_was_found(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill of its own process stands for a library that crashes: in a variant, and in the last rounds of the next."""
+    Path("crashing").mkdir()
+    Path("crashing/sitecustomize.py").write_text(
         "import os, sys\n"
         "if 'ndld_flow.optimize.race_worker' in sys.orig_argv:\n"
         "    from ndld_flow.optimize import race\n"
         "    race.Race._finish = lambda _: os.kill(os.getpid(), 11)\n"
-        "    qualify = race.Race._qualify\n"
+        "    enter, qualify = race.Race._enter, race.Race._qualify\n"
+        "    def crash(self, name):\n"
+        "        if name == 'INT8, integer operators':\n"
+        "            os.kill(os.getpid(), 11)\n"
+        "        return enter(self, name)\n"
         "    def refuse(self, entrant):\n"
         "        if entrant.name == 'INT8, dense layers':\n"
         "            raise race.LostError('not right', 'as this test says')\n"
         "        qualify(self, entrant)\n"
-        "    race.Race._qualify = refuse\n"
+        "    race.Race._enter, race.Race._qualify = crash, refuse\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(Path("variants").absolute()))
-    found, _ = run(net, budget="2 min")
-    outcomes = {each.name: each.outcome for each in found.variants}
-    assert outcomes["INT8, dense layers"] == "not right"
-    assert outcomes["INT8, all layers"] == outcomes["INT8, integer operators"] == "cannot win"
+    monkeypatch.setenv("PYTHONPATH", str(Path("crashing").absolute()))
+    composer, result = read_model(net, options(), Path("samples")), RaceResult()
+    Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
+    later = ("INT8, dense layers", "INT8, all layers", "INT8, integer operators", "INT8, not the first and last layer")
+    job = RaceJob(
+        recipe="search.yaml", outputs="outputs", trust=False, variants=("source", *later),
+        extends={each.name: each.extends for each in composer.variants if each.extends and "integer" not in each.name},
+        accuracy=composer.conditions.accuracy, seconds=120,
+    )  # fmt: skip
+    run_race(job, Path(), lambda _: None, result)
+    outcomes = {name: tried.outcome for name, tried in result.tried.items()}
+    assert (outcomes["INT8, dense layers"], outcomes["INT8, all layers"]) == ("not right", "cannot win")
+    assert outcomes["INT8, integer operators"] == "failed"
+    assert "SIGSEGV" in result.tried["INT8, integer operators"].why
     assert outcomes["INT8, not the first and last layer"] not in ("cannot win", "not tried"), "it leaves layers out"
-    assert found.ending == "faster" or Path("fast.onnx").read_bytes() == net.read_bytes()
+    assert not result.finished
 
 
 def raced(name: str, ratio: float, half: float = 0.005) -> TriedVariant:

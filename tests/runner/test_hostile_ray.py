@@ -19,6 +19,7 @@ from ndld_flow.runner.executors.ray.executor import OnRay
 from ndld_flow.runner.executors.ray.transport import Mirror
 from ndld_flow.runner.listener import ignore
 from tests.support.ray_toys import make_task
+from tests.support.started_processes import POOLS
 from tests.support.worker_toys import Deeds
 
 Change = Callable[[dict[str, Any]], object]
@@ -58,7 +59,7 @@ def _as_text(message: object) -> str:
 
 
 @pytest.fixture
-def attack(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Change, Change], Deeds]]:
+def attack(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Change, Change], Deeds]:
     """Compute a step on a node whose answers are changed."""
     deeds = Deeds(in_folder)
 
@@ -72,7 +73,16 @@ def attack(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
             executor.close()
         return deeds
 
-    yield run
+    return run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_worker() -> Iterator[None]:
+    """Let one process compute the step for all tests, as that of a node does for all tasks."""
+    pids = lambda: [worker.pid for worker in ray_node._workers.values()]  # noqa: E731
+    POOLS.append(pids)
+    yield
+    POOLS.remove(pids)
     for worker in ray_node._workers.values():
         worker.release()
     ray_node._workers.clear()
