@@ -14,7 +14,7 @@ from ndld_flow.cli.tables import SIGNS, TerminalTable, wide_console
 from ndld_flow.records.comparison import NOT_RECORDED, Comparison, ComparisonGate, MetricVerdict, ProfileComparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.layers import largest_changes
-from ndld_flow.report.comparison.verdicts import measured_apart, metric_values
+from ndld_flow.report.comparison.verdicts import metric_values
 from ndld_flow.report.tables import Column, Table
 
 _LAYERS = 8
@@ -98,9 +98,8 @@ def _metric_table(profile: ProfileComparison, candidate: int, labels: list[str])
     rows = []
     for metric in shown:
         verdict = verdicts.get(metric.metric)
-        values = metric_values(metric, (0, candidate))
-        apart = measured_apart((metric.values[0], metric.values[candidate]), verdict, metric.unit) if verdict else ""
-        rows.append((short_name(metric.metric, 40), *values, *_describe_change(verdict, apart)))
+        values = metric_values(metric, candidate, verdict)
+        rows.append((short_name(metric.metric, 40), *values, *_describe_change(verdict)))
     deciding = [number for number, metric in enumerate(shown) if metric.metric == profile.decided_by]
     return TerminalTable(Table(columns, tuple(rows)), optional=("95 % interval",), bold_rows=deciding)
 
@@ -115,13 +114,13 @@ def _one_sided(profile: ProfileComparison, candidate: int) -> Text:
     return Text(f"{len(known)} metric{plural} known of one side only, and listed in the report", style="dim")
 
 
-def _describe_change(verdict: MetricVerdict | None, apart: str) -> tuple[str, str, str]:
+def _describe_change(verdict: MetricVerdict | None) -> tuple[str, str, str]:
     if verdict is None:
         return "", "", ""
     exact = verdict.low == verdict.high
     spread = f"{change(1, verdict.low)} … {change(1, verdict.high)}" if verdict.interval_is_known else "no interval"
     interval = "" if exact else spread
-    return f"{change(1, verdict.ratio)} {apart}".strip(), interval, verdict.verdict
+    return change(1, verdict.ratio), interval, verdict.verdict
 
 
 def _changed_layers(compared: ProfileComparison, profiles: Sequence[Profile], candidate: int) -> Table | None:

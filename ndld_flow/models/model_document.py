@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.base.quantities import count, size
+from ndld_flow.base.quantities import count, counted, size
 from ndld_flow.base.text import shortened
 from ndld_flow.drawing.graph import NodeKind, Reading, family_of
 from ndld_flow.drawing.model_document import (
@@ -143,9 +143,14 @@ def read_document(path: Path, reading: Reading, inputs: Mapping[str, Path] | Non
     reader.read()
     shown = reader.scopes[chosen_body(model, reading.subgraph)[1]] if reading.subgraph else 0
     scopes = tuple(map(reader.scope, reader.scopes))
+    constants = sum(map(len, reader.scopes)) - len(reader.nodes)
     return ModelDocument(
         reading.title or path.name,
-        (*_facts(model), ("Dimensions", reader.dims.explained)),
+        (
+            *_facts(model),
+            ("Constants", f"{counted(constants, 'more node')}, shown as weights" if constants else ""),
+            ("Dimensions", reader.dims.explained),
+        ),
         scopes,
         tuple(reader.nodes),
         tuple(reader.tensors),

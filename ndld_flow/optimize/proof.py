@@ -183,7 +183,12 @@ class Prover:
             record=record,
             speed=_speed(run) if measured and not self.composer.preset.built_only else None,
             gains=gains,
-            accuracy=summarize(held, dict(self.composer.conditions.accuracy)) if held is not None else "",
+            # The conclusion says of which samples it is.
+            accuracy=(
+                summarize(held.model_copy(update={"seen": None}), dict(self.composer.conditions.accuracy))
+                if held is not None
+                else ""
+            ),
             worst_sample=(held.worst_sample or "") if held is not None else "",
             metrics=_step(record, judged[-1]).metrics if judged else {},
             finished=finished,

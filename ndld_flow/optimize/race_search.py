@@ -172,7 +172,7 @@ class RaceSearch(Search):
             return tried.model_copy(update=passed if proof.passed else {"outcome": proof.outcome, "why": proof.why})
         if tried.outcome == "not proved" and tried.speed is not None and not self._may_be_better(tried):
             outcome = "not faster" if self._best is self._source else "slower"
-            compared = f"{1 / tried.speed.ratio:.2f}x as fast as the source in the race"
+            compared = f"{1 / tried.speed.ratio:.2f}x in the race"
             best = self._speed_of_best
             if best is not None:  # its proof may measure another ratio, by another clock
                 compared += f", {self._best.variant.name} {1 / best.ratio:.2f}x"

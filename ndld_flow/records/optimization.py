@@ -255,10 +255,7 @@ class Optimization(Document):
             return f"Against the source: {found}{slower}{front}{f'. {self.unknown}' if self.unknown else ''}"
         clock = {"cpu": "CPU time in rounds", "wall": "wall time in rounds", "": "wall time"}[self.speed.clock]
         ends = f"{1 / self.speed.high:.2f}x to {1 / self.speed.low:.2f}x"
-        change = ratio_change(self.speed.ratio)
-        return (
-            f"{1 / self.speed.ratio:.2f}x as fast as the source ({ends} at 95 % confidence; {clock}; latency {change})"
-        )
+        return f"{1 / self.speed.ratio:.2f}x as fast as the source ({ends} at 95 % confidence; {clock})"
 
     def _nothing(self) -> tuple[str, str]:
         """Return that nothing pays, which only holds if everything was tried, or is decided, and the reason."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ndld_flow.base.quantities import milliseconds, relative_speed, seconds
+from ndld_flow.base.quantities import milliseconds, percent, relative_speed, seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.differences import PairCircumstances, circumstances_of
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
@@ -147,7 +147,7 @@ class LatencyOutcome:
         yield from self._caveats()
         spread = max(base.latency.cov, self.candidate.latency.cov)
         if spread > _NOISY:
-            yield f"noisy, CoV {spread:.0%}"
+            yield f"noisy, CoV {percent(spread)}"
         if base.started_at and self.candidate.started_at and not self.in_turns:
             between = abs(self.candidate.started_at - base.started_at)
             if between > _SAME_SESSION:

@@ -15,12 +15,12 @@ _LONGEST = 40
 
 
 def split_conclusion(found: Optimization, longest: int) -> tuple[str, tuple[str, ...]]:
-    """Return the headline, and the lines below it: cost, what to ship and what was tried; first the reason if it is
-    that nothing pays, or that nothing is decided.
+    """Return the headline, and the lines below it: cost, what to ship and how many were tried; first the reason if it
+    is that nothing pays, or that nothing is decided.
     """
     headline, reason = found.headline
-    ship, _, cost, *lines, _ = found.conclude()
-    below = filter(None, (reason[:1].upper() + reason[1:], cost, ship, *lines))
+    ship, _, cost, *_ = found.conclude()
+    below = filter(None, (reason[:1].upper() + reason[1:], cost, ship, found.describe_search()))
     return short_name(headline, longest), tuple(short_name(line, longest) for line in below)
 
 

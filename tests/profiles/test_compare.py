@@ -437,7 +437,7 @@ def export_of(*run_ms: float, **fields: Any) -> Profile:
 def test_exports_that_both_lack_a_condition_get_a_conditional_verdict() -> None:
     result = compared(export_of(*[10.0] * 5), export_of(*[5.0] * 5), gates=["latency.min <= -10 %"])
     assert result.verdict == "improved"
-    assert "if both were measured alike: the exports do not record CPU, " in result.why
+    assert "if both were measured alike" in result.why
     assert [gate.outcome for gate in result.gates] == ["passed"]
     unrecorded = [each for each in result.profiles[0].differences if not any(each.values)]
     assert "CPU" in {each.detail for each in unrecorded}

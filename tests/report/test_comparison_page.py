@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -311,6 +312,18 @@ def test_conditions_come_first_only_if_they_forbid_a_verdict() -> None:
 
     assert order(made.elsewhere()) == ["conditions", "where"]
     assert order(made.pair()) == ["where", "conditions"]
+
+
+def test_the_contents_have_the_order_of_the_page(tmp_path: Path) -> None:
+    """Of three subjects, bars side by side come early; of other machines, conditions do."""
+    profiles = {0: made.in_turns("x", 14.0, 1), 1: made.in_turns("x", 10.0, 2, turn=1)}
+    elsewhere = profiles[0].machine.model_copy(update={"cpu": "Intel Xeon 8481C"})
+    profiles[2] = profiles[1].model_copy(update={"machine": elsewhere})
+    compared = made.compared([made.subject(f"v{place}", place) for place in profiles], {"x": profiles})
+    page = draw_comparison(compared.comparison, compared.profiles, tmp_path / "report.html").read_text("utf-8")
+    listed = [name for name, _ in page_of(compared).sections]
+    assert listed.index("conditions") < listed.index("stacks")
+    assert listed == re.findall(r'<section id="(\w+)"', page)
 
 
 # --- ranks ---

@@ -119,6 +119,7 @@ def test_nodes_and_tensors_are_on_the_page(tmp_path: Path) -> None:
     assert read.held[by_name["limit"].held].first == ("6.625",)
     assert (read.held[by_name["low"].held].dtype, read.held[by_name["low"].held].first) == ("float32", ("-0.5625",))
     assert named(read, "add").doc == "adds"
+    assert dict(read.facts)["Constants"].startswith("3 more nodes")
     assert dict(read.facts)["Opsets"] == "ai.onnx 17" and dict(read.facts)["Made by"] == "tests"
 
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ndld_flow.base.quantities import milliseconds, number, quantity, ratio_change, size
+from ndld_flow.base.quantities import apart, milliseconds, number, quantity, ratio_change, size
 from ndld_flow.cli.comparison_table import _changed_layers, _metric_table
 from ndld_flow.cli.live import draw_variants
 from ndld_flow.cli.plain import describe_variant
@@ -31,6 +31,7 @@ from ndld_flow.records.optimization import Optimization
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.report.comparison.page import collect_comparison
+from ndld_flow.report.comparison.verdicts import metric_values
 from ndld_flow.report.exports.comparison_markdown import comparison_markdown
 from ndld_flow.report.exports.comparison_picture import largest_changes, picture_groups
 from ndld_flow.report.exports.csv_tables import comparison_csv, layers_csv
@@ -41,6 +42,7 @@ from ndld_flow.report.exports.sweep_picture import sweep_drawing
 from ndld_flow.report.panels.optimization import collect
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.tables import ABSENT
+from ndld_flow.report.variant_text import describe_times
 from ndld_flow.runner.events import VariantTried
 from tests.support import sweep_samples
 from tests.support.compare_samples import layer, profile_of
@@ -138,8 +140,10 @@ def test_every_surface_of_a_comparison_prints_the_same_numbers() -> None:
             assert metric.values == pytest.approx([each.value for each in record if each is not None])
         texts = [quantity(value, metric.unit) for value in metric.values if value is not None]
         assert html[metric.metric] == texts
-        assert [metric.metric, *texts] in [row[: 1 + len(texts)] for row in terminal]
-        assert " | ".join(texts) in markdown
+        verdict = next((each for each in compared.verdicts if (each.metric, each.base) == (metric.metric, 0)), None)
+        behind = metric_values(metric, 1, verdict)
+        assert [metric.metric, *behind] in [row[: 1 + len(texts)] for row in terminal]
+        assert " | ".join(behind) in markdown
     (group,) = picture_groups(comparison)
     (deciding,) = (metric for metric in compared.metrics if metric.metric == "latency.median")
     assert [row.value for row in group.rows] == list(deciding.values)
@@ -187,8 +191,15 @@ def test_a_ratio_of_other_values_is_labelled(runs: int) -> None:
     assert is_apart == (runs >= 5)
     (page,) = collect_comparison(comparison, [profiles]).profiles
     assert page.metrics[0].cells[1].pair.startswith("in pairs ") == is_apart
-    assert ("in pairs " in comparison_markdown(comparison, [profiles])) == is_apart
-    assert any("latency.median" in line and "in pairs " in line for line in printed(compared).splitlines()) == is_apart
+    behind = apart((verdict.base_value, verdict.candidate_value), "ms")
+    assert f"| {' | '.join(behind)} | {verdict.ratio:.3f}" in comparison_markdown(comparison, [profiles])
+    ranked = collect_comparison(comparison, [profiles]).ranked
+    assert [row.value for row in ranked] == [
+        quantity(value, "ms") for value in (verdict.base_value, verdict.candidate_value)
+    ]
+    assert any(
+        "latency.median" in line and all(text in line for text in behind) for line in printed(compared).splitlines()
+    )
 
 
 @pytest.mark.parametrize("found", [RACE, SEARCH, FRONT], ids=["race", "search", "front"])
@@ -198,13 +209,15 @@ def test_every_surface_of_an_optimization_prints_the_same_conclusion(found: Opti
     assert documents.optimization == found
     page = html.unescape(re.sub(r"<[^>]+>", "", draw_report(folder).read_text("utf-8")))
     markdown = html.unescape(re.sub(r"</?code>|\\\\", "", run_markdown(documents)))
-    for line in found.conclude_fully():
+    terminal = "\n".join(found.conclude_fully())
+    _, _, _, tried, *_ = found.conclude()
+    for line in terminal.replace(tried, found.describe_search()).splitlines():
         assert line in page
         assert line in markdown
-    terminal = "\n".join(found.conclude_fully())
+    assert tried.startswith(found.describe_search())
     assert (size(found.size_bytes), size(found.source_bytes)) == tuple(re.findall(r"[\d.]+ MiB", terminal)[:2])
-    if found.speed is not None:
-        assert ratio_change(found.speed.ratio) in terminal
+    if found is RACE:
+        assert describe_times(found.speed)[0] in page
     for gain in (*found.gains, *(gain for point in found.front for gain in point.gains)):
         assert f"{gain.objective} {ratio_change(gain.ratio)}" in terminal
 

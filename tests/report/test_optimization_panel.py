@@ -37,11 +37,11 @@ def test_a_run_that_optimize_did_not_make_has_no_such_panel(tmp_path: Path) -> N
 
 def test_it_opens_with_the_lines_of_the_conclusion(tmp_path: Path) -> None:
     view = view_of(RACE, tmp_path)
-    ship, gain, cost, tried, repeat = RACE.conclude()
-    assert (view.gain, view.lines, f"Repeat it: {view.command}") == (gain, (cost, ship, tried), repeat)
+    ship, gain, cost, _, repeat = RACE.conclude()
+    assert (view.gain, view.lines, f"Repeat it: {view.command}") == (gain, (cost, ship, RACE.describe_search()), repeat)
     text = draw_report(tmp_path).read_text("utf-8")
     assert next(iter(find_panels())) == "optimization"
-    assert text.index('class="gain"') < text.index('class="concluded"') < text.index('class="glance"')
+    assert text.index('id="optimization-title"') < text.index('class="concluded"') < text.index('class="glance"')
     assert text.count('id="optimization"') == 1
 
 

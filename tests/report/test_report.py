@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -338,7 +339,7 @@ def test_a_noisy_measurement_is_marked(tmp_path: Path) -> None:
     documents = {"speed/profile.json": shaken, "base/profile.json": profile("source", 20, 1, 0)}
     write_run(tmp_path, run_record(steps), documents)
     assert verdict_of(tmp_path)[3].endswith(
-        "(median of 4 and 200 passes in one process run: indicative; noisy, CoV 92%)"
+        "(median of 4 and 200 passes in one process run: indicative; noisy, CoV 92 %)"
     )
 
 
@@ -735,3 +736,13 @@ def test_drawing_imports_nothing_heavy(tmp_path: Path) -> None:
     told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert told.stdout == "[]\n"
     assert told.stderr == ""
+
+
+def test_bars_of_fractions_of_a_millisecond_are_long() -> None:
+    bars = environment().from_string('{% from "macros.html.j2" import pair %}{{ pair(0.04, 0.05) }}{{ pair(0, 0) }}')
+    assert re.findall(r"width:([\d.]+)%", bars.render()) == ["80.00", "100.00", "0.00", "0.00"]
+
+
+def test_a_setting_in_a_warning_is_code(tmp_path: Path) -> None:
+    write_run(tmp_path, run_record(quickstart_steps()).model_copy(update={"doubts": ("Add `check_accuracy` <b>",)}), {})
+    assert "Add <code>check_accuracy</code> &lt;b&gt;" in draw_report(tmp_path).read_text("utf-8")

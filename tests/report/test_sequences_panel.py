@@ -7,46 +7,24 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from ndld_flow.records.accuracy import Accuracy, SequenceAgreement, StepErrors
 from ndld_flow.report.panels.sequences import charts_of, collect_sequences
 from ndld_flow.report.run_page import draw_report
-from tests.support.precision_samples import RECIPE, deep_accuracy, failed_search, search_documents, search_steps
+from tests.support.precision_samples import (
+    RECIPE,
+    deep_accuracy,
+    failed_search,
+    search_documents,
+    search_steps,
+    sequence_accuracy,
+)
 from tests.support.report_browser import Watch
 from tests.support.run_fixtures import run_record, write_run
 
 HOSTILE = "</script><b>x"
 
 
-def accuracy(steps: int = 60, name: str = "probability") -> Accuracy:
-    errors = tuple(None if step == 20 else 1e-4 * 1.2 ** (step % 60) for step in range(steps))
-    outputs = (
-        StepErrors(
-            output=name,
-            metric="slice_rms",
-            errors=errors,
-            bound=0.05,
-            divergent_count=steps - 35,
-            first_divergent=35,
-            flipped=(40, 41),
-            flipped_count=2,
-            decision="more than 0.5",
-            early_error=1e-4,
-            late_error=2.0,
-        ),
-        StepErrors(output="stateN", state="state", metric="slice_rms", errors=(0.0,) * steps),
-    )
-    sequence = SequenceAgreement(
-        labels=("a.wav", "b.wav"),
-        lengths=(30, steps - 30),
-        feedback={"state": "stateN"},
-        states="own",
-        outputs=outputs,
-    )
-    return deep_accuracy().model_copy(update={"sequence": sequence})
-
-
 def test_rows_name_the_steps() -> None:
-    (view,) = collect_sequences({"agree": accuracy(), "single": deep_accuracy()})
+    (view,) = collect_sequences({"agree": sequence_accuracy(), "single": deep_accuracy()})
     first, state = view.rows
     assert first.first_divergent == "b.wav, step 6"
     assert first.divergent == 25
@@ -56,7 +34,7 @@ def test_rows_name_the_steps() -> None:
 
 
 def test_many_steps_are_drawn_by_the_largest_of_several() -> None:
-    (chart,) = charts_of(collect_sequences({"agree": accuracy(9000)}))
+    (chart,) = charts_of(collect_sequences({"agree": sequence_accuracy(9000)}))
     assert chart.share == 3
     assert chart.ends == [30]
     (line,) = chart.lines  # an output without an error has no line
@@ -67,7 +45,7 @@ def test_many_steps_are_drawn_by_the_largest_of_several() -> None:
 @pytest.mark.thorough
 @pytest.mark.browser
 def test_the_chart_names_a_step_under_the_pointer(browser: Browser, tmp_path: Path) -> None:
-    documents = search_documents(failed_search()) | {"agree/accuracy.json": accuracy(name=HOSTILE)}
+    documents = search_documents(failed_search()) | {"agree/accuracy.json": sequence_accuracy(name=HOSTILE)}
     run = run_record(search_steps(passed=False), recipe=RECIPE)
     watch = Watch()
     page = watch.open(browser, draw_report(write_run(tmp_path, run, documents)))

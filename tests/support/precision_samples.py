@@ -14,6 +14,8 @@ from ndld_flow.records.accuracy import (
     LayerDivergence,
     OutputAgreement,
     SampleAgreement,
+    SequenceAgreement,
+    StepErrors,
     TensorRange,
 )
 from ndld_flow.records.document import Record
@@ -261,6 +263,35 @@ def deep_accuracy(layers: int = 320) -> Accuracy:
         divergence_bounds={"cosine": 0.999},
         notes=("Sizes of input x were assumed.",),
     )  # fmt: skip
+
+
+def sequence_accuracy(steps: int = 60, name: str = "probability") -> Accuracy:
+    """Return the agreement of a model with states, whose error grows with the steps."""
+    errors = tuple(None if step == 20 else 1e-4 * 1.2 ** (step % 60) for step in range(steps))
+    outputs = (
+        StepErrors(
+            output=name,
+            metric="slice_rms",
+            errors=errors,
+            bound=0.05,
+            divergent_count=steps - 35,
+            first_divergent=35,
+            flipped=(40, 41),
+            flipped_count=2,
+            decision="more than 0.5",
+            early_error=1e-4,
+            late_error=2.0,
+        ),
+        StepErrors(output="stateN", state="state", metric="slice_rms", errors=(0.0,) * steps),
+    )
+    sequence = SequenceAgreement(
+        labels=("a.wav", "b.wav"),
+        lengths=(30, steps - 30),
+        feedback={"state": "stateN"},
+        states="own",
+        outputs=outputs,
+    )
+    return deep_accuracy().model_copy(update={"sequence": sequence})
 
 
 def search_steps(passed: bool = True) -> list[StepSketch]:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import size
+from ndld_flow.base.quantities import counted, size
 from ndld_flow.base.text import first_of, short_name
 from ndld_flow.records.comparison import NOT_APPLICABLE, Difference
 from ndld_flow.records.measurement import Allowance, Circumstance
@@ -85,9 +85,7 @@ class PairCircumstances:
         """Clause to add to the verdict; empty if none is needed."""
         clauses = []
         if self.unrecorded:
-            clauses.append(
-                f"if both were measured alike: the exports do not record {first_of(self.unrecorded, _MOST_LISTED)}"
-            )
+            clauses.append(f"if both were measured alike: {counted(len(self.unrecorded), 'condition')} not recorded")
         if self.caveat:
             clauses.append(f"allowed: {self.caveat}")
         if self.same_artifact and self.causes:

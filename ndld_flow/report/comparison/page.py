@@ -107,8 +107,8 @@ class ComparisonPage:
         layered = any(profile.has_layers for profile in self.profiles)
         present = (
             ("decision", bool(self.decisions)),
-            ("stacks", self.leads_with_stacks),
             ("conditions", self.forbids),
+            ("stacks", self.leads_with_stacks),
             ("where", layered),
             ("gates", bool(self.gates)),
             ("rounds", bool(self.rounds)),
@@ -137,7 +137,7 @@ def collect_comparison(
     ranked = rank_subjects(comparison, subjects, profiles)
     ratio = comparison.geometric_mean_ratio
     labels = [subject.label for subject in subjects[1:]]
-    others = joined(labels) if len(labels) <= 3 else f"{len(labels)} reports"
+    others = joined(labels) if len(labels) <= 3 else f"{len(labels)} others"
     return ComparisonPage(
         title=f"{others} against {subjects[0].label}",
         comparison=comparison,

@@ -62,7 +62,7 @@ class RankedSubject:
     rank: str
     """1 plus the number of subjects that are better beyond noise; empty if a pair must not be compared."""
     value: str
-    """The value of the metric that decides; of a pair that rounds decide, the one in the rounds."""
+    """The value of the metric that decides; of a pair, the one behind the verdict."""
     items_per_s: str
     """Empty if the batch is unknown."""
     measured: MeasuredView | None
@@ -93,8 +93,8 @@ def rank_subjects(
 
 
 def _values(compared: ProfileComparison, name: str) -> tuple[float | None, ...]:
-    """Return a metric of each profile, or of each of a pair in the rounds that decide it: the verdict is of these."""
-    verdict = next((each for each in compared.verdicts if (each.metric, each.base) == (name, 0) and each.clock), None)
+    """Return a metric of each profile; of a pair, those behind the verdict, which rounds or pairs of runs have."""
+    verdict = next((each for each in compared.verdicts if (each.metric, each.base) == (name, 0)), None)
     if verdict is not None and len(compared.subjects) == 2:
         return verdict.base_value, verdict.candidate_value
     found = next((metric.values for metric in compared.metrics if metric.metric == name), None)

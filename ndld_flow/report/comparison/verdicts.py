@@ -81,11 +81,15 @@ class IntervalScale:
         return tuple((round(self.place(tick), 2), texts[tick]) for tick in sorted(kept))
 
 
-def metric_values(metric: ComparedMetric, pair: tuple[int, int]) -> tuple[str, ...]:
-    """Return the values of two profiles, with enough digits to differ."""
-    before, after = (metric.values[place] for place in pair)
+def metric_values(metric: ComparedMetric, candidate: int, verdict: MetricVerdict | None) -> tuple[str, ...]:
+    """Return the values of the base and a candidate with enough digits to differ; those behind the verdict, if the
+    values of the profiles have another ratio.
+    """
+    before, after = metric.values[0], metric.values[candidate]
     if before is None or after is None:
         return tuple(ABSENT if value is None else quantity(value, metric.unit) for value in (before, after))
+    if verdict is not None and measured_apart((before, after), verdict, metric.unit):
+        before, after = verdict.base_value, verdict.candidate_value
     return apart((before, after), metric.unit)
 
 

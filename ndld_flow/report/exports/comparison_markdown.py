@@ -16,7 +16,7 @@ from ndld_flow.records.comparison import (
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.layers import LayerChange, layer_changes
 from ndld_flow.report.comparison.subjects import collect_rounds
-from ndld_flow.report.comparison.verdicts import measured_apart, metric_values
+from ndld_flow.report.comparison.verdicts import metric_values
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table
 from ndld_flow.report.tables import ABSENT
 
@@ -139,20 +139,17 @@ def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterato
         for candidate in range(1, len(compared.subjects)):
             verdict = against_base.get((metric.metric, candidate))
             label = [_label(comparison, compared, candidate)] if len(compared.subjects) > 2 else []
-            values = map(prose, metric_values(metric, (0, candidate)))
-            apart = (
-                measured_apart((metric.values[0], metric.values[candidate]), verdict, metric.unit) if verdict else ""
-            )
-            yield [code(metric.metric), *label, *values, *_verdict(verdict, apart)]
+            values = map(prose, metric_values(metric, candidate, verdict))
+            yield [code(metric.metric), *label, *values, *_verdict(verdict)]
 
 
-def _verdict(verdict: MetricVerdict | None, apart: str) -> list[str]:
+def _verdict(verdict: MetricVerdict | None) -> list[str]:
     if verdict is None:
         return [ABSENT, ABSENT, ABSENT]
     exact = verdict.low == verdict.high
     spread = f"{_ratio(verdict.low)} to {_ratio(verdict.high)}" if verdict.interval_is_known else "no interval"
     interval = "exact" if exact else spread
-    return [f"{_ratio(verdict.ratio)} {prose(apart)}".strip(), interval, _sign(verdict.verdict)]
+    return [_ratio(verdict.ratio), interval, _sign(verdict.verdict)]
 
 
 def _ratio(ratio: float) -> str:

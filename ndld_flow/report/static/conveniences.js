@@ -87,7 +87,7 @@ export function startConveniences() {
   const sections = new Sections();
   preparePrinting(sections);
   listenForFilterKey();
-  for (const box of all(".scroll")) watchScrolling(box);
+  for (const box of all(".scroll, pre")) watchScrolling(box);
   addEventListener("hashchange", () => openTarget(sections));
   openTarget(sections);
 }

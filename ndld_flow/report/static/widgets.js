@@ -195,13 +195,13 @@ export function selectionSummary(model) {
 
 const scrollObserver = new ResizeObserver((entries) => {
   for (const { target } of entries) {
-    if (target.scrollWidth > target.clientWidth + 1) target.setAttribute("tabindex", "0");
+    if (target.scrollWidth > target.clientWidth + 1 || target.scrollHeight > target.clientHeight + 1) target.setAttribute("tabindex", "0");
     else target.removeAttribute("tabindex");
   }
 });
 
 /**
- * A box that is narrower than its table scrolls with the arrow keys, once it has the focus.
+ * A box that is smaller than its content scrolls with the arrow keys, once it has the focus.
  * @param {HTMLElement} box
  */
 export function watchScrolling(box) {
