@@ -26,13 +26,13 @@ from ndld_flow.base.lazy_names import names_for_checkers
 from ndld_flow.base.quantities import QUANTITY, format_setting
 from ndld_flow.cli.app import EPILOG, program
 from ndld_flow.cli.verbs import import_verb, list_outputs, list_verbs
+from ndld_flow.execution import events
 from ndld_flow.graph.edit.catalogue import find_operation, operation_names
 from ndld_flow.graph.edit.operation import Heading
 from ndld_flow.recipe.schema import OWN_INPUTS, DescribedMetric, describe_step, has_own_inputs
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.records.document import Document, Record, find_documents
 from ndld_flow.records.outcomes import ENDINGS
-from ndld_flow.runner import events
 
 HELP_WIDTH = 100
 """Characters in a line of a verb's help."""

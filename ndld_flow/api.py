@@ -39,6 +39,14 @@ if TYPE_CHECKING:
     from ndld_flow.base.errors import SourceError as SourceError
     from ndld_flow.drawing.graph import Look as Look
     from ndld_flow.drawing.graph import Reading as Reading
+    from ndld_flow.execution.cache import CacheFreed as CacheFreed
+    from ndld_flow.execution.events import Event as Event
+    from ndld_flow.execution.events import RunFinished as RunFinished
+    from ndld_flow.execution.events import SweepFinished as SweepFinished
+    from ndld_flow.execution.listener import Listener as Listener
+    from ndld_flow.execution.request import AnyRecipe as AnyRecipe
+    from ndld_flow.execution.request import Placement as Placement
+    from ndld_flow.execution.ssh.targets import TargetFreed as TargetFreed
     from ndld_flow.graph.edit.settings import NodeSelect as NodeSelect
     from ndld_flow.graph.edit.settings import TensorSelect as TensorSelect
     from ndld_flow.graph.inspect_model import Query as Query
@@ -66,26 +74,18 @@ if TYPE_CHECKING:
     from ndld_flow.reduce.pack import Reduced as Reduced
     from ndld_flow.runner.apply_finding import AppliedChange as AppliedChange
     from ndld_flow.runner.apply_finding import OfferedChange as OfferedChange
-    from ndld_flow.runner.cache import CacheFreed as CacheFreed
-    from ndld_flow.runner.collect_garbage import Freed as Freed
-    from ndld_flow.runner.collect_garbage import LibrariesFreed as LibrariesFreed
     from ndld_flow.runner.comment_run import Commented as Commented
     from ndld_flow.runner.compare_models import ComparedModels as ComparedModels
     from ndld_flow.runner.compare_models import ModelOptions as ModelOptions
     from ndld_flow.runner.compare_runs import Compared as Compared
-    from ndld_flow.runner.diff_engines import ComparedEngines as ComparedEngines
-    from ndld_flow.runner.events import Event as Event
-    from ndld_flow.runner.events import RunFinished as RunFinished
-    from ndld_flow.runner.events import SweepFinished as SweepFinished
-    from ndld_flow.runner.executors.ssh.targets import TargetFreed as TargetFreed
-    from ndld_flow.runner.list_runs import RunSummary as RunSummary
-    from ndld_flow.runner.listener import Listener as Listener
     from ndld_flow.runner.measure_model import Profiled as Profiled
-    from ndld_flow.runner.mlflow_export import Logged as Logged
     from ndld_flow.runner.plan import Decision as Decision
-    from ndld_flow.runner.request import AnyRecipe as AnyRecipe
-    from ndld_flow.runner.request import Placement as Placement
     from ndld_flow.runner.verify import Verified as Verified
+    from ndld_flow.runs.collect_garbage import Freed as Freed
+    from ndld_flow.runs.collect_garbage import LibrariesFreed as LibrariesFreed
+    from ndld_flow.runs.diff_engines import ComparedEngines as ComparedEngines
+    from ndld_flow.runs.list_runs import RunSummary as RunSummary
+    from ndld_flow.runs.mlflow_export import Logged as Logged
     from ndld_flow.sweep.plan_sweep import SweepPlan as SweepPlan
     from ndld_flow.verbs.apply import apply as apply
     from ndld_flow.verbs.apply import offered_changes as offered_changes
@@ -141,8 +141,8 @@ def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.Dat
     """
     from ndld_flow.base.extras import require
     from ndld_flow.report.exports.frames import layers_frame
-    from ndld_flow.runner.outputs import Outputs
-    from ndld_flow.runner.references import find_profile
+    from ndld_flow.runs.outputs import Outputs
+    from ndld_flow.runs.references import find_profile
 
     require("frames", "`api.layers`")
     return layers_frame(find_profile(subject, Outputs(Path(outputs))))

@@ -21,12 +21,12 @@ from hypothesis import HealthCheck, settings
 
 from ndld_flow.base import users
 from ndld_flow.base.errors import SourceError
+from ndld_flow.execution.devices import FOLDER_VARIABLE
 from ndld_flow.graph.lint.check import Subject
 from ndld_flow.machine.host import deciding_variables
 from ndld_flow.processes import launch
 from ndld_flow.processes.worker import IN_PROCESS
-from ndld_flow.runner.cache_settings import CACHE_VARIABLE
-from ndld_flow.runner.devices import FOLDER_VARIABLE
+from ndld_flow.runs.cache_settings import CACHE_VARIABLE
 from ndld_flow.runtimes import pip_environment
 from tests.support.copied_environments import Copies, make_environment
 from tests.support.forked_workers import Servers

@@ -15,6 +15,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError
+from ndld_flow.execution.events import RunFinished
 from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.accuracy import Accuracy
@@ -26,7 +27,6 @@ from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.collect_churn import collect_churn
-from ndld_flow.runner.events import RunFinished
 from ndld_flow.sweep_search.searches import make_search
 from tests.support.pages import page_paths
 from tests.support.recipes import load_recipe

@@ -23,7 +23,7 @@ def print_failure(
     """Print an error as JSON if the arguments request JSON; `kind` is the class of the error by default."""
     if "--json" not in arguments:
         return
-    from ndld_flow.runner.events import Failure, Problem
+    from ndld_flow.execution.events import Failure, Problem
     from ndld_flow.store.hidden_credentials import hide_credentials
 
     def printable(text: str) -> str:
@@ -58,8 +58,8 @@ def write_bug(error: BaseException) -> str:
     import platform
     import traceback
 
+    from ndld_flow.execution.workers import WorkerBugError
     from ndld_flow.machine.versions import read_version
-    from ndld_flow.runner.executors.workers import WorkerBugError
     from ndld_flow.store.hidden_credentials import hide_credentials
 
     text = "\n".join(

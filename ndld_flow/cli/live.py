@@ -29,8 +29,8 @@ from ndld_flow.cli.plain import (
     describe_target,
     print_end,
 )
+from ndld_flow.execution import events
 from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible
-from ndld_flow.runner import events
 
 MARKS = {
     "done": ("✓", "green"),

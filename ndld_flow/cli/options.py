@@ -14,7 +14,7 @@ from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS
 from ndld_flow.cli.verbs import Value, VerbOutput
 
 if TYPE_CHECKING:
-    from ndld_flow.runner.events import Event
+    from ndld_flow.execution.events import Event
 
 Loudness: TypeAlias = Literal["quiet", "normal", "verbose"]
 """`quiet`: problems, the verdict and the results; `verbose`: the log of each step too."""

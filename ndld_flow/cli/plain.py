@@ -11,9 +11,9 @@ from ndld_flow.base.quantities import quantity, seconds, size
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.terminal import format_end
+from ndld_flow.execution import events
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.report.value_text import value_text
-from ndld_flow.runner import events
 
 MARKS = {
     "passed": ("✓", "green"),

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from ndld_flow.base.text import escaped_json
 from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.terminal import is_terminal
-from ndld_flow.runner.events import Event, RunFinished, StepLogged
-from ndld_flow.runner.listener import Listener
+from ndld_flow.execution.events import Event, RunFinished, StepLogged
+from ndld_flow.execution.listener import Listener
 
 
 @contextlib.contextmanager

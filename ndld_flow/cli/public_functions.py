@@ -50,7 +50,7 @@ def explain_system_error(error: Exception) -> str:
     if isinstance(error, OSError):
         if not _has_current_directory():
             return "the current directory was deleted. Change to one that exists, and run again."
-        from ndld_flow.runner.disk import explain_disk
+        from ndld_flow.runs.disk import explain_disk
 
         return explain_disk(error, Path())  # from a function that writes files that the user names, or tags
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:

@@ -135,8 +135,8 @@ def _option(name: str, setting: str, schema: dict[str, Any], definitions: dict[s
 
 def _run(kind: StepType, names: Mapping[str, str], values: dict[str, Any]) -> int:
     from ndld_flow.cli.progress import choose_listener
-    from ndld_flow.runner.cache_settings import CacheChoice
-    from ndld_flow.runner.request import request_recipe
+    from ndld_flow.execution.request import request_recipe
+    from ndld_flow.runs.cache_settings import CacheChoice
     from ndld_flow.sweep.run_request import run_request
 
     settings = dict(_given(kind, names, values))

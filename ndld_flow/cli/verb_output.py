@@ -44,8 +44,8 @@ def describe_output(verb: str) -> dict[str, Any]:
 
     Raises RequestError for a verb without `--json`.
     """
+    from ndld_flow.execution.events import Failure
     from ndld_flow.recipe.schema import DIALECT
-    from ndld_flow.runner.events import Failure
 
     outputs = list_outputs()
     if verb not in outputs:

@@ -1,6 +1,6 @@
 """Verbs that read a model run in a child process, so that a crash of native code is reported.
 
-Steps of a run have worker processes; see `runner/executors`.
+Steps of a run have worker processes; see `execution/`.
 """
 
 from __future__ import annotations

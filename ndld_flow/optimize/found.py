@@ -16,6 +16,7 @@ from pathlib import Path
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import suggest
+from ndld_flow.execution.events import SweepFinished
 from ndld_flow.optimize.compose import SOURCE, Composer
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.variant import Variant
@@ -23,7 +24,6 @@ from ndld_flow.records.optimization import FrontPoint, TriedVariant
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import find_file, read_stored
 from ndld_flow.records.run_record import metrics_of
-from ndld_flow.runner.events import SweepFinished
 
 _GRACE_S = 3.0
 """Seconds after the budget in which a proof that runs may still end."""

@@ -15,6 +15,9 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import seconds
+from ndld_flow.execution.events import Notice
+from ndld_flow.execution.listener import Listener
+from ndld_flow.execution.request import Request
 from ndld_flow.optimize.compose import Composer, read_model
 from ndld_flow.optimize.found import Budget, Found, prove_source, time_shares
 from ndld_flow.optimize.options import OptimizeOptions
@@ -25,10 +28,7 @@ from ndld_flow.optimize.variant import LONGEST_S
 from ndld_flow.recipe.write_recipe import name_recipe
 from ndld_flow.records.optimization import Optimization, find_ending
 from ndld_flow.records.run_folder import OPTIMIZATION_RECORD
-from ndld_flow.runner.events import Notice
 from ndld_flow.runner.export import check_output
-from ndld_flow.runner.listener import Listener
-from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_folder import write_optimization
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError, OutputsError
+from ndld_flow.execution.events import Event, RunFinished
+from ndld_flow.execution.listener import Listener
+from ndld_flow.execution.request import Request
 from ndld_flow.optimize.compose import Composer
 from ndld_flow.optimize.objectives import Objective
 from ndld_flow.optimize.variant import Variant
@@ -23,10 +26,7 @@ from ndld_flow.records.optimization import Gain, Speed, VariantOutcome
 from ndld_flow.records.placement import Placement
 from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
 from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
-from ndld_flow.runner.events import Event, RunFinished
 from ndld_flow.runner.export import Export, export_results, export_source
-from ndld_flow.runner.listener import Listener
-from ndld_flow.runner.request import Request
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.sweep.run_request import run_request

@@ -23,6 +23,9 @@ from ndld_flow.accuracy.accuracy_record import metrics_of
 from ndld_flow.accuracy.model_comparison import ModelPair, ReferenceRun, run_reference
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.quantities import counted
+from ndld_flow.execution.devices import Claim, holding
+from ndld_flow.execution.executor import InProcess
+from ndld_flow.execution.listener import ignore
 from ndld_flow.inputs import InputSpec
 from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
@@ -37,12 +40,9 @@ from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
-from ndld_flow.runner.devices import Claim, holding
-from ndld_flow.runner.executors.executor import InProcess
-from ndld_flow.runner.listener import ignore
-from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.run import run_steps
 from ndld_flow.runner.run_state import RunOpener
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.step import Context
 from ndld_flow.steps.check_accuracy import CheckAccuracy

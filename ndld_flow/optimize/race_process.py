@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import BackendError
+from ndld_flow.execution.events import StepWaits, VariantTried
+from ndld_flow.execution.listener import Listener
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
 from ndld_flow.records.document import Record
 from ndld_flow.records.optimization import TriedVariant
-from ndld_flow.runner.events import StepWaits, VariantTried
-from ndld_flow.runner.listener import Listener
 
 NAME = "the race"
 _WORKER = "ndld_flow.optimize.race_worker"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ndld_flow.base.quantities import quantity
+from ndld_flow.execution.events import Notice, VariantTried
 from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE
 from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, Found, Search
 from ndld_flow.optimize.objectives import AT_LEAST
@@ -18,7 +19,6 @@ from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.variant import MADE, Variant
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
-from ndld_flow.runner.events import Notice, VariantTried
 from ndld_flow.store.files import write_text_atomically
 
 _LEAST_SHARE = 0.5

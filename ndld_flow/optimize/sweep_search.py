@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ndld_flow.base.quantities import counted, quantity
+from ndld_flow.execution.events import Event, Notice, PointFinished, SweepFinished
+from ndld_flow.execution.request import Request
 from ndld_flow.optimize.compose import SEARCH_SHARE, Composer
 from ndld_flow.optimize.found import TOO_NOISY, Budget, Found, Search
 from ndld_flow.optimize.proof import Proof, Prover, command_of
@@ -17,8 +19,6 @@ from ndld_flow.records.optimization import FrontPoint, TriedVariant, VariantOutc
 from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
-from ndld_flow.runner.events import Event, Notice, PointFinished, SweepFinished
-from ndld_flow.runner.request import Request
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.sweep.run_request import run_request
 from ndld_flow.sweep_search.search import Direction

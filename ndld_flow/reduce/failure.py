@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.execution.events import Event, RunFailed
+from ndld_flow.execution.request import Request
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
@@ -19,10 +21,8 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import GateResult, RunRecord, RunStep
 from ndld_flow.reduce.part import NodeFacts
-from ndld_flow.runner.events import Event, RunFailed
-from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.request import Request
 from ndld_flow.runner.run import run_recipe
+from ndld_flow.runs.outputs import Outputs
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _SPECIFIC = re.compile(r"\S*[\d/\\]\S*")

@@ -13,6 +13,9 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.base.quantities import counted
+from ndld_flow.execution.events import Notice
+from ndld_flow.execution.listener import Listener, ignore
+from ndld_flow.execution.request import Request
 from ndld_flow.precision_search.minimal_set import BudgetSpentError, Kept, needed_pieces, smallest_count
 from ndld_flow.processes.fork_server import ForkServer
 from ndld_flow.recipe.recipe import SOURCE, Recipe
@@ -32,11 +35,8 @@ from ndld_flow.reduce.search import (
     shorten_recipe,
 )
 from ndld_flow.reduce.trials import Original, Stage, TrialOutcome, Trials
-from ndld_flow.runner.events import Notice
-from ndld_flow.runner.listener import Listener, ignore
 from ndld_flow.runner.open_run import open_single, working_on
-from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.request import Request
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder
 from ndld_flow.store.kinds import Onnx

@@ -17,6 +17,10 @@ from typing import Any
 import yaml
 
 from ndld_flow.base.errors import RecipeError
+from ndld_flow.execution.events import Event, StepStarted
+from ndld_flow.execution.executor import InProcess
+from ndld_flow.execution.listener import ignore
+from ndld_flow.execution.request import Request
 from ndld_flow.inputs import InputSpec
 from ndld_flow.precision_search.minimal_set import BudgetSpentError, Kept
 from ndld_flow.processes.fork_server import LEFT, CallEnd, ForkServer
@@ -26,12 +30,8 @@ from ndld_flow.records.outcomes import outcome_of_code
 from ndld_flow.reduce.failure import Failure, failure_of_end, failure_of_error, read_failures
 from ndld_flow.reduce.part import MODEL, CaptureError, Cut, CutError, CutPart, Whole
 from ndld_flow.runner.check_inputs import refuse_wrong_inputs
-from ndld_flow.runner.events import Event, StepStarted
-from ndld_flow.runner.executors.executor import InProcess
-from ndld_flow.runner.listener import ignore
 from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.plan import refuse_impossible_run
-from ndld_flow.runner.request import Request
 from ndld_flow.runner.run import run_steps
 from ndld_flow.runner.run_record import decide_gates, describe_failure
 

@@ -11,6 +11,8 @@ from typing import Literal
 
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.base.text import suggest
+from ndld_flow.execution.listener import Listener
+from ndld_flow.execution.request import recipe_of, request_recipe
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.diagnose.diagnose import diagnose
 from ndld_flow.profiles.diagnose.recipe_change import RecipeChange, is_applied
@@ -24,11 +26,9 @@ from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.compare_runs import Compared, compare_runs
-from ndld_flow.runner.listener import Listener
-from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.references import FoundSubject, find_subject
-from ndld_flow.runner.request import recipe_of, request_recipe
 from ndld_flow.runner.run import run_alone
+from ndld_flow.runs.outputs import Outputs
+from ndld_flow.runs.references import FoundSubject, find_subject
 from ndld_flow.store.files import write_text_atomically
 
 _NO_FILE = "the run has no recipe file that still gives its recipe"

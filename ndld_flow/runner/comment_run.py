@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 
 from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.text import short_name, visible_text
+from ndld_flow.execution.listener import Listener
 from ndld_flow.records.document import read_bounded
 from ndld_flow.records.outcomes import ENDINGS, RunOutcome
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_run, read_sweep_record
@@ -28,8 +29,7 @@ from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose
 from ndld_flow.report.exports.run_markdown import run_parts
 from ndld_flow.report.exports.sweep_exports import sweep_parts
 from ndld_flow.runner.compare_runs import compare_runs
-from ndld_flow.runner.listener import Listener
-from ndld_flow.runner.outputs import Outputs, name_folder
+from ndld_flow.runs.outputs import Outputs, name_folder
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.store.hidden_credentials import hide_credentials
 

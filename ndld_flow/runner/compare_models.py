@@ -11,6 +11,9 @@ from pathlib import Path
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
+from ndld_flow.execution.events import RunFinished
+from ndld_flow.execution.listener import Listener, ignore
+from ndld_flow.execution.request import Request
 from ndld_flow.models.files import model_inputs
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.recipe.sample_files import MOST_FILES, sample_files, spread_files
@@ -19,9 +22,6 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
-from ndld_flow.runner.events import RunFinished
-from ndld_flow.runner.listener import Listener, ignore
-from ndld_flow.runner.request import Request
 from ndld_flow.runner.run import run_alone
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically

@@ -12,19 +12,19 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.garbage_collection import paused_garbage_collection
+from ndld_flow.execution.listener import Listener, ignore
+from ndld_flow.execution.request import request_recipe
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.comparison import Comparison, Subject
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import COMPARISON_PAGE, read_run
-from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.listener import Listener, ignore
-from ndld_flow.runner.outputs import LATEST, Outputs
-from ndld_flow.runner.references import FoundProfile, FoundSubject, find_noise, find_subjects
-from ndld_flow.runner.request import request_recipe
 from ndld_flow.runner.run import run_alone
 from ndld_flow.runner.run_folder import write_comparison
+from ndld_flow.runs.disk import explaining_disk
+from ndld_flow.runs.outputs import LATEST, Outputs
+from ndld_flow.runs.references import FoundProfile, FoundSubject, find_noise, find_subjects
 from ndld_flow.store.files import building_folder, point_to
 from ndld_flow.store.kinds import Onnx
 

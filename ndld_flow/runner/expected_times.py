@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.execution.keys import describe_settings
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.reuse import fingerprint_machine
 from ndld_flow.recipe.recipe import SOURCE, RecipeStep
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record
 from ndld_flow.records.run_record import RunRecord, StepRecord
-from ndld_flow.runner.keys import describe_settings
-from ndld_flow.runner.outputs import LATEST
 from ndld_flow.runner.plan import plan_steps
 from ndld_flow.runner.run_state import RunState
+from ndld_flow.runs.outputs import LATEST
 
 _MOST_RUNS = 5
 """Newest runs that are read."""

@@ -10,8 +10,8 @@ from ndld_flow.recipe.gates import HISTORY, Gate
 from ndld_flow.records.history import MetricSeries
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_record import GateResult, RunStep
-from ndld_flow.runner.metric_history import read_earlier
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runs.metric_history import read_earlier
+from ndld_flow.runs.outputs import Outputs
 
 
 def decide_by_history(

@@ -13,6 +13,9 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError, require_utf8
 from ndld_flow.base.text import short_name
+from ndld_flow.execution.events import Notice, RunFinished
+from ndld_flow.execution.listener import Listener, ignore
+from ndld_flow.execution.request import request_recipe
 from ndld_flow.profiles.compare.intervals import learn_thresholds, noise_samples
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.compare.rounds import spread_of
@@ -20,12 +23,9 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
-from ndld_flow.runner.events import Notice, RunFinished
-from ndld_flow.runner.listener import Listener, ignore
-from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.references import read_noise
-from ndld_flow.runner.request import request_recipe
 from ndld_flow.runner.run import run_alone
+from ndld_flow.runs.outputs import Outputs
+from ndld_flow.runs.references import read_noise
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import write_text_atomically
 

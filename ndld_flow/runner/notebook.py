@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ndld_flow.execution.events import RunFinished, SweepFinished
 from ndld_flow.records.history import MetricHistory
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_sweep_record
@@ -16,9 +17,8 @@ from ndld_flow.report.exports.picture_file import own_style
 from ndld_flow.report.exports.sweep_exports import point_rows
 from ndld_flow.report.exports.sweep_picture import sweep_drawing
 from ndld_flow.runner.compare_runs import Compared
-from ndld_flow.runner.events import RunFinished, SweepFinished
-from ndld_flow.runner.list_runs import RunSummary
 from ndld_flow.runner.measure_model import Profiled
+from ndld_flow.runs.list_runs import RunSummary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,23 +12,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.execution.request import Request, recipe_of
+from ndld_flow.execution.ssh.targets import open_targets, send_to
 from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.run_folder import read_run_record
-from ndld_flow.runner.cache_settings import choose_cache
-from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.executors.ssh.targets import open_targets, send_to
-from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.request import Request, recipe_of
 from ndld_flow.runner.run_state import RunOpener, RunState, choose_forced
+from ndld_flow.runs.cache_settings import choose_cache
+from ndld_flow.runs.disk import explaining_disk
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
+    from ndld_flow.execution.cache import Cache
+    from ndld_flow.execution.listener import Listener
+    from ndld_flow.execution.ray.executor import OnRay
     from ndld_flow.recipe.points import Sweep
     from ndld_flow.records.run_record import RunRecord, StepRecord
-    from ndld_flow.runner.cache import Cache
-    from ndld_flow.runner.executors.ray.executor import OnRay
-    from ndld_flow.runner.listener import Listener
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def working_on(request: Request, work: Literal["plan", "run"]) -> Iterator[Recip
         if work == "plan":
             yield loaded
             return
-        from ndld_flow.runner.devices import read_timeout
+        from ndld_flow.execution.devices import read_timeout
 
         read_timeout()  # refuses an invalid one before anything runs
         with outputs.store.locks.working():
@@ -107,7 +107,7 @@ def _warn_of_namesake(earlier: RunRecord, request: Request, outputs: Outputs, li
     files = other.resolve(), request.recipe.resolve()
     if files[0] == files[1] or any(file.is_relative_to(outputs.root.resolve()) for file in files):  # runs have copies
         return
-    from ndld_flow.runner.events import Notice
+    from ndld_flow.execution.events import Notice
 
     text = (
         f"{other} has the name {earlier.recipe_name!r} too, so that its runs and those of {request.recipe} are one "
@@ -118,7 +118,7 @@ def _warn_of_namesake(earlier: RunRecord, request: Request, outputs: Outputs, li
 
 def _compute_on_cluster(run: RunState, request: Request, cache: Cache | None) -> None:
     """Make the cluster of a request compute all steps of a run; it is connected when it is first needed."""
-    from ndld_flow.runner.executors.choose_executor import open_cluster, refuse_with_ray
+    from ndld_flow.execution.choose_executor import open_cluster, refuse_with_ray
 
     @functools.cache
     def cluster() -> OnRay:
@@ -137,6 +137,6 @@ def open_cache(request: Request, store: Store, listener: Listener, *, looks_only
     settings = choose_cache(request.cache)
     if settings is None:
         return None
-    from ndld_flow.runner.cache import Cache
+    from ndld_flow.execution.cache import Cache
 
     return Cache(settings, store, listener, looks_only=looks_only)

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 from ndld_flow.base.errors import BackendError, NdldFlowError
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.text import first_of
+from ndld_flow.execution.keys import HIDDEN_VALUES, Site, describe_key, find_misfit, join_keys, make_key
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.calibrated_checks import doubt_checks
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.key_parts import KeyParts
-from ndld_flow.runner.keys import HIDDEN_VALUES, Site, describe_key, find_misfit, join_keys, make_key
 from ndld_flow.step import Foresight, Reuse
 from ndld_flow.store.found_files import DECODED_SUFFIXES
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
+    from ndld_flow.execution.cache import Cache
     from ndld_flow.records.run_record import StepRecord
-    from ndld_flow.runner.cache import Cache
 
 
 class Reason(enum.Enum):

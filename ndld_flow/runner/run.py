@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.execution.events import Notice, RunFinished, RunStarted, StepStarted, wait_for_other_run
+from ndld_flow.execution.listener import Listener
+from ndld_flow.execution.request import Request
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
 from ndld_flow.runner.check_inputs import refuse_inputs_of, refuse_wrong_inputs
-from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.events import Notice, RunFinished, RunStarted, StepStarted, wait_for_other_run
 from ndld_flow.runner.expected_times import ExpectedTimes
-from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.open_run import open_single, working_on
-from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.runner.plan import (
     Decision,
     Reason,
@@ -29,7 +28,6 @@ from ndld_flow.runner.plan import (
     look_ahead,
     refuse_impossible_run,
 )
-from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_folder import note_progress, recording_failure, write_run_folder
 from ndld_flow.runner.run_record import describe_run, find_artifacts, identify_run
 from ndld_flow.runner.run_state import RunState
@@ -41,10 +39,12 @@ from ndld_flow.runner.step_results import (
     skip_step,
 )
 from ndld_flow.runner.verify import find_run_damage
+from ndld_flow.runs.disk import explaining_disk
+from ndld_flow.runs.outputs import Outputs, name_folder
 
 if TYPE_CHECKING:
-    from ndld_flow.runner.cache import Cache
-    from ndld_flow.runner.executors.executor import Executor
+    from ndld_flow.execution.cache import Cache
+    from ndld_flow.execution.executor import Executor
 
 
 def run_alone(request: Request, listener: Listener) -> RunFinished:
@@ -102,7 +102,7 @@ def _open_executor(run: RunState, request: Request) -> contextlib.AbstractContex
     """Open the executor when it is first needed: importing it takes time that a fully reused run saves."""
     if run.cluster is not None:
         return contextlib.nullcontext(run.cluster())  # closed with the run
-    from ndld_flow.runner.executors.choose_executor import choose_executor, with_targets
+    from ndld_flow.execution.choose_executor import choose_executor, with_targets
 
     here = choose_executor(None, False, run.listener, request.trust)
     return contextlib.closing(with_targets(here, run.targets, run.listener, trust=request.trust))
@@ -135,7 +135,7 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
         return _place_reused(run, decisions, start)
 
     def compute() -> list[RunStep]:
-        from ndld_flow.runner.executors.executor import Task
+        from ndld_flow.execution.executor import Task
 
         opened = executor()
         cleared = clear_damage(run, decisions)
@@ -167,7 +167,7 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
 
     if all(decision.reason is Reason.REUSED for decision in decisions):
         return _place_reused(run, decisions, start) or []
-    from ndld_flow.runner.executors.executor import find_or_compute
+    from ndld_flow.execution.executor import find_or_compute
 
     keys = [(decision.key, decision.step.name) for decision in decisions]
     report_wait = lambda *step: run.listener(wait_for_other_run(*step))  # noqa: E731

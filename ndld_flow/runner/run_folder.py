@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.text import visible_name
+from ndld_flow.execution.events import Notice, RunFailed
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.outcomes import is_complete, outcome_of_code
@@ -29,10 +30,9 @@ from ndld_flow.records.run_folder import (
     read_run,
 )
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
-from ndld_flow.runner.events import Notice, RunFailed
-from ndld_flow.runner.outputs import FOLDER_LEASE, Outputs
 from ndld_flow.runner.run_record import describe_failure, describe_unfinished
 from ndld_flow.runner.run_state import RunState
+from ndld_flow.runs.outputs import FOLDER_LEASE, Outputs
 from ndld_flow.store.files import (
     copy_file,
     copy_folder,
@@ -118,7 +118,7 @@ def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> RunRe
 
     `opened`: its folder exists already. Returns the record as written, with the lines for a terminal.
     """
-    from ndld_flow.runner.run_lines import note_run
+    from ndld_flow.runs.run_lines import note_run
 
     folder = outputs.run_folder(run)
     if opened:

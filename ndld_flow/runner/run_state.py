@@ -20,23 +20,23 @@ from blake3 import blake3
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, Problem, RecipeError, RequestError
+from ndld_flow.execution.ssh.targets import send_to
 from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.runner.check_inputs import refuse_missing_data
-from ndld_flow.runner.executors.ssh.targets import send_to
-from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Planner, Unit
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.kinds import Artifact
 from ndld_flow.store.locks import WAITS
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
+    from ndld_flow.execution.cache import Cache
+    from ndld_flow.execution.listener import Listener
+    from ndld_flow.execution.ray.executor import OnRay
+    from ndld_flow.execution.ssh.targets import Targets
     from ndld_flow.records.run_record import RunStep, StepRecord
-    from ndld_flow.runner.cache import Cache
-    from ndld_flow.runner.executors.ray.executor import OnRay
-    from ndld_flow.runner.executors.ssh.targets import Targets
-    from ndld_flow.runner.listener import Listener
 
 
 @dataclass
@@ -197,12 +197,12 @@ class RunOpener:
         return find_model(source, self.store, self._report, self._report_bytes)
 
     def _report(self, text: str) -> None:
-        from ndld_flow.runner.events import Notice
+        from ndld_flow.execution.events import Notice
 
         self.listener(Notice(text=text, waits=text.startswith(WAITS)))
 
     def _report_bytes(self, source: str, done: int, size: int | None) -> None:
-        from ndld_flow.runner.events import Fetching
+        from ndld_flow.execution.events import Fetching
 
         self.listener(Fetching(source=source, done_bytes=done, size_bytes=size, finished=done == size))
 

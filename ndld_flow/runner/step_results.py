@@ -8,18 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.text import visible_text
+from ndld_flow.execution.events import Notice, StepFinished, StepLogged, describe_progress
+from ndld_flow.execution.listener import Listener
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.outcomes import Outcome
 from ndld_flow.records.run_record import RunStep, StepRecord
-from ndld_flow.runner.events import Notice, StepFinished, StepLogged, describe_progress
-from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.run_state import RunState
 from ndld_flow.store.hidden_credentials import hide_credentials
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
-    from ndld_flow.runner.execute import Work
+    from ndld_flow.execution.execute import Work
 
 
 LAST_LINES = 40
@@ -28,7 +28,7 @@ LAST_LINES = 40
 
 def gather_work(run: RunState, decision: Decision, name: str = "") -> Work:
     """Return the work of a step; all its inputs exist. `name` replaces the step's in events, its log and errors."""
-    from ndld_flow.runner.execute import Work
+    from ndld_flow.execution.execute import Work
 
     step, parts = decision.step, decision.parts
     shown = name or step.name

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import FormatError, RequestError
+from ndld_flow.execution.keys import find_misfit
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.records.document import Record
 from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.run_folder import RUN_RECORD, STORED, read_run_record
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.keys import find_misfit
-from ndld_flow.runner.outputs import Outputs, name_folder
+from ndld_flow.runs.outputs import Outputs, name_folder
 from ndld_flow.store.digest import digest_file, find_damage
 from ndld_flow.store.kinds import LOG_FILE
 from ndld_flow.store.locks import WAITS

@@ -17,6 +17,11 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import NdldFlowError, Problem, RecipeError, RequestError
 from ndld_flow.base.quantities import seconds
+from ndld_flow.execution.events import Notice
+from ndld_flow.execution.executor import Executor, Task
+from ndld_flow.execution.listener import Listener
+from ndld_flow.execution.request import Request
+from ndld_flow.execution.ssh.targets import open_targets, send_to
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
@@ -24,16 +29,11 @@ from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunStep, StepRecord
 from ndld_flow.runner.check_inputs import Inputs, find_wrong_inputs
-from ndld_flow.runner.events import Notice
-from ndld_flow.runner.executors.executor import Executor, Task
-from ndld_flow.runner.executors.ssh.targets import open_targets, send_to
 from ndld_flow.runner.expected_times import hardware_of, is_this_machine
-from ndld_flow.runner.listener import Listener
 from ndld_flow.runner.open_run import open_cache
-from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Reason, Unit, arrange_steps
-from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_state import RunOpener, choose_forced
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_in_values
 from ndld_flow.store.store import Store
@@ -295,7 +295,7 @@ def open_state(sweep: Sweep, request: Request, listener: Listener, *, looks_only
         executor: Executor = _StoreOnly()
         machine_of = None
         if not looks_only:
-            from ndld_flow.runner.executors.choose_executor import open_executor
+            from ndld_flow.execution.choose_executor import open_executor
 
             chosen = open_executor(sweep, request, outputs.store, listener, cache, targets)
             executor, machine_of = chosen.executor, chosen.machine_of

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.execution.keys import HIDDEN_VALUES, describe_key
+from ndld_flow.execution.request import Request
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.runner.check_inputs import refuse_wrong_inputs
-from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
 from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.plan import Decision, look_ahead, plan_steps
-from ndld_flow.runner.request import Request
 from ndld_flow.store.digest import digest_json
 
 if TYPE_CHECKING:
-    from ndld_flow.runner.events import RunFinished, SweepFinished
-    from ndld_flow.runner.listener import Listener
+    from ndld_flow.execution.events import RunFinished, SweepFinished
+    from ndld_flow.execution.listener import Listener
     from ndld_flow.runner.run_state import RunState
     from ndld_flow.sweep.plan_sweep import SweepPlan
 
@@ -49,7 +49,7 @@ def _run_and_export(recipe: Recipe, request: Request, listener: Listener) -> Run
 
     if not recipe.file.export and request.output is None:
         return run_recipe(recipe, request, listener)
-    from ndld_flow.runner.events import Notice
+    from ndld_flow.execution.events import Notice
     from ndld_flow.runner.export import export_results, plan_exports
 
     exports = plan_exports(recipe, request.output)

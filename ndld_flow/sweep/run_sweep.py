@@ -17,6 +17,9 @@ from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import visible_name
 from ndld_flow.base.users import name_me
+from ndld_flow.execution.events import Notice, SweepFinished, SweepStarted
+from ndld_flow.execution.listener import Listener, synchronized
+from ndld_flow.execution.request import Request
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.apply_point import apply_point
 from ndld_flow.recipe.config_files import finds_the_same
@@ -30,11 +33,7 @@ from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.run_page import draw_documents
 from ndld_flow.report.sweep.outcome import summarize_sweep
 from ndld_flow.report.sweep.page import draw_sweep
-from ndld_flow.runner.events import Notice, SweepFinished, SweepStarted
-from ndld_flow.runner.listener import Listener, synchronized
-from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.runner.plan import Reason
-from ndld_flow.runner.request import Request
 from ndld_flow.runner.run import pushing_results
 from ndld_flow.runner.run_folder import (
     draw_inspected,
@@ -57,6 +56,7 @@ from ndld_flow.runner.run_record import (
 )
 from ndld_flow.runner.run_state import RunState
 from ndld_flow.runner.verify import find_sweep_damage
+from ndld_flow.runs.outputs import Outputs, name_folder
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_bytes_atomically, write_text_atomically
 from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials, hide_in_values

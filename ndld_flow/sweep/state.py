@@ -12,6 +12,8 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.quantities import apart
+from ndld_flow.execution.events import PointFinished
+from ndld_flow.execution.executor import Executor
 from ndld_flow.recipe.gates import Gate, GateError
 from ndld_flow.recipe.points import Objective
 from ndld_flow.recipe.recipe import RecipeStep
@@ -20,8 +22,6 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.run_record import GateResult, RunStep, StepRecord, metrics_of
 from ndld_flow.records.sweep import MeasurementSession
-from ndld_flow.runner.events import PointFinished
-from ndld_flow.runner.executors.executor import Executor
 from ndld_flow.runner.plan import Decision, Reason, Unit, arrange_steps
 from ndld_flow.runner.run_state import RunOpener, RunState
 from ndld_flow.runner.step_results import describe_end, place_records, skip_step

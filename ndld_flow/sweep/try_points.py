@@ -12,6 +12,10 @@ from dataclasses import dataclass, field
 
 from ndld_flow.base.errors import BackendError, NdldFlowError, OutputsError, RequestError
 from ndld_flow.base.quantities import counted, seconds
+from ndld_flow.execution.events import StepStarted
+from ndld_flow.execution.execute import Work
+from ndld_flow.execution.executor import Task, find_records, fit
+from ndld_flow.execution.keys import join_keys, make_key
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.machine.reuse import fingerprint_machine
 from ndld_flow.recipe.points import Sweep
@@ -19,10 +23,6 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.records.sweep import MeasurementSession
-from ndld_flow.runner.events import StepStarted
-from ndld_flow.runner.execute import Work
-from ndld_flow.runner.executors.executor import Task, find_records, fit
-from ndld_flow.runner.keys import join_keys, make_key
 from ndld_flow.runner.plan import Decision, Reason, look_ahead, refuse_impossible_run
 from ndld_flow.runner.step_results import gather_work, set_damaged_aside
 from ndld_flow.step import Reuse

@@ -21,8 +21,8 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_stored
 from ndld_flow.records.run_record import RunStep, metrics_of
 from ndld_flow.records.sweep import MeasuredAgain, WinnerVerdict
-from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.references import find_noise
+from ndld_flow.runs.outputs import Outputs
+from ndld_flow.runs.references import find_noise
 from ndld_flow.store.kinds import AccuracyDocument, ProfileDocument
 from ndld_flow.store.store import Store
 from ndld_flow.sweep.state import Judgement, PointRun, SweepState, if_known, judge_point

@@ -29,7 +29,7 @@ from ndld_flow.base.text import visible_text
 from ndld_flow.cli.options import Given, Loudness, json_option, loudness_options, options_of, outputs_option, print_json
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
-from ndld_flow.runner.listener import Listener, ignore
+from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.runner.apply_finding import AppliedChange, OfferedChange
@@ -45,7 +45,7 @@ OUTPUT: VerbOutput[list[OfferedChange] | AppliedChange] = VerbOutput(
 def offered_changes(run: str | Path, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Sequence[OfferedChange]:
     """Return the findings on the profiles of a run, or of `RUN:STEP`, whose change `apply` can write."""
     from ndld_flow.runner.apply_finding import offered_changes as find_offered
-    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runs.outputs import Outputs
 
     return find_offered(str(run), Outputs(Path(outputs)))
 
@@ -75,7 +75,7 @@ def apply(
     Raises RequestError for a finding that the run does not have, and for a file that exists; and raises as `run` does.
     """
     from ndld_flow.runner.apply_finding import Options, apply_finding
-    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runs.outputs import Outputs
 
     options = Options(None if to is None else Path(to), overwrite, show_only, trust)
     return apply_finding(str(run), finding, Outputs(Path(outputs)), options, listener or ignore)

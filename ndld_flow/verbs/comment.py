@@ -31,8 +31,8 @@ from ndld_flow.cli.options import Given, gate_option, options_of, outputs_option
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 
 if TYPE_CHECKING:
+    from ndld_flow.execution.listener import Listener
     from ndld_flow.runner.comment_run import Commented
-    from ndld_flow.runner.listener import Listener
 
 
 @click.argument("run", required=False)

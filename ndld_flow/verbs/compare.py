@@ -62,7 +62,7 @@ from ndld_flow.cli.options import (
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
-from ndld_flow.runner.listener import Listener, ignore
+from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Rules
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from ndld_flow.records.measurement import Allowance
     from ndld_flow.runner.compare_models import ComparedModels, ModelOptions
     from ndld_flow.runner.compare_runs import Compared
-    from ndld_flow.runner.diff_engines import ComparedEngines
+    from ndld_flow.runs.diff_engines import ComparedEngines
 
 OUTPUT: VerbOutput[Comparison | EngineComparison] = VerbOutput(
     __name__, "The document `comparison`, or `engine comparison` for two engines without times.", version=None
@@ -146,8 +146,8 @@ def compare_engines(
     Subjects are those of `compare`; a run means its only engine. Returns None unless there are two, and neither has
     times. Raises RequestError for a subject that cannot be found or read.
     """
-    from ndld_flow.runner.diff_engines import compare_untimed
-    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runs.diff_engines import compare_untimed
+    from ndld_flow.runs.outputs import Outputs
 
     return compare_untimed(list(map(str, subjects)), Outputs(Path(outputs)), None if to is None else Path(to))
 

@@ -65,8 +65,8 @@ def diff(
     by default all; `compare_values` includes the values of weights; `page` is the path of an HTML page.
     """
     from ndld_flow.report.diff_page import draw_diff
-    from ndld_flow.runner.outputs import Outputs
-    from ndld_flow.runner.references import diff_subjects
+    from ndld_flow.runs.outputs import Outputs
+    from ndld_flow.runs.references import diff_subjects
 
     names = str(before), str(after)
     change, region = diff_subjects(*names, Outputs(Path(outputs)), parts=parts, compare_values=compare_values)
@@ -89,8 +89,8 @@ def diff_engines(
     Each is `RUN:STEP`, an `engine.lock`, its folder, the engine's file beside it, or an export of its layers; `page` is
     the path of an HTML page. Returns None if neither is an engine; raises RequestError if only one is.
     """
-    from ndld_flow.runner.diff_engines import diff_engines as compare
-    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runs.diff_engines import diff_engines as compare
+    from ndld_flow.runs.outputs import Outputs
 
     return compare(str(before), str(after), Outputs(Path(outputs)), None if page is None else Path(page))
 

@@ -15,7 +15,7 @@ from ndld_flow.cli.options import Given, json_option, options_of, outputs_option
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.terminal import hanging
 from ndld_flow.cli.verbs import VerbOutput
-from ndld_flow.runner.listener import Listener, ignore
+from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.machine.check import Check
@@ -42,10 +42,10 @@ def doctor(
     listener: Listener | None = None,
 ) -> list[Check]:
     """Check what works on this machine, with the TensorRT in `library` if given (its code runs); or `on` a target."""
-    from ndld_flow.runner.doctor import examine
+    from ndld_flow.execution.doctor import examine
 
     if on:
-        from ndld_flow.runner.executors.ssh.targets import examine_target
+        from ndld_flow.execution.ssh.targets import examine_target
 
         return examine_target(on, listener or ignore)
     return examine(Path(outputs), None if library is None else Path(library))

@@ -62,8 +62,8 @@ def draw(
     """
     from ndld_flow.drawing.draw import check_look, picture_bytes
     from ndld_flow.drawing.graph import Look, Reading
-    from ndld_flow.runner.disk import explaining_file
-    from ndld_flow.runner.draw import SUFFIXES, draw_page, read_drawn
+    from ndld_flow.runs.disk import explaining_file
+    from ndld_flow.runs.draw import SUFFIXES, draw_page, read_drawn
     from ndld_flow.store.files import write_bytes_atomically
 
     path = Path(target) if target is not None else Path(f"{Path(model).stem}.svg")

@@ -25,11 +25,11 @@ from ndld_flow.base.quantities import counted, parse_duration_ms, size
 from ndld_flow.cli.options import json_option, outputs_option, print_json
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
-from ndld_flow.runner.collect_garbage import Freed, LibrariesFreed
+from ndld_flow.runs.collect_garbage import Freed, LibrariesFreed
 
 if TYPE_CHECKING:
-    from ndld_flow.runner.cache import CacheFreed
-    from ndld_flow.runner.executors.ssh.targets import TargetFreed
+    from ndld_flow.execution.cache import CacheFreed
+    from ndld_flow.execution.ssh.targets import TargetFreed
 
 OUTPUT: VerbOutput[Freed | LibrariesFreed | CacheFreed] = VerbOutput(
     __name__, "Everything that was deleted, or would be."
@@ -48,8 +48,8 @@ def gc(
 
     Artifacts in use by runs in progress are left. `notify` is called with the reason of a wait.
     """
-    from ndld_flow.runner.collect_garbage import collect_garbage
-    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runs.collect_garbage import collect_garbage
+    from ndld_flow.runs.outputs import Outputs
 
     return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run, report=notify)
 
@@ -58,7 +58,7 @@ def gc(
 def gc_node(*, max_age: str | None = None, dry_run: bool = False) -> Freed:
     """Delete results from the store that this machine keeps as a node of a Ray cluster: those older than `max_age`
     (`30 days`), by default all that no running task uses."""
-    from ndld_flow.runner.collect_garbage import collect_node_store
+    from ndld_flow.runs.collect_garbage import collect_node_store
 
     return collect_node_store(_seconds(max_age, "gc --ray-node"), dry_run=dry_run)
 
@@ -67,7 +67,7 @@ def gc_node(*, max_age: str | None = None, dry_run: bool = False) -> Freed:
 def gc_libraries(*, max_age: str | None = None, dry_run: bool = False) -> LibrariesFreed:
     """Delete the libraries that runs have created in the user's cache folder, such as the TensorRT of a required
     release: those that were not used for `max_age` (`30 days`), by default and at least for a day."""
-    from ndld_flow.runner.collect_garbage import collect_libraries
+    from ndld_flow.runs.collect_garbage import collect_libraries
 
     return collect_libraries(_seconds(max_age, "gc --libraries"), dry_run=dry_run)
 
@@ -84,7 +84,7 @@ def gc_cache(
 
     By default, the cache is the one of the environment and the settings files. Others may push and pull meanwhile.
     """
-    from ndld_flow.runner.cache import collect_configured_cache
+    from ndld_flow.execution.cache import collect_configured_cache
 
     return collect_configured_cache(cache, max_size, max_age, dry_run=dry_run)
 
@@ -92,7 +92,7 @@ def gc_cache(
 @public
 def gc_target(target: str) -> TargetFreed:
     """Remove the folder of a target with its environments and results; `target` is a name of the settings or ssh://."""
-    from ndld_flow.runner.executors.ssh.targets import remove_from_target
+    from ndld_flow.execution.ssh.targets import remove_from_target
 
     return remove_from_target(target)
 

@@ -63,8 +63,8 @@ def history(
     `metrics` are names (`speed.latency.median`, `latency.median`) or patterns; by default those of the gates, or the
     median latencies; with `every`, all of them. An empty `recipe` is the only one.
     """
-    from ndld_flow.runner.metric_history import read_history
-    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runs.metric_history import read_history
+    from ndld_flow.runs.outputs import Outputs
 
     found = read_history(Outputs(Path(outputs)), recipe, metrics, every=every)
     if page is not None:
@@ -84,8 +84,8 @@ def accept(
     outputs: str | Path = DEFAULT_OUTPUTS,
 ) -> AcceptedChange:
     """Accept the newest step of a metric, or that at the run `at`, with a note: baselines start anew there."""
-    from ndld_flow.runner.metric_history import accept_change, find_step, read_history
-    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runs.metric_history import accept_change, find_step, read_history
+    from ndld_flow.runs.outputs import Outputs
 
     kept = Outputs(Path(outputs))
     series, step = find_step(read_history(kept, recipe, (metric,)).series, metric, at)

@@ -64,8 +64,8 @@ def inspect(
     of the query's tensor.
     """
     from ndld_flow.graph.inspect_model import Query, export_tensor, inspect_model
-    from ndld_flow.runner.outputs import Outputs
-    from ndld_flow.runner.references import find_model
+    from ndld_flow.runs.outputs import Outputs
+    from ndld_flow.runs.references import find_model
 
     path, query = find_model(str(model), Outputs(Path(outputs))), query or Query()
     inspection = inspect_model(path, query)

@@ -27,7 +27,7 @@ from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
 
 if TYPE_CHECKING:
-    from ndld_flow.runner.mlflow_export import Logged
+    from ndld_flow.runs.mlflow_export import Logged
 
 OUTPUT: VerbOutput[list[Logged]] = VerbOutput(__name__, "What became of each run in MLflow tracking.")
 
@@ -52,8 +52,8 @@ def log_to_mlflow(
     `files`, the report and the record are uploaded too.
     """
     from ndld_flow.base.errors import RequestError
-    from ndld_flow.runner.mlflow_export import Destination, log_runs
-    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runs.mlflow_export import Destination, log_runs
+    from ndld_flow.runs.outputs import Outputs
 
     kept = Outputs(Path(outputs))
     folders: dict[Path, None] = {}

@@ -56,9 +56,9 @@ from ndld_flow.cli.options import (
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.execution.listener import Listener, ignore
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.recipe.write_recipe import parse_shape
-from ndld_flow.runner.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.records.optimization import Optimization
@@ -84,8 +84,8 @@ def optimize(
     sweep that would run is written, and the result is None. Raises RequestError for options that do not fit the model,
     before anything runs, and ModelError for a model that does not run.
     """
+    from ndld_flow.execution.request import request_recipe
     from ndld_flow.optimize.optimize import optimize_model, write_search
-    from ndld_flow.runner.request import request_recipe
 
     options = options or OptimizeOptions()
     if write is not None:

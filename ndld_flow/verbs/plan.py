@@ -31,13 +31,13 @@ from ndld_flow.cli.options import (
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
-from ndld_flow.runner.listener import Listener, ignore
+from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:
+    from ndld_flow.execution.events import Event
+    from ndld_flow.execution.request import AnyRecipe
     from ndld_flow.runner.described_results import StepDecision
-    from ndld_flow.runner.events import Event
     from ndld_flow.runner.plan import Decision
-    from ndld_flow.runner.request import AnyRecipe
     from ndld_flow.sweep.plan_sweep import PlannedPoint, SweepPlan
 
 READS_MODELS = True
@@ -64,8 +64,8 @@ def plan(
 
     The arguments are those of `run`.
     """
-    from ndld_flow.runner.cache_settings import CacheChoice
-    from ndld_flow.runner.request import request_recipe
+    from ndld_flow.execution.request import request_recipe
+    from ndld_flow.runs.cache_settings import CacheChoice
     from ndld_flow.sweep.run_request import plan_request
 
     request = request_recipe(
@@ -94,7 +94,7 @@ def digest(
 
     Equal digests mean equal settings, models, data, code and libraries. Models may be downloaded.
     """
-    from ndld_flow.runner.request import request_recipe
+    from ndld_flow.execution.request import request_recipe
     from ndld_flow.sweep.run_request import digest_request
 
     request = request_recipe(recipe, overrides, outputs=outputs, trust=trust, multirun=multirun)

@@ -41,7 +41,7 @@ from ndld_flow.cli.options import (
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
-from ndld_flow.runner.listener import Listener, ignore
+from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:
     from ndld_flow.runner.described_results import ProfileOutput

@@ -28,12 +28,12 @@ from ndld_flow.base.quantities import counted
 from ndld_flow.cli.options import Given, json_option, options_of, outputs_option, print_json
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.execution.listener import Listener, ignore
 from ndld_flow.reduce.options import ReduceOptions
-from ndld_flow.runner.listener import Listener, ignore
 
 if TYPE_CHECKING:
+    from ndld_flow.execution.request import AnyRecipe
     from ndld_flow.reduce.pack import Reduced
-    from ndld_flow.runner.request import AnyRecipe
 
 OUTPUT: VerbOutput[Reduced] = VerbOutput(__name__, "The reduced model.")
 
@@ -68,8 +68,8 @@ def reduce(
     values the failure does not need become random, unless it keeps them. Raises RequestError if the recipe does not
     fail.
     """
+    from ndld_flow.execution.request import request_recipe
     from ndld_flow.reduce.reduce import reduce_recipe
-    from ndld_flow.runner.request import request_recipe
 
     request = request_recipe(recipe, overrides, outputs=outputs, trust=trust)
     return reduce_recipe(request, Path(to), options or ReduceOptions(), listener or ignore)

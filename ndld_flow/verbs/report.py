@@ -34,7 +34,7 @@ def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | 
     The page of a profile file or a folder of exports is written to `to`, or to the current directory. If `to` ends in
     `.xlsx` or `.csv`, the layers of the subject are written there as a table.
     """
-    from ndld_flow.runner.draw import draw_any
+    from ndld_flow.runs.draw import draw_any
 
     return draw_any(run, Path(outputs), Path(to) if to is not None else None)
 

@@ -49,11 +49,11 @@ from ndld_flow.cli.options import (
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
-from ndld_flow.runner.listener import Listener, ignore
+from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:
-    from ndld_flow.runner.events import Event, RunFinished, SweepFinished
-    from ndld_flow.runner.request import AnyRecipe, Placement
+    from ndld_flow.execution.events import Event, RunFinished, SweepFinished
+    from ndld_flow.execution.request import AnyRecipe, Placement
 
 OUTPUT: VerbOutput[Event] = VerbOutput(
     __name__, "The events of the run, each when it happens; the last one has the result.", is_lines=True
@@ -83,7 +83,7 @@ def run(
     A recipe with `sweep:` runs at many points, and so does any recipe with `multirun` and overrides with several
     values, such as `steps.speed.threads=1,2,4`: then the result is a `SweepFinished`, whose metrics and artifacts are
     those of the best point. `overrides` are in Hydra's grammar; `force` names steps to run even if nothing changed;
-    `trust` allows code that the recipe names; `listener` is called with every event of `ndld_flow.runner.events`.
+    `trust` allows code that the recipe names; `listener` is called with every event of `ndld_flow.execution.events`.
     ``place=Placement(jobs=4)`` runs the steps of a sweep that do not measure in worker processes,
     ``Placement(ray="auto")`` runs all steps, of a sweep or not, on a cluster; `apply` is the file to write a sweep's
     best point to, as a recipe of its own. `output` is the file or folder to write the result to when the run passes:
@@ -92,8 +92,8 @@ def run(
     none, and `push` whether results are added to it; by default as the environment and the settings files say.
     `command` is recorded in the run's folder instead of an equivalent one.
     """
-    from ndld_flow.runner.cache_settings import CacheChoice
-    from ndld_flow.runner.request import request_recipe
+    from ndld_flow.execution.request import request_recipe
+    from ndld_flow.runs.cache_settings import CacheChoice
     from ndld_flow.sweep.run_request import run_request
 
     request = request_recipe(
@@ -124,7 +124,7 @@ def sweep(
     listener: Listener | None = None,
 ) -> SweepFinished:
     """Run a recipe at many points, as `run` does with `multirun`. Raises RequestError for a recipe without a sweep."""
-    from ndld_flow.runner.events import RunFinished
+    from ndld_flow.execution.events import RunFinished
 
     finished = run(recipe, overrides, outputs=outputs, trust=trust, multirun=True, place=place, listener=listener)
     assert not isinstance(finished, RunFinished)  # with `multirun`, a recipe without a sweep is refused
@@ -137,8 +137,8 @@ def compose(recipe: AnyRecipe, overrides: Sequence[str] = (), *, multirun: bool 
 
     Interpolations such as `${oc.env:TOKEN}` stay as they were written. The values are not checked: `plan` does that.
     """
+    from ndld_flow.execution.request import request_recipe
     from ndld_flow.recipe.load import print_recipe
-    from ndld_flow.runner.request import request_recipe
 
     return print_recipe(request_recipe(recipe).source, tuple(overrides), multirun=multirun)
 
@@ -146,8 +146,8 @@ def compose(recipe: AnyRecipe, overrides: Sequence[str] = (), *, multirun: bool 
 @public
 def list_files(recipe: AnyRecipe, overrides: Sequence[str] = ()) -> dict[str, Path]:
     """Return the files that make up a recipe, in the order of its `defaults:`: entry -> path; `_self_` is its own."""
+    from ndld_flow.execution.request import request_recipe
     from ndld_flow.recipe.compose import list_parts
-    from ndld_flow.runner.request import request_recipe
 
     return {part.name: part.file.path for part in list_parts(request_recipe(recipe).source, tuple(overrides))}
 
@@ -187,7 +187,7 @@ def command(
     **options: Given,
 ) -> int:
     from ndld_flow.cli.progress import choose_listener
-    from ndld_flow.runner.request import Placement
+    from ndld_flow.execution.request import Placement
 
     if defaults:
         for name, path in list_files(recipe, overrides).items():

@@ -17,7 +17,7 @@ from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 @public
 def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
     """Give a run, a sweep or a sweep's point a permanent name, which protects it from `gc`; return its folder."""
-    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runs.outputs import Outputs
 
     kept = Outputs(Path(outputs))
     folder = kept.find_any(run)
@@ -28,7 +28,7 @@ def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
 @public
 def untag(name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> None:
     """Remove a tag. The run stays."""
-    from ndld_flow.runner.outputs import Outputs
+    from ndld_flow.runs.outputs import Outputs
 
     Outputs(Path(outputs)).remove_tag(name)
 
@@ -46,6 +46,6 @@ def command(run: str, name: str | None, delete: bool, outputs: Path) -> None:
     if name is None:
         raise click.UsageError("give a NAME, or --delete to remove the tag RUN")
     folder = tag(run, name, outputs=outputs)
-    from ndld_flow.runner.outputs import name_folder
+    from ndld_flow.runs.outputs import name_folder
 
     click.echo(f"{name} -> {name_folder(folder)}")

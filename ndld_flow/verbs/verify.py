@@ -30,8 +30,8 @@ def verify(*, outputs: str | Path = DEFAULT_OUTPUTS, notify: Callable[[str], Non
     """Check every stored artifact against its digest; set damaged ones aside. `notify` is called with the reason of a
     wait.
     """
-    from ndld_flow.runner.outputs import Outputs
     from ndld_flow.runner.verify import verify_outputs
+    from ndld_flow.runs.outputs import Outputs
 
     return verify_outputs(Outputs(Path(outputs)), notify)
 

@@ -20,7 +20,7 @@ from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.models.drawn_graph import read_graph
 from ndld_flow.report.collect_graph import collect_graphs, graph_shape
 from ndld_flow.report.encoding import packed
-from ndld_flow.runner.draw import draw_page
+from ndld_flow.runs.draw import draw_page
 from tests.support.graph_page import collect_graph, residual_profile
 from tests.support.models import GraphBuilder, rename_output, save, tensor
 

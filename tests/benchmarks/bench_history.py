@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ndld_flow.runner.outputs import Outputs  # noqa: E402 - `tests` is found beside the package
+from ndld_flow.runs.outputs import Outputs  # noqa: E402 - `tests` is found beside the package
 from tests.support.long_history import lengthen_history, lengthen_quickly, lengthen_sweeps  # noqa: E402
 from tests.support.models import make_cnn  # noqa: E402
 

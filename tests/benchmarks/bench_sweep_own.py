@@ -53,7 +53,7 @@ PARTS = {
     "store: artifacts": ("ndld_flow.store.store:Store.keep", "ndld_flow.store.store:Store.is_intact"),
     "store: records": ("ndld_flow.store.store:Store.write_record", "ndld_flow.store.store:Store.read_record"),
     "store: locks and folders": ("ndld_flow.store.locks:Locks.hold", "ndld_flow.store.store:Store.building"),
-    "graph changes": ("ndld_flow.runner.execute:_describe_change",),
+    "graph changes": ("ndld_flow.execution.execute:_describe_change",),
     "point reports": ("ndld_flow.sweep.run_sweep:draw_documents",),
     "point folders": ("ndld_flow.sweep.run_sweep:write_point",),
     "sweep report": ("ndld_flow.sweep.run_sweep:draw_sweep",),

@@ -16,9 +16,9 @@ from onnx import helper
 
 from ndld_flow import __version__, api
 from ndld_flow.cli.verbs import list_verbs
+from ndld_flow.execution.events import RunFinished
 from ndld_flow.machine.description import describe_machine
-from ndld_flow.runner import collect_garbage
-from ndld_flow.runner.events import RunFinished
+from ndld_flow.runs import collect_garbage
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
 from tests.support.process_runs import ProcessRun

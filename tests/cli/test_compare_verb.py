@@ -22,8 +22,8 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.runner import measure_model as learn_noise
 from ndld_flow.runner.compare_runs import pair_profiles
-from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.references import FoundProfile, FoundSubject, find_noise
+from ndld_flow.runs.outputs import Outputs
+from ndld_flow.runs.references import FoundProfile, FoundSubject, find_noise
 from tests.support.a100_exports import a100_exports
 from tests.support.graph_page import profile_of
 from tests.support.models import make_cnn, make_tfm

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from ndld_flow.cli.live import LiveDisplay, draw_variants
+from ndld_flow.execution.events import PointFinished, StepStarted, StepWaits, SweepStarted, VariantTried
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import VariantOutcome
-from ndld_flow.runner.events import PointFinished, StepStarted, StepWaits, SweepStarted, VariantTried
 from tests.support.models import make_cnn
 from tests.support.optimization_samples import variant
 from tests.support.terminal import plain, run_in_terminal, screen_of

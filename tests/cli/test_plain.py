@@ -11,9 +11,7 @@ import pytest
 from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.plain import PlainLines
 from ndld_flow.cli.progress import choose_listener_beside_result
-from ndld_flow.records.measurement import Metric
-from ndld_flow.records.optimization import Speed
-from ndld_flow.runner.events import (
+from ndld_flow.execution.events import (
     Event,
     Notice,
     RunStarted,
@@ -23,6 +21,8 @@ from ndld_flow.runner.events import (
     SweepStarted,
     VariantTried,
 )
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.optimization import Speed
 from tests.support.optimization_samples import variant
 
 

@@ -21,8 +21,8 @@ from rich.console import Console
 from ndld_flow import api
 from ndld_flow.base.quantities import size
 from ndld_flow.cli.live import LiveDisplay
-from ndld_flow.runner.devices import FOLDER_VARIABLE
-from ndld_flow.runner.events import Fetching
+from ndld_flow.execution.devices import FOLDER_VARIABLE
+from ndld_flow.execution.events import Fetching
 from ndld_flow.runner.plan import Decision
 from ndld_flow.store.digest import digest_json
 from tests.support.models import make_cnn
@@ -34,7 +34,7 @@ from tests.support.worker_toys import wait_until
 HOLD = """
 import sys
 from pathlib import Path
-from ndld_flow.runner.devices import Claim, holding
+from ndld_flow.execution.devices import Claim, holding
 from ndld_flow.store.store import Store
 
 lock, store = sys.argv[1], Store(Path("outputs/store"))

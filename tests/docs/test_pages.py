@@ -24,7 +24,7 @@ from ndld_flow.cli.app import program
 from ndld_flow.cli.verbs import list_verbs
 from ndld_flow.graph.edit.catalogue import find_operation
 from ndld_flow.recipe.step_types import StepTypes
-from ndld_flow.runner.cache_settings import PROJECT_FILE, read_settings, user_settings_file
+from ndld_flow.runs.cache_settings import PROJECT_FILE, read_settings, user_settings_file
 from tests.support import pages
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn

@@ -14,9 +14,9 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.engines.building import build_engine
+from ndld_flow.execution.events import RunFinished
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.records.document import read_document
-from ndld_flow.runner.events import RunFinished
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.store.kinds import Engine
 from tests.support.engine_builds import Asked, Came, build_all

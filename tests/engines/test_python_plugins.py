@@ -16,8 +16,8 @@ from ndld_flow.base.errors import BackendError, ModelError, RecipeError, Request
 from ndld_flow.engines import foresight
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.engines.foresight import foresee_build
+from ndld_flow.execution.events import RunFinished
 from ndld_flow.records.build import Build
-from ndld_flow.runner.events import RunFinished
 from ndld_flow.runtimes.tensorrt import settings
 from ndld_flow.steps.build_engine import BuildEngine
 from ndld_flow.steps.check_accuracy import CheckAccuracy

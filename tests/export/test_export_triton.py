@@ -17,10 +17,10 @@ from onnx import TensorProto, helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
+from ndld_flow.execution.events import RunFinished
 from ndld_flow.export.triton import describe_engine
 from ndld_flow.records.document import read_document
 from ndld_flow.records.run_record import ExportRecord
-from ndld_flow.runner.events import RunFinished
 from tests.support.engine_samples import build, rtx_build
 from tests.support.models import make_cnn, make_ext
 

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.extras import EngineBackend
+from ndld_flow.execution.ssh.connection import SSH_VARIABLE
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.accuracy import Accuracy
@@ -28,7 +29,6 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
-from ndld_flow.runner.executors.ssh.connection import SSH_VARIABLE
 from tests.support.gpu_machine import require_clocks, require_engines, require_gpu, require_provider
 from tests.support.models import make_cnn
 from tests.support.ssh_servers import REASON, available, serving

@@ -15,8 +15,8 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EXTRAS
+from ndld_flow.execution.doctor import examine
 from ndld_flow.machine.check import Check
-from ndld_flow.runner.doctor import examine
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.runtimes.tensorrt.probe import Probe, probe_gpu, probe_library
 from ndld_flow.runtimes.tensorrt.trial import _show_gpu

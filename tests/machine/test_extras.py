@@ -13,8 +13,8 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EXTRAS
+from ndld_flow.execution.doctor import examine
 from ndld_flow.graph.edit.catalogue import find_operation, operation_names
-from ndld_flow.runner.doctor import examine
 from tests.support.models import make_cnn
 from tests.support.recipes import load_recipe
 

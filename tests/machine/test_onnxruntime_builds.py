@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.base.extras import EXTRAS
+from ndld_flow.execution.doctor import check_onnxruntime_files
 from ndld_flow.machine import onnxruntime_builds
 from ndld_flow.machine.onnxruntime_builds import build_in_use, find_cuda_lack, installed_builds
-from ndld_flow.runner.doctor import check_onnxruntime_files
 from ndld_flow.runtimes.onnxruntime import settings
 from ndld_flow.runtimes.onnxruntime.settings import OnnxruntimeSettings
 

@@ -14,9 +14,9 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.cli.plain import PlainLines
+from ndld_flow.execution.devices import find_shared_folder, name_machine
+from ndld_flow.execution.events import Event, StepWaits
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.devices import find_shared_folder, name_machine
-from ndld_flow.runner.events import Event, StepWaits
 from ndld_flow.store.locks import FileLock, LockNote
 from ndld_flow.store.store import Store
 from tests.support.models import make_cnn, make_tfm

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
+from ndld_flow.execution.request import Request
 from ndld_flow.optimize.found import TOO_NOISY, Budget
 from ndld_flow.optimize.objectives import choose_objectives
 from ndld_flow.optimize.proof import Proof, Prover
@@ -26,7 +27,6 @@ from ndld_flow.optimize.variant import Variant
 from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, Optimization, TriedVariant, VariantOutcome, find_ending
-from ndld_flow.runner.request import Request
 from tests.optimize.test_optimize_parts import ROWS, read, write
 from tests.support.run_fixtures import StepSketch, run_record
 

@@ -22,6 +22,8 @@ from onnx import helper, numpy_helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.execution.events import Event, Notice, VariantTried
+from ndld_flow.execution.request import Request
 from ndld_flow.optimize import race
 from ndld_flow.optimize.compose import read_model
 from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, BudgetEndedError
@@ -31,8 +33,6 @@ from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.race_search import RaceSearch
 from ndld_flow.optimize.rounds import Racer, Rounds, compare, estimate, t_95
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome
-from ndld_flow.runner.events import Event, Notice, VariantTried
-from ndld_flow.runner.request import Request
 
 CHANNELS = 32
 SIDE = 24

@@ -11,9 +11,9 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.quantities import counted
+from ndld_flow.execution.events import RunFinished
 from ndld_flow.recipe.calibrated_checks import doubt_checks
 from ndld_flow.records.accuracy import Accuracy
-from ndld_flow.runner.events import RunFinished
 from ndld_flow.samples.sample_settings import Seen
 from tests.support.models_run import write_model
 from tests.support.recipes import load_recipe

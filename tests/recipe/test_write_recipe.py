@@ -14,10 +14,10 @@ from PIL import Image
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.execution.events import RunFinished
 from ndld_flow.measure import trial_pass
 from ndld_flow.recipe import write_recipe as write_recipe_module
 from ndld_flow.recipe.write_recipe import RecipeOptions, Runtime, WrittenRecipe, parse_shape, write_recipe
-from ndld_flow.runner.events import RunFinished
 from tests.support.models import GraphBuilder, save, tensor
 from tests.support.models_run import write_model
 from tests.support.recipes import load_recipe

@@ -11,8 +11,8 @@ from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.run_folder import COMPARISON_PAGE, read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunStep
-from ndld_flow.runner.collect_garbage import is_result
-from ndld_flow.runner.outputs import LATEST, POINTS, Outputs
+from ndld_flow.runs.collect_garbage import is_result
+from ndld_flow.runs.outputs import LATEST, POINTS, Outputs
 from ndld_flow.store.digest import describe_folder
 from ndld_flow.store.files import find_leftovers, follow
 

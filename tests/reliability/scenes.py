@@ -10,7 +10,7 @@ from pathlib import Path
 from ndld_flow.processes.worker import IN_PROCESS
 from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runs.outputs import Outputs
 from tests.reliability.attacked import Attacked, FaultServer
 from tests.reliability.fault_plan import CUT_TO_NOTHING, Fault, FaultPlan
 from tests.reliability.outputs_state import age_leftovers, find_halves, find_unfinished, list_leftovers, take_stock

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.records.run_folder import read_run_record
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.locks import NO_LOCKS
 from ndld_flow.store.store import Store
 from tests.support.process_runs import ProcessRun

@@ -205,9 +205,9 @@ PLACES = [
     ("ndld_flow.store.store:Store.keep", "after"),
     ("ndld_flow.store.store:Store.write_record", "after"),
     ("ndld_flow.runner.run_folder:write_texts", "after"),
-    ("ndld_flow.runner.outputs:place_folder", "before"),
-    ("ndld_flow.runner.outputs:place_folder", "after"),
-    ("ndld_flow.runner.outputs:point_to", "after"),
+    ("ndld_flow.runs.outputs:place_folder", "before"),
+    ("ndld_flow.runs.outputs:place_folder", "after"),
+    ("ndld_flow.runs.outputs:point_to", "after"),
     ("ndld_flow.store.files:os.fsync", "after"),
 ]
 """Between the contents and the record, between the record and the run's folder, between this and `latest`."""

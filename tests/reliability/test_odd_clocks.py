@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.records.run_folder import read_run_record
-from ndld_flow.runner.list_runs import list_runs
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runs.list_runs import list_runs
+from ndld_flow.runs.outputs import Outputs
 from tests.reliability.attacked_process import AttackedProcess
 from tests.reliability.shim import compile_shim
 from tests.support.tally import Tally

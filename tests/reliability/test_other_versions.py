@@ -20,7 +20,7 @@ from ndld_flow.records.document import Document, Record, find_documents, read_tr
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.files import seal
 from tests.golden.make_store import ARCHIVE
 from tests.support.command_line import ndld_flow

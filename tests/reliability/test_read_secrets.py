@@ -10,7 +10,7 @@ import yaml
 
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError
-from ndld_flow.runner.executors.messages import TaskOrder
+from ndld_flow.execution.messages import TaskOrder
 from ndld_flow.store import hidden_credentials
 from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
 from tests.reliability.packed_bytes import spoken

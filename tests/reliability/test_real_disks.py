@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runs.outputs import Outputs
 from tests.reliability.attacked import Attacked, FaultServer
 from tests.reliability.fault_plan import FaultPlan
 from tests.reliability.outputs_state import find_halves, find_unfinished

@@ -21,6 +21,7 @@ from ndld_flow.base.quantities import apart, milliseconds, number, quantity, rat
 from ndld_flow.cli.comparison_table import _changed_layers, _metric_table
 from ndld_flow.cli.live import draw_variants
 from ndld_flow.cli.plain import describe_variant
+from ndld_flow.execution.events import VariantTried
 from ndld_flow.measure.measured_profile import metrics_of
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
@@ -43,7 +44,6 @@ from ndld_flow.report.panels.optimization import collect
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.tables import ABSENT
 from ndld_flow.report.variant_text import describe_times
-from ndld_flow.runner.events import VariantTried
 from tests.support import sweep_samples
 from tests.support.compare_samples import layer, profile_of
 from tests.support.optimization_samples import FRONT, RACE, SEARCH, write_optimized

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.drawing.graph import Look, Reading
+from ndld_flow.execution.request import Placement
 from ndld_flow.graph.inspect_model import Query
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.recipe.write_recipe import RecipeOptions
-from ndld_flow.runner.request import Placement
 from tests.support.toys import make_toy
 
 FUNCTIONS: Mapping[str, Callable[..., object]] = {

@@ -11,9 +11,9 @@ import yaml
 
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
+from ndld_flow.execution.events import RunFinished, SweepFinished
+from ndld_flow.execution.request import Placement
 from ndld_flow.records.run_folder import read_run_record
-from ndld_flow.runner.events import RunFinished, SweepFinished
-from ndld_flow.runner.request import Placement
 from ndld_flow.sweep.plan_sweep import SweepPlan
 from tests.support.command_line import ndld_flow
 from tests.support.sweep_toys import RECIPE as SWEEP_RECIPE

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow import api
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.sweep.plan_sweep import add_up, read_own_times
 from tests.support.sweep_toys import SweepToy, make_sweep_toy
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
+from ndld_flow.execution.events import Event, StepStarted
 from ndld_flow.records.run_folder import RUN_RECORD
-from ndld_flow.runner.events import Event, StepStarted
 from tests.support.toys import RECIPE, Toy, make_toy
 
 TIMED = RECIPE.replace("word: b}", "word: b, seconds: 0.3}")

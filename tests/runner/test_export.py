@@ -11,9 +11,9 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError
+from ndld_flow.execution.events import RunFinished
 from ndld_flow.records.document import read_document
 from ndld_flow.records.run_record import ExportRecord
-from ndld_flow.runner.events import RunFinished
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn, make_ext
 

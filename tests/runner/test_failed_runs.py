@@ -12,10 +12,10 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import KilledError, ModelError, OutputsError, RequestError
+from ndld_flow.execution.events import Event, PointFinished, RunFailed
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.events import Event, PointFinished, RunFailed
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runs.outputs import Outputs
 from tests.support.command_line import ndld_flow
 from tests.support.process_runs import ProcessRun
 from tests.support.toys import Toy, make_toy

@@ -9,9 +9,9 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError
+from ndld_flow.execution.events import RunFinished
 from ndld_flow.recipe.gates import GateError, parse_condition, parse_constraint, parse_gate
 from ndld_flow.records.measurement import Metric
-from ndld_flow.runner.events import RunFinished
 from tests.support.command_line import ndld_flow
 from tests.support.sweep_toys import SweepToy, make_sweep_toy
 

@@ -15,11 +15,11 @@ from jsonschema import ValidationError as SchemaError
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.base.settings import describe_settings
+from ndld_flow.execution.events import Event, Notice, RunFailed
+from ndld_flow.execution.keys import describe_key, make_key
 from ndld_flow.inputs import InputSpec, shape_override
 from ndld_flow.recipe.schema import describe_recipes
 from ndld_flow.recipe.step_types import StepTypes
-from ndld_flow.runner.events import Event, Notice, RunFailed
-from ndld_flow.runner.keys import describe_key, make_key
 from ndld_flow.store.store import Store
 from tests.support.models_run import write_model
 from tests.support.recipes import load_recipe

@@ -16,8 +16,8 @@ from ndld_flow.records.document import read_document
 from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.run_folder import RUN_RECORD as RECORD
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.verify import verify_outputs
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.store import Store
 from tests.support.process_runs import ProcessRun
 from tests.support.toys import RECIPE, Toy, make_toy

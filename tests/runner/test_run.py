@@ -14,9 +14,9 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, OutputsError, RequestError
+from ndld_flow.execution.events import Event, Notice, RunFinished, StepProgressed
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.events import Event, Notice, RunFinished, StepProgressed
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.store import Store
 from tests.support.models import make_cnn, make_ext
 from tests.support.models_run import write_model
@@ -330,7 +330,7 @@ def test_a_plan_of_new_work_imports_no_records_of_finished_work(in_folder: Path)
         "ndld_flow.records.model_diff",
         "ndld_flow.records.profile",
         "ndld_flow.records.run_record",
-        "ndld_flow.runner.events",
+        "ndld_flow.execution.events",
         "ndld_flow.runner.step_results",
     ]
     code = (

@@ -20,9 +20,9 @@ import yaml
 import ndld_flow
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
-from ndld_flow.runner.cache_settings import PROJECT_FILE, user_settings_file
-from ndld_flow.runner.devices import FOLDER_VARIABLE
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.execution.devices import FOLDER_VARIABLE
+from ndld_flow.runs.cache_settings import PROJECT_FILE, user_settings_file
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.files import make_folder, write_text_atomically
 from ndld_flow.store.store import Store
 from tests.support.representatives import thorough_except

@@ -10,9 +10,9 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.list_runs import list_runs
-from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Reason
+from ndld_flow.runs.list_runs import list_runs
+from ndld_flow.runs.outputs import Outputs
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
 

@@ -13,9 +13,9 @@ from onnx import numpy_helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
+from ndld_flow.execution.events import RunFinished
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.document import read_document
-from ndld_flow.runner.events import RunFinished
 from tests.support import models
 from tests.support.custom_libraries import compile_library
 from tests.support.editing_fixtures import parse

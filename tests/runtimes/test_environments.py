@@ -12,15 +12,15 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base import users
 from ndld_flow.base.errors import BackendError, RecipeError, RequestError
+from ndld_flow.execution.doctor import examine
+from ndld_flow.execution.events import RunFinished
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.runner.collect_garbage import collect_libraries, find_kept_libraries
-from ndld_flow.runner.doctor import examine
-from ndld_flow.runner.events import RunFinished
+from ndld_flow.runs.collect_garbage import collect_libraries, find_kept_libraries
 from ndld_flow.runtimes import environments, kept_library
 from ndld_flow.runtimes.environments import Environment, find_environment, provide_environment
 from tests.support.environments import write_environment, write_wheel

@@ -22,7 +22,7 @@ from ndld_flow.engines.building import build_engine
 from ndld_flow.engines.foresight import foresee_build
 from ndld_flow.machine.hardware import read_hardware
 from ndld_flow.records.build import Build
-from ndld_flow.runner.collect_garbage import find_kept_libraries
+from ndld_flow.runs.collect_garbage import find_kept_libraries
 from ndld_flow.runtimes import kept_library
 from ndld_flow.runtimes.tensorrt import library as libraries
 from ndld_flow.runtimes.tensorrt import required_library

@@ -12,8 +12,8 @@ import pytest
 
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.extras import EXTRAS
+from ndld_flow.execution.keys import describe_key
 from ndld_flow.models.tensors import TensorSpec
-from ndld_flow.runner.keys import describe_key
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.samples.sample_feeds import make_samples
 from ndld_flow.samples.sample_settings import SampleSettings

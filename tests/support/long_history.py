@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from ndld_flow.execution.keys import make_key
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
-from ndld_flow.runner.keys import make_key
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.digest import describe_folder
 from ndld_flow.store.files import seal
 from ndld_flow.store.store import Store

@@ -12,7 +12,7 @@ from typing import Any
 from ndld_flow.records.key_parts import ArtifactRecord, KeyParts
 from ndld_flow.records.measurement import Machine, Metric
 from ndld_flow.records.run_record import RunRecord, RunStep, SourceRecord, StepRecord
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runs.outputs import Outputs
 
 STARTED = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 MACHINE = "Linux 6.12 x86_64, AMD EPYC x 8, RTX 4090, driver 570.1; host: lab (1a2b); governor: performance"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ndld_flow.execution.execute import Work
+from ndld_flow.execution.executor import Task
 from ndld_flow.records.key_parts import ArtifactFile
-from ndld_flow.runner.execute import Work
-from ndld_flow.runner.executors.executor import Task
 from ndld_flow.store.digest import describe_files
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.store import Store

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow import api
+from ndld_flow.execution.events import Event, SweepFinished
+from ndld_flow.execution.request import Placement, Request
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunRecord, StepRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
-from ndld_flow.runner.events import Event, SweepFinished
-from ndld_flow.runner.request import Placement, Request
 from ndld_flow.store.store import Store
 from ndld_flow.sweep.plan_sweep import SweepPlan
 from ndld_flow.sweep.run_request import plan_request, run_request

@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.runner.events import Event, RunFinished, StepFinished, StepStarted
+from ndld_flow.execution.events import Event, RunFinished, StepFinished, StepStarted
 from tests.support.models import make_tiny
 from tests.support.typed_api import plan_once, run_once
 

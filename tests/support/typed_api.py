@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ndld_flow import api
-from ndld_flow.runner.events import RunFinished
+from ndld_flow.execution.events import RunFinished
+from ndld_flow.execution.request import AnyRecipe
 from ndld_flow.runner.plan import Decision
-from ndld_flow.runner.request import AnyRecipe
 
 
 def run_once(recipe: AnyRecipe, *arguments: Any, **options: Any) -> RunFinished:

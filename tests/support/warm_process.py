@@ -13,11 +13,11 @@ import ndld_flow.recipe
 import ndld_flow.report
 from ndld_flow import api  # noqa: F401
 from ndld_flow.cli import app, plain, progress  # noqa: F401
+from ndld_flow.execution import choose_executor, workers  # noqa: F401
 from ndld_flow.models import files  # noqa: F401
 from ndld_flow.report.render import environment
 from ndld_flow.runner import run as run_recipe  # noqa: F401
 from ndld_flow.runner import run_folder  # noqa: F401
-from ndld_flow.runner.executors import choose_executor, workers  # noqa: F401
 from ndld_flow.sweep import run_request  # noqa: F401
 from ndld_flow.verbs import run  # noqa: F401
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import onnx
 
+from ndld_flow.execution.execute import Work
+from ndld_flow.execution.executor import Task
+from ndld_flow.execution.keys import describe_key
 from ndld_flow.recipe.recipe import ModelSource
 from ndld_flow.recipe.sources import find_model
-from ndld_flow.runner.execute import Work
-from ndld_flow.runner.executors.executor import Task
-from ndld_flow.runner.keys import describe_key
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.store import Store
 from tests.support.recipes import load_recipe

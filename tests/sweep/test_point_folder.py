@@ -16,7 +16,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import RunRecord, RunStep
 from ndld_flow.report.run_page import draw_report
-from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.kinds import ProfileDocument
 from ndld_flow.store.store import Store
 from ndld_flow.sweep.run_sweep import write_point

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.runner.events import Event, PointFinished, StepFinished, StepStarted
-from ndld_flow.runner.request import Placement, Request
+from ndld_flow.execution.events import Event, PointFinished, StepFinished, StepStarted
+from ndld_flow.execution.request import Placement, Request
 from ndld_flow.sweep.run_request import run_request
 from tests.support.sweep_toys import GAUGE, RECIPE, SweepToy, count_by_type, make_sweep_toy
 

@@ -12,10 +12,10 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.run_folder import read_run_record
-from ndld_flow.runner.collect_garbage import collect_garbage
-from ndld_flow.runner.list_runs import list_runs
-from ndld_flow.runner.outputs import NoPointError, Outputs, name_folder
-from ndld_flow.runner.references import find_model
+from ndld_flow.runs.collect_garbage import collect_garbage
+from ndld_flow.runs.list_runs import list_runs
+from ndld_flow.runs.outputs import NoPointError, Outputs, name_folder
+from ndld_flow.runs.references import find_model
 from ndld_flow.store.kinds import Onnx
 from tests.support.command_line import ndld_flow
 from tests.support.sweep_toys import SweepToy, make_sweep_toy

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.base.errors import OutputsError
+from ndld_flow.execution.request import Placement
+from ndld_flow.execution.workers import WorkerBugError
 from ndld_flow.machine.reuse import fingerprint_machine
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.report.sweep.outcome import collect_sessions
-from ndld_flow.runner.executors.workers import WorkerBugError
-from ndld_flow.runner.request import Placement
 from tests.support.process_runs import ProcessRun
 from tests.support.sweep_toys import SweepToy, make_sweep_toy, table
 

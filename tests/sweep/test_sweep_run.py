@@ -8,9 +8,9 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.execution.events import PointFinished, RunFinished, SweepFinished, SweepStarted
+from ndld_flow.execution.request import Placement, Request
 from ndld_flow.records.run_record import metrics_of
-from ndld_flow.runner.events import PointFinished, RunFinished, SweepFinished, SweepStarted
-from ndld_flow.runner.request import Placement, Request
 from ndld_flow.sweep.run_request import run_request
 from tests.support.sweep_toys import SweepToy, count_by_type, make_sweep_toy, table
 

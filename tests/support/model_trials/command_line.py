@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ndld_flow.execution.events import RunFinished, SweepFinished
 from ndld_flow.processes.worker import IN_PROCESS
-from ndld_flow.runner.events import RunFinished, SweepFinished
 
 _VERBS = (("inspect",), ("ops", "--model"), ("draw", "-o", "picture.svg"))
 """Verbs that read a model, and what is before its path."""

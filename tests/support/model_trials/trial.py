@@ -11,7 +11,7 @@ from typing import Any
 
 from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.runner.events import Event, RunFinished, StepStarted, SweepFinished
+from ndld_flow.execution.events import Event, RunFinished, StepStarted, SweepFinished
 from tests.support.model_trials.command_line import compare_with_command_line
 from tests.support.model_trials.entries import (
     RUN_MODELS,

@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 
 from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.execution.events import Event, RunFinished
+from ndld_flow.execution.request import Request as RunRequest
 from ndld_flow.optimize.compose import read_model
 from ndld_flow.optimize.options import OptimizeOptions
-from ndld_flow.runner.events import Event, RunFinished
-from ndld_flow.runner.request import Request as RunRequest
 from ndld_flow.sweep.run_request import run_request
 from tests.benchmarks.rivals.protocol import Delivery, Request
 from tests.support.rivalry.subjects import write_files

@@ -1,0 +1,1 @@
+"""Run one step: its key, its device, and the process or machine that computes it."""

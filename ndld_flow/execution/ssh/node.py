@@ -1,0 +1,224 @@
+"""The node: our process on a target. It answers questions, stores files, and computes tasks in a worker process.
+
+It ends, with all that it has started, when its standard input closes, or nothing has arrived for `SILENCE_S`: the
+connection may have died without a sign.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import select
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.execution.executor import match_records
+from ndld_flow.execution.keys import describe_libraries, describe_machine_of
+from ndld_flow.execution.messages import Died, Done, Line, Stopped
+from ndld_flow.execution.ssh.messages import (
+    CHUNK_BYTES,
+    QUESTION,
+    Alive,
+    Compute,
+    Describe,
+    Described,
+    Examine,
+    Examined,
+    Fetch,
+    Find,
+    Found,
+    Incoming,
+    Keep,
+    Kept,
+    Lack,
+    Lacking,
+    Question,
+    Ready,
+    Send,
+    Sent,
+    Trouble,
+    read_chunks,
+)
+from ndld_flow.execution.transfer import move_order
+from ndld_flow.execution.workers import WorkerProcess
+from ndld_flow.processes.worker import ORPHANED, claim_output, run_under_watchdog
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.recipe.step_types import StepTypes
+from ndld_flow.runs.disk import explaining_disk
+from ndld_flow.runs.outputs import Outputs
+from ndld_flow.store.store import Store
+
+SILENCE_S = 120.0
+"""Seconds without a byte after which the sender counts as lost; it sends at least one message in `ALIVE_EVERY_S`."""
+ALIVE_EVERY_S = 20.0
+
+
+class _Input:
+    """Standard input: lines, and the bytes of files between them."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._buffer = b""
+
+    def read_line(self) -> bytes:
+        """Return the next line without its end. Raises EOFError."""
+        while b"\n" not in self._buffer:
+            self._buffer += self._receive(CHUNK_BYTES)
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def read(self, at_most: int) -> bytes:
+        """Return some bytes. Raises EOFError."""
+        if not self._buffer:
+            return self._receive(at_most)
+        chunk, self._buffer = self._buffer[:at_most], self._buffer[at_most:]
+        return chunk
+
+    def _receive(self, at_most: int) -> bytes:
+        ready = select.select([self._descriptor], [], [], SILENCE_S)[0]
+        chunk = os.read(self._descriptor, at_most) if ready else b""
+        if not chunk:
+            raise EOFError
+        return chunk
+
+
+@dataclass
+class Node:
+    """Answers the questions of one sender."""
+
+    store: Store
+    output: int
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while something is written: a task is computed in a thread of its own."""
+    _worker: WorkerProcess | None = None
+    _trouble: str = ""
+    """Why the last file could not be written."""
+
+    def serve(self, source: _Input) -> None:
+        """Answer questions until the input ends."""
+        self._write(Ready(name=platform.node(), store=str(self.store.root)))
+        while True:
+            try:
+                question = QUESTION.validate_json(source.read_line())
+                if isinstance(question, Send):
+                    self._receive(question, source)
+                else:
+                    self._answer(question)
+            except EOFError:
+                return
+
+    def _write(self, line: Line) -> None:
+        with self._lock:
+            self._write_bytes(line.to_line().encode())
+
+    def _receive(self, question: Send, source: _Input) -> None:
+        try:
+            chunks = read_chunks(source.read, question.size_bytes)
+            Incoming(self.store).write(question.digest, question.offset, chunks)
+        except OSError as error:
+            self._trouble = f"{self.store.root}: a file cannot be written: {error.strerror}"
+
+    def _answer(self, question: Question) -> None:
+        if isinstance(question, Compute):
+            threading.Thread(target=self._compute, args=(question,), daemon=True).start()
+            return
+        if isinstance(question, Alive | Send):
+            return
+        if isinstance(question, Fetch):
+            self._send_file(question)
+            return
+        try:
+            with explaining_disk("", self.store.root):
+                self._write(self._reply(question))
+        except NdldFlowError as error:
+            self._write(Trouble(text=error.message))
+
+    def _reply(self, question: Describe | Examine | Lack | Keep | Find) -> Line:
+        if isinstance(question, Describe):
+            return _describe_step(question)
+        if isinstance(question, Examine):
+            from ndld_flow.execution.doctor import examine
+
+            return Examined(checks=tuple(examine(self.store.root.parent)))
+        if isinstance(question, Lack):
+            missing = [artifact for artifact in question.artifacts if not self.store.is_intact(artifact)]
+            incoming, space = Incoming(self.store), os.statvfs(self.store.root)
+            return Lacking(
+                artifacts=tuple(artifact.digest for artifact in missing),
+                files={file.digest: incoming.size(file.digest) for artifact in missing for file in artifact.files},
+                free_bytes=space.f_bavail * space.f_frsize,
+            )
+        if isinstance(question, Keep):
+            trouble, self._trouble = self._trouble, ""
+            return Trouble(text=trouble) if trouble else Kept(kept=Incoming(self.store).keep(question.artifact))
+        records = match_records([self.store.read_record(key) for key in question.keys], self.store)
+        return Found(records=tuple(records or ()))
+
+    def _send_file(self, question: Fetch) -> None:
+        path = self.store.object_folder(question.artifact) / question.path
+        try:
+            with path.open("rb") as file:
+                size = max(0, os.fstat(file.fileno()).st_size - question.offset)
+                self._write(Sent(size_bytes=size))
+                file.seek(question.offset)
+                for chunk in read_chunks(file.read, size):
+                    self._write_bytes(chunk)
+        except OSError as error:
+            self._write(Trouble(text=f"{path}: it cannot be read: {error.strerror}"))
+
+    def _write_bytes(self, data: bytes) -> None:
+        written = 0
+        while written < len(data):
+            written += os.write(self.output, data[written:])
+
+    def _compute(self, question: Compute) -> None:
+        """Compute a task in the worker, and pass its messages on."""
+        order = move_order(question.order, self.store)
+        self._worker = self._worker or WorkerProcess()
+        with self.store.locks.working():
+            end = self._worker.do(order, self._write)
+            if isinstance(end, Died | Stopped):
+                self._worker.release()
+                self._worker = None
+                self.store.sweep_building()  # its unfinished results
+            if isinstance(end, Done):
+                self.store.locks.use([record.key for record in end.records])
+        self._write(end)
+
+
+def _describe_step(question: Describe) -> Described:
+    step_type = StepTypes().find(question.step)
+    if step_type is None:
+        lack = f"there is no step type {question.step!r}: install the package that defines it in its environment"
+        return Described(libraries={}, machine="", lacks=(lack,))
+    settings = step_type.cls.model_validate_json(json.dumps(question.settings))
+    step, foresight = RecipeStep("NAME", step_type, settings, {}), settings.foresee()
+    return Described(
+        libraries=describe_libraries(step, question.modules),
+        machine=describe_machine_of(step),
+        notes=foresight.notes,
+        problems=foresight.problems,
+        lacks=foresight.lacks,
+    )
+
+
+def main() -> None:
+    """Serve one sender; the argument is the target's folder."""
+    run_under_watchdog()
+    output = claim_output()
+    outputs = Outputs(Path(sys.argv[1]))
+    outputs.prepare()
+    outputs.store.sweep_building()
+    Incoming(outputs.store).forget_old()
+    source = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # programs that are started here must not read it
+    Node(outputs.store, output).serve(_Input(source))
+    os._exit(ORPHANED)
+
+
+if __name__ == "__main__":
+    main()

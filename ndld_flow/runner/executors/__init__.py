@@ -1,1 +1,0 @@
-"""Executors: compute steps in this process, in worker processes, or on other machines."""
