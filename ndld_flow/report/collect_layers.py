@@ -388,6 +388,13 @@ def knows_units(layers: Sequence[Layer]) -> bool:
     return any(layer.unit not in ("", "none") for layer in layers)
 
 
+def computing_name(layer: Layer) -> str:
+    """Return `Conv_9 + Relu_11`, the nodes that compute, for a layer whose name begins with weights and quantizers."""
+    nodes = [name for name in layer.onnx_nodes if "quantizelinear" not in name.lower()]
+    is_quantized = layer.role == "compute" and 0 < len(nodes) < len(layer.onnx_nodes)
+    return " + ".join(nodes) if is_quantized else layer.name
+
+
 def types_text(layer: Layer) -> str:
     """Return input and output types, `int8 + float16 → float16`; empty if all equal the type of the computation."""
     types = (layer.input_precision, layer.output_precision)

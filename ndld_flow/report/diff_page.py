@@ -26,8 +26,8 @@ class DiffPage:
 
     before: str
     after: str
-    run: str
-    """The run of both; empty if they are of two runs, or files."""
+    where: str
+    """The run of both, or the paths of two files; empty if the names of both have it."""
     change: ChangeView
     region: str
     """A drawing of the nodes that changed and their neighbours, as SVG; empty if no node changed."""
@@ -49,12 +49,16 @@ def draw_diff(change: GraphChange, names: tuple[str, str], path: Path, region: D
     view = collect_change(change)
     assert view.diff is not None
     (run, before), (of_run, after) = (_step_of_run(name) for name in names)
+    where = f"run {run}"
     if run != of_run or not run:
-        run, before, after = "", *names
+        before, after = (Path(name).name for name in names)
+        where = " → ".join(names)
+        if before == after or names == (before, after):
+            where, before, after = "", *names
     page = DiffPage(
         short_name(before),
         short_name(after),
-        short_name(run),
+        short_name(where),
         view,
         svg_text(compose(replace(region, subtitle=""), Style(_COLOURS, aspect=2.4, legend=False))) if region else "",
         region.subtitle if region else "",

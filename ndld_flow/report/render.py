@@ -17,7 +17,7 @@ from ndld_flow.base import quantities
 from ndld_flow.base.errors import PageError
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.report.bundle import bundle, report_files
-from ndld_flow.report.collect_layers import passages
+from ndld_flow.report.collect_layers import computing_name, passages
 from ndld_flow.report.encoding import packed
 from ndld_flow.report.measured import profiler_words
 from ndld_flow.report.panel import panel_folders
@@ -133,7 +133,7 @@ def environment() -> Environment:
         "relative_speed",
     )
     templates.filters |= {name: getattr(quantities, name) for name in names}
-    templates.filters |= {"passages": passages, "profiler_words": profiler_words}
+    templates.filters |= {"computing_name": computing_name, "passages": passages, "profiler_words": profiler_words}
     templates.filters |= {"packed": packed, "short": short_name, "visible": visible_text, "tensor_type": tensor_text}
     templates.globals |= {
         "size_change": lambda before, after: quantities.size_change(before, after).replace("->", "→"),

@@ -23,12 +23,16 @@ AXE = Path(__file__).parents[1] / "javascript" / "node_modules" / "axe-core" / "
 
 
 def findings(browser: Browser, path: Path) -> dict[str, str]:
-    """Open all sections and tabs, and return what axe-core finds: rule and scheme -> the first element."""
+    """Return what does not fit a phone, and what axe-core finds with all sections and tabs open: rule -> element."""
     if not AXE.is_file():
         pytest.skip("axe-core is missing: `npm ci` in tests/javascript installs it")
-    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page = browser.new_page(viewport={"width": 390, "height": 900})
     page.goto(path.as_uri())
     wait_until_ready(page)
+    found: dict[str, str] = {}
+    if (width := page.evaluate("document.documentElement.scrollWidth")) > 390:
+        found["wider than a phone"] = f"{width} pixels"
+    page.set_viewport_size({"width": 1400, "height": 900})
     page.evaluate("""() => {
         for (const closed of document.querySelectorAll('.fold[aria-expanded="false"]')) closed.click();
         for (const details of document.querySelectorAll("details")) details.open = true;
@@ -36,7 +40,6 @@ def findings(browser: Browser, path: Path) -> dict[str, str]:
         for (const pane of document.querySelectorAll("[role=tabpanel]")) pane.hidden = false;
     }""")
     page.evaluate(AXE.read_text("utf-8"))
-    found: dict[str, str] = {}
     for scheme, options in SCHEMES.items():
         page.emulate_media(color_scheme=scheme)
         for violation in page.evaluate(f"axe.run({options}).then((found) => found.violations)"):

@@ -95,3 +95,4 @@ def test_the_page_counts_the_model(tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text("utf-8")
     assert '<dd class="figure">10 → 7</dd>' in page
     assert page.count("<svg") == 1
+    assert "<h1><bdi>a.onnx → b.onnx</bdi></h1>" in page and f"{tmp_path}/a.onnx → " in page

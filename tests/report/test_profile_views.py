@@ -243,3 +243,11 @@ def test_roofs_below_a_layer_are_not_drawn(gmacs: float, drawn: bool) -> None:
     found = timed_layers(view, measured, Tensors()).roofs
     assert found == (Ceilings(1e12, {"float32": 1e12}) if drawn else None)
     assert ("no roof" in view.roofs) is not drawn
+
+
+def test_a_quantized_convolution_is_listed_by_its_convolution(tmp_path: Path) -> None:
+    """TensorRT's name begins with the weight and its quantizer."""
+    page = draw_profile(a100("qat"), "qat", tmp_path / "page.html").read_text("utf-8")
+    slowest = page.partition('class="bars slowest"')[2].partition("</table>")[0]
+    assert re.findall(r"<bdi>([^<]*)</bdi></button>", slowest)[:3] == ["Conv_9", "MaxPool_12", "QuantizeLinear_2"]
+    assert 'title="conv1.weight + QuantizeLinear_7 + Conv_9"' in slowest

@@ -133,7 +133,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "precision": draw_precision,
     "engines": lambda folder: draw_report(write_engine_run(folder, {"engine": build(), "rtx": rtx_build()})),
     "profile": lambda folder: draw_profile(profile("half", 10, 1, 72), "half", folder / "report.html"),
-    "imported-profile": lambda folder: api.report(str(a100_exports() / "fp16"), to=folder / "report.html"),
+    "imported-profile": lambda folder: api.report(str(a100_exports() / "qat"), to=folder / "report.html"),
     "comparison": draw_pair,
     "comparison-of-exports": draw_exports,
     "comparison-of-twelve": draw_twelve,

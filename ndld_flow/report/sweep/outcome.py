@@ -44,8 +44,6 @@ class SweepVerdict:
     """With `passed` False: no point passed, but some could not be decided."""
     sentence: str
     """`Point 17 is best: speed.threads 2; 3.21 ms, 1.42x faster than the recipe's own settings (point 1).`"""
-    gain: str = ""
-    """`1.42x faster than the recipe's own settings (point 1)`; empty if the best has them, or no point."""
     is_noisy: bool = False
     """Points passed, but their measurements do not rank them."""
 
@@ -77,7 +75,7 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
         "" if own else "no point has the recipe's own settings",
         _chosen_on(record),
     ]
-    return SweepVerdict(record.passed, record.inconclusive, "; ".join(filter(None, parts)) + ".", gain)
+    return SweepVerdict(record.passed, record.inconclusive, "; ".join(filter(None, parts)) + ".")
 
 
 def _too_noisy(record: SweepRecord, noisy: NoisyPoint) -> str:

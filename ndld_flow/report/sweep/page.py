@@ -133,8 +133,7 @@ def _figures(record: SweepRecord, verdict: SweepVerdict) -> list[Figure]:
     if best is None or not record.objectives:
         return figures
     objective = record.objectives[0]
-    gain = verdict.gain or f"point {best.number}"
-    first = Figure(short_name(objective.text, 60), objective_words(final(best)[0], objective), gain)
+    first = Figure(short_name(objective.text, 60), objective_words(final(best)[0], objective), f"point {best.number}")
     return [first, *figures]
 
 
