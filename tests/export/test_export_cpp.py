@@ -222,6 +222,7 @@ def test_random_values_are_repeatable_and_in_range(image_program: ImageProgram, 
         (["--model", "text.npy"], "text.npy"),
         (["--no-such-option", "1"], "there is no option --no-such-option"),
         (["--provider", "cuda"], "CUDA"),
+        (["--provider", "DirectML"], "DML execution provider is not supported in this build"),
     ],
 )
 def test_what_it_cannot_read_is_an_error(

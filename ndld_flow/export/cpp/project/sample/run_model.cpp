@@ -44,7 +44,7 @@ Without options, the model runs once on the values that the recipe gave its inpu
   --iterations N             measured runs (1)
   --warmup N                 runs before these (0)
   --model FILE               another model with the same inputs and outputs
-  --provider NAME            ONNX Runtime: cpu, cuda, tensorrt, ... (cpu)
+  --provider NAME            ONNX Runtime: cpu, cuda, tensorrt, directml, ... (cpu)
   --provider-option K=V      ONNX Runtime: option of the provider, such as device_id=1
   --threads N                ONNX Runtime: threads within an operator; 0: its own choice
   --device N                 TensorRT: the GPU (0)

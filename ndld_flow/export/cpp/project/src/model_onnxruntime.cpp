@@ -100,7 +100,11 @@ void AddProvider(Ort::SessionOptions& options, const ModelOptions& wanted) {
   } else {
     const std::unordered_map<std::string, std::string> given(wanted.provider_options.begin(),
                                                              wanted.provider_options.end());
-    options.AppendExecutionProvider(wanted.provider, given);
+    const bool is_directml = name == "dml" || name == "directml";
+    if (is_directml) {  // it needs this, and sequential execution, which is the default
+      options.DisableMemPattern();
+    }
+    options.AppendExecutionProvider(is_directml ? "DML" : wanted.provider, given);
   }
 }
 
