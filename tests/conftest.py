@@ -171,6 +171,16 @@ def short_rounds() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def fewest_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparisons measure as few rounds as they may: these show that it works, and decide nothing."""
+    from ndld_flow.measure import pair_rounds
+    from ndld_flow.records.measurement import FEWEST_ROUNDS
+
+    fewest = pair_rounds.RoundLimits(FEWEST_ROUNDS, 1e-9)
+    monkeypatch.setattr(pair_rounds, "RoundLimits", lambda *_: fewest)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def few_faults() -> Iterator[None]:
     """Plant 2 faults where a check chooses how many: 20 take twice the time of the check itself."""

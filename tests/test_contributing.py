@@ -43,7 +43,7 @@ from ndld_flow.step import _annotations
 from ndld_flow.steps.profile import ProfileModel
 from tests.support.command_line import ndld_flow
 from tests.support.compare_samples import profile_of
-from tests.support.models import make_cnn
+from tests.support.models import make_cnn, make_tiny
 from tests.support.page_data import data_of
 from tests.support.run_fixtures import write_quickstart
 
@@ -152,11 +152,13 @@ def test_an_operation_is_one_file(in_folder: Path, tmp_path_factory: pytest.Temp
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("executed_workers")
+@pytest.mark.usefixtures("fewest_rounds")
 def test_a_runtime_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """It is found in this process and in measuring processes, which `sitecustomize` prepares."""
     place = tmp_path_factory.mktemp("runtimes")
     (place / "sitecustomize.py").write_text(f"import ndld_flow.runtimes as r; r.__path__.append({str(place)!r})\n")
-    make_cnn(in_folder / "model.onnx")
+    # ONNX's reference implementation takes a second for a small CNN.
+    make_tiny(in_folder / "model.onnx")
     quick = {"runs": 1, "passes": 4, "duration": 0, "stable": 0, "warmup": 0, "layer_passes": 4}
     with pytest.MonkeyPatch.context() as patch:
         # Files of users that earlier tests have loaded must not make a user's module of what a package has.

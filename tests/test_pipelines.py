@@ -29,7 +29,7 @@ from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.collect_churn import collect_churn
 from ndld_flow.sweep_search.searches import make_search
 from tests.support.pages import page_paths
-from tests.support.recipes import load_recipe
+from tests.support.recipes import cheaper, load_recipe
 from tests.support.typed_api import plan_once, run_once
 
 ROOT = Path(__file__).parent.parent
@@ -54,6 +54,8 @@ SWEEPS = {
 """Recipe -> its model, and how many points it has."""
 NO_PRESETS = {"ppocr_det_rtx", "inspect_activations", "render_images", "export_cpp", "denoiser", "triton", "upgrade"}
 MEASURING = [path for path in RECIPES if path.stem not in NO_PRESETS | EDITS.keys() | SWEEPS.keys()]
+SMALLER = {"fp16_for_gpu": ("inputs.x.shape=[1,3,96,96]", "steps.sanitize.input_shapes.x=[1,3,96,96]")}
+"""Smaller inputs, where a slow test has the recipe's own."""
 QUIET = ("~steps.base", "~steps.speed")
 """Measuring is tested elsewhere."""
 
@@ -68,7 +70,14 @@ def checkout(in_folder: Path) -> Path:
 def run(sample_model: Callable[[str], Path], recipe: str, *overrides: str) -> RunFinished:
     """Run a shipped recipe without measuring, its model taken from the tests' cache."""
     path = Path("pipelines") / f"{recipe}.yaml"
-    return run_once(path, [f"model.source={sample_model(MODELS[recipe])}", *QUIET, *overrides])
+    return run_once(path, [f"model.source={sample_model(MODELS[recipe])}", *cheaper(path), *QUIET, *overrides])
+
+
+def run_edits(sample_model: Callable[[str], Path], recipe: str) -> RunFinished:
+    path = Path("pipelines") / f"{recipe}.yaml"
+    done = run_once(path, [f"model.source={sample_model(EDITS[recipe])}", *cheaper(path)])
+    assert done.passed, done.verdict
+    return done
 
 
 @pytest.mark.representatives("upgrade", "ppocr_rec", "ppocr_int8")
@@ -103,16 +112,14 @@ PAGES = "\n".join(path.read_text() for path in page_paths())
 @pytest.mark.thorough
 @pytest.mark.parametrize("recipe", [name for name in MODELS if f"run pipelines/{name}.yaml" not in PAGES])
 def test_every_recipe_passes(checkout: Path, sample_model: Callable[[str], Path], recipe: str) -> None:
-    done = run(sample_model, recipe)
+    done = run(sample_model, recipe, *SMALLER.get(recipe, ()))
     assert done.passed, done.verdict
 
 
-@pytest.mark.parametrize(
-    "recipe", ["edit_branch", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("edit_camera", "edit_cut"))]
-)
+@pytest.mark.parametrize("recipe", ["edit_branch", pytest.param("edit_camera", marks=pytest.mark.thorough)])
 def test_every_recipe_of_edits_passes(checkout: Path, sample_model: Callable[[str], Path], recipe: str) -> None:
-    done = api.run(Path("pipelines") / f"{recipe}.yaml", [f"model.source={sample_model(EDITS[recipe])}"])
-    assert done.passed, done.verdict
+    """Pages run `edit_cut`."""
+    run_edits(sample_model, recipe)
 
 
 def sweep(sample_model: Callable[[str], Path], recipe: str, *overrides: str) -> SweepRecord:
@@ -198,8 +205,7 @@ def test_rebuilding_gives_the_same_engine(checkout: Path, sample_model: Callable
 
 @pytest.mark.thorough
 def test_a_shared_block_is_written_once(checkout: Path, sample_model: Callable[[str], Path]) -> None:
-    done = api.run("pipelines/edit_blocks.yaml", [f"model.source={sample_model('rec')}"])
-    assert done.passed, done.verdict
+    done = run_edits(sample_model, "edit_blocks")
     model = onnx.load(Path(done.folder, "blocks", "model.onnx"))
     calls = [node for node in model.graph.node if node.domain == "svtr"]
     assert len(calls) == 2
@@ -209,8 +215,7 @@ def test_a_shared_block_is_written_once(checkout: Path, sample_model: Callable[[
 
 @pytest.mark.thorough
 def test_rules_of_a_recipe_fuse_activations(checkout: Path, sample_model: Callable[[str], Path]) -> None:
-    done = api.run("pipelines/edit_fuse.yaml", [f"model.source={sample_model('rec')}"])
-    assert done.passed, done.verdict
+    done = run_edits(sample_model, "edit_fuse")
     fused = Counter(node.op_type for node in onnx.load(Path(done.folder, "fused", "model.onnx")).graph.node)
     assert (fused["HardSwish"], fused["QuickGelu"], fused["Clip"]) == (28, 7, 0)
 

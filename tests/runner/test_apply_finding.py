@@ -104,6 +104,7 @@ def write_model(path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("fewest_rounds")
 def test_a_finding_is_applied_and_its_effect_measured(tmp_path: Path) -> None:
     write_model(tmp_path / "bn.onnx")
     (tmp_path / "bn.yaml").write_text(RECIPE)
