@@ -136,7 +136,7 @@ def describe_fetch(event: events.Fetching) -> str:
 
 _LINES: Mapping[type[events.Event], Callable[[Any], list[str]]] = {
     events.PointFinished: lambda event: [f"point {event.number}: {event.outcome}: {describe_point(event)}"],
-    events.VariantTried: lambda event: [describe_variant(event)],
+    events.VariantTried: lambda event: [describe_variant(event)] if event.variant.outcome != "cannot win" else [],
     events.StepWaits: _describe_wait,
     events.Notice: _describe_notice,
     events.RunFailed: describe_failure,

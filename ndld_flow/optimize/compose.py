@@ -399,7 +399,7 @@ def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]
         proposed.append((0, Variant(f"{SOURCE}{label}", runtime, is_source=True)))
         for order, each in propose_variants(own):
             if isinstance(each, Variant):
-                proposed.append((order, each))
+                proposed.append((order, replace(each, needs=f"{SOURCE}{label}" if label else "")))
             elif each not in left_out:
                 left_out.append(each)
     if not samples.search:

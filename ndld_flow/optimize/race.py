@@ -112,6 +112,7 @@ class Race:
         """Digest of the model and how it is opened -> the variant."""
         self._alive: list[Entrant] = []
         self._wrong: set[str] = set()
+        self._failed = set(job.failed)
         self._source: Entrant | None = None
         self._references: dict[str, ReferenceRun] = {}
 
@@ -144,10 +145,13 @@ class Race:
 
     def _try(self, name: str) -> None:
         """Let a variant enter; it stays if it may be the best."""
-        start, entrant, part = time.monotonic(), None, self._job.extends.get(name)
+        start, entrant = time.monotonic(), None
+        part, needed = self._job.extends.get(name), self._job.needs.get(name)
         try:
             if part in self._wrong:
                 raise LostError("cannot win", f"{part} quantizes less, and is not right")
+            if needed in self._failed:
+                raise LostError("cannot win", f"{needed} failed")
             entrant = self._enter(name)
             self._qualify(entrant)
         except LostError as lost:
@@ -163,6 +167,8 @@ class Race:
     def _lose(self, name: str, entrant: Entrant | None, lost: LostError, took_s: float) -> None:
         if lost.outcome == "not right":
             self._wrong.add(name)
+        if lost.outcome == "failed":
+            self._failed.add(name)
         if entrant is None:
             self._tell(TriedVariant(name=name, runtime="", outcome=lost.outcome, why=lost.why, took_s=took_s))
             return
@@ -190,9 +196,9 @@ class Race:
         self._tell(variant, leads=leads)
 
     def _speed(self, entrant: Entrant) -> Speed | None:
-        """Return the ratio to the source."""
+        """Return the ratio to the source; that of the source itself is exact."""
         assert self._source is not None
-        found = compare(entrant.racer, self._source.racer)
+        found = Ratio(0.0, 0.0, 1) if entrant is self._source else compare(entrant.racer, self._source.racer)
         if not found.rounds:
             return None
         low, high = math.exp(max(found.low, -5)), math.exp(min(found.high, 5))

@@ -37,6 +37,10 @@ class RaceJob(Record):
     """The variants to try, in this order; `source` is first."""
     extends: dict[str, str]
     """Variant -> one that quantizes a part of what it does."""
+    needs: dict[str, str] = {}
+    """Variant -> the source in its runtime, without which it is not tried."""
+    failed: tuple[str, ...] = ()
+    """Variants that failed before this process started."""
     accuracy: tuple[tuple[str, str], ...]
     """The conditions on metrics of `check_accuracy`: metric and bound."""
     seconds: float
@@ -74,7 +78,8 @@ def run_race(job: RaceJob, folder: Path, listener: Listener, result: RaceResult)
     deadline = time.monotonic() + job.seconds
     left = job.variants
     for _ in range(_MOST_CRASHES + 1):
-        rest = job.model_copy(update={"variants": left, "seconds": deadline - time.monotonic()})
+        failed = tuple(name for name, tried in result.tried.items() if tried.outcome == "failed")
+        rest = job.model_copy(update={"variants": left, "failed": failed, "seconds": deadline - time.monotonic()})
         ended = _run_process(rest, folder, listener, result)
         if ended is None or result.finished or time.monotonic() > deadline:
             return
@@ -83,9 +88,9 @@ def run_race(job: RaceJob, folder: Path, listener: Listener, result: RaceResult)
             return
         if not crashed:
             raise BackendError(f"the race of the variants ended: {reason}")
-        failed = TriedVariant(name=crashed, runtime="", outcome="failed", why=reason)
-        result.add(failed, leads=False)
-        listener(VariantTried(variant=failed))
+        lost = TriedVariant(name=crashed, runtime="", outcome="failed", why=reason)
+        result.add(lost, leads=False)
+        listener(VariantTried(variant=lost))
         # The source, those that may be the best, and those that were not tried.
         may_win = [name for name, tried in result.tried.items() if tried.outcome == "not proved"]
         unknown = [name for name in job.variants[1:] if name not in result.tried]

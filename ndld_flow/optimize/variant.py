@@ -27,6 +27,8 @@ LONGEST_S = 1_200.0
 """Longest default budget in seconds."""
 CLEAN = "{step: sanitize, from: clean}"
 """A step that changes nothing further."""
+QUANTIZED = 0.5
+"""Share of quantized weights from which a model is one in INT8 already."""
 MADE = "made"
 """The last step of variants that change more than to clean up."""
 
@@ -45,6 +47,8 @@ class Variant:
     """True if its preparation searches or measures: such variants come last, and only if they may still win."""
     unless: tuple[str, ...] = ()
     """For a costly one: variants that make it superfluous by being right."""
+    needs: str = ""
+    """The source in the variant's runtime, if that is not the first: if it fails there, this is not tried."""
     extends: str = ""
     """A variant that quantizes a part of what this one does, not coarser: if that is not right, this is not."""
     speed: str = ""
@@ -163,6 +167,13 @@ class Subject:
         from ndld_flow.recipe.write_recipe import has_weights_as_inputs
 
         return has_weights_as_inputs(self.model)
+
+    @cached_property
+    def quantized_share(self) -> float:
+        """Return the share of the weights that are quantized already."""
+        from ndld_flow.models.weight_shares import quantized_share
+
+        return quantized_share(self.model)
 
     @cached_property
     def weights(self) -> Mapping[str, int]:

@@ -549,7 +549,7 @@ def _check_step(
         _add_all(error, step_type.cls, settings, ["steps", name], mistakes)
         return None
     for held in step.held(Reads):
-        if held.place[0] not in reads:  # a nested setting, known only now
+        if held.place[0] not in step_type.cls.marked(Reads):  # a nested setting, known only now
             trouble = _check_read(str(held.place[-1]), held.mark.kind, held.value, kinds)
             if trouble:
                 mistakes.add(f"{prefix}.{held.dotted}", *trouble)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from ndld_flow import api
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.execution.events import Event, Notice, VariantTried
 from ndld_flow.execution.request import Request
-from ndld_flow.optimize import race
+from ndld_flow.optimize import race, race_search
 from ndld_flow.optimize.compose import read_model
 from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, BudgetEndedError
 from ndld_flow.optimize.options import OptimizeOptions
@@ -32,7 +33,9 @@ from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.race_search import RaceSearch
 from ndld_flow.optimize.rounds import Racer, Rounds, compare, estimate, t_95
+from ndld_flow.optimize.variant import Variant
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome
+from ndld_flow.runtimes.openvino.request import OpenvinoRequest
 
 CHANNELS = 32
 SIDE = 24
@@ -398,6 +401,20 @@ def test_a_fallback_that_is_not_right_is_not_called_slower(monkeypatch: pytest.M
     ]
 
 
+def raced_in_folder(model: Path, *names: str, **more: object) -> list[dict[str, Any]]:
+    """Race variants of a model in this process; return what was found out about each, in order."""
+    composer = read_model(model, options(target="any", **more), Path("samples"))
+    Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
+    needs = {each.name: each.needs for each in composer.variants if each.needs}
+    messages: list[dict[str, Any]] = []
+    job = RaceJob(
+        recipe="search.yaml", outputs="outputs", trust=False, variants=("source", *names), extends={}, needs=needs,
+        accuracy=composer.conditions.accuracy, seconds=60, folder=".",
+    )  # fmt: skip
+    race.Race(job, messages.append).run()
+    return [each["tried"] for each in messages if "tried" in each]
+
+
 def test_int8_of_a_model_without_suitable_layers_is_the_same_and_has_not_failed(in_folder: Path) -> None:
     text = "g (float[1,4,8,8] x, float[4,1,3,3] c) => (float[1,4,6,6] y) {h = Conv<group = 4>(x, c) y = Relu(h)}"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 11]> {text}')
@@ -405,15 +422,8 @@ def test_int8_of_a_model_without_suitable_layers_is_the_same_and_has_not_failed(
     del model.graph.input[1:]
     onnx.save(model, "depthwise.onnx")
     np.save("x.npy", np.random.default_rng(0).normal(0, 1, (9, 4, 8, 8)).astype(np.float32))
-    composer = read_model(Path("depthwise.onnx"), options(data=("x.npy",)), Path("samples"))
-    Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
-    messages: list[dict[str, Any]] = []
-    job = RaceJob(
-        recipe="search.yaml", outputs="outputs", trust=False, variants=("source", "INT8, dense layers"), extends={},
-        accuracy=composer.conditions.accuracy, seconds=60, folder=".",
-    )  # fmt: skip
-    race.Race(job, messages.append).run()
-    assert {each["tried"]["name"]: each["tried"]["outcome"] for each in messages if "tried" in each} == {
+    tried = raced_in_folder(Path("depthwise.onnx"), "INT8, dense layers", data=("x.npy",))
+    assert {each["name"]: each["outcome"] for each in tried} == {
         "INT8, dense layers": "the same",
         "source": "not proved",
     }
@@ -464,3 +474,47 @@ def test_what_is_surely_close_to_the_source_is_not_worth_a_proof(net: Path) -> N
     search = search_after(net, "", close, wide)
     assert not search._may_be_better(close)
     assert search._may_be_better(wide)
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="needs the extra [openvino]")
+def test_a_runtime_that_refuses_the_source_gets_no_other_variant(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ModelError("OpenVINO does not load it")
+
+    monkeypatch.setattr(OpenvinoRequest, "open", refuse)
+    tried = {
+        each["name"]: each["outcome"]
+        for each in raced_in_folder(net, "source in OpenVINO", "clean", "clean in OpenVINO", "INT8, minmax in OpenVINO")
+    }
+    assert tried["source in OpenVINO"] == "failed"
+    assert tried["clean in OpenVINO"] == tried["INT8, minmax in OpenVINO"] == "cannot win"
+    assert tried["clean"] != "cannot win"
+
+
+def test_what_is_wrong_on_held_out_samples_is_not_measured(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    def run(_: Prover, variant: Variant, threads: int | None, text: str, *__: object, measured: bool) -> Proof:
+        texts.append(text)
+        return Proof(variant, threads, Path("p.yaml"), "not right on held-out data", "")
+
+    search = search_after(net, "")
+    monkeypatch.setattr(Prover, "run", run)
+    clean = next(each for each in search._composer.variants if each.name == "clean")
+    assert search._prover.prove(clean, None).outcome == "not right on held-out data"
+    assert "held:" in texts[0] and not any("versus:" in text for text in texts)
+
+
+def test_what_is_quick_to_prepare_is_raced_even_if_a_proof_may_not_fit(
+    net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the source takes long, and so, it seems, would a proof."""
+    search, raced_names = search_after(net, ""), list[str]()
+    search._source = replace(search._source, took_s=10.0)
+    search._budget = Budget(100.0, time.monotonic() - 60)
+    monkeypatch.setattr(search, "_race", lambda names, _: raced_names.extend(names))
+    costly = [each.name for each in search._composer.variants if each.costly]
+    search._race_others(costly)
+    assert costly and not raced_names
+    search._race_others(["clean"], race_search._LEAST_SHARE)
+    assert raced_names == ["source", "clean"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,25 @@ def test_without_times_the_weights_decide(in_folder: Path) -> None:
     assert subject_of({"Conv": 0.5}).time_in("Conv", "MatMul") == 0.5
     small, _ = proposed(subject_of({"Loop": 1.0}, minimize=("size",)))
     assert "INT8, all layers" in small, "what takes no time may still be large"
+
+
+def test_a_model_in_int8_needs_no_samples_for_int8(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of its layers are others, so that Conv and MatMul take no time."""
+    monkeypatch.setattr("ndld_flow.models.weight_shares.quantized_share", lambda _: 0.97)
+    _, sentences = proposed(subject_of({"QLinearConv": 0.5, "MatMulInteger": 0.5}, data=()))
+    assert "INT8 is not tried: 97% of the weights are quantized already." in sentences
+    assert not any("real samples" in each or "dynamic ranges" in each for each in sentences)
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="needs the extra [openvino]")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_default_precision_of_openvino_is_tried_where_it_differs(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    monkeypatch.setattr("ndld_flow.runtimes.openvino.openvino_session.default_precision", lambda: precision)
+    variants, sentences = proposed(replace(subject_of({"Conv": 1.0}, target="openvino"), runtime="openvino"))
+    assert ("clean at the default precision" in variants) == (precision == "bfloat16")
+    assert any("default precision is not tried" in each for each in sentences) == (precision == "float32")
 
 
 def test_costly_variants_follow_and_likely_ones_lead(in_folder: Path) -> None:

@@ -90,6 +90,12 @@ gates: ["second.length ~ 2"]
     ]
 
 
+def test_a_step_that_is_missing_is_reported_once(folder: Path) -> None:
+    text = "model: model.onnx\nsteps: {agree: {step: check_accuracy, reference: sorce, candidate: source}}\n"
+    (found,) = mistakes(folder, text)
+    assert "agree.reference: there is no step `sorce`" in found
+
+
 @pytest.mark.representatives("change16-nowhere", "change17-is not a metric", "change11-min <= opt <= max")
 @pytest.mark.parametrize(
     ("change", "message"),

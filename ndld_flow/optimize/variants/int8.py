@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.optimize.variant import Subject, Variant
+from ndld_flow.optimize.variant import QUANTIZED, Subject, Variant
 
 ORDER = 30
 DENSE = "INT8, dense layers"
@@ -24,6 +24,9 @@ whose small probabilities vanish."""
 
 def propose(subject: Subject) -> Iterator[Variant | str]:
     """Yield the forms, with real samples, if layers that INT8 makes faster take some of the time."""
+    if not may_pay(subject) and subject.quantized_share >= QUANTIZED:
+        yield f"INT8 is not tried: {subject.quantized_share:.0%} of the weights are quantized already."
+        return
     if not subject.samples.search:
         yield "INT8 is not tried: it needs real samples, for ranges and to be judged; give --data."
         return

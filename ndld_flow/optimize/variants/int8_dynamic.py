@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.optimize.variant import Subject, Variant
+from ndld_flow.optimize.variant import QUANTIZED, Subject, Variant
 
 ORDER = 25
 _NAME = "INT8 with dynamic ranges"
@@ -24,7 +24,11 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         yield _variant(subject, " of LSTM too" if products else "", "op_types: [Gemm, LSTM, MatMul]")
     if subject.aims_at("size") and subject.weights.get("Gather"):
         yield _variant(subject, ", embedding tables too", "op_types: [Gather, Gemm, LSTM, MatMul]")
-    elif not products and (share := subject.time_in("MatMul", "Gemm")) is not None:
+    elif (
+        not products
+        and subject.quantized_share < QUANTIZED
+        and (share := subject.time_in("MatMul", "Gemm")) is not None
+    ):
         yield f"{_NAME} is not tried for MatMul and Gemm: they take {share:.0%} of the time."
 
 

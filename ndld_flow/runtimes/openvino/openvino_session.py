@@ -298,6 +298,11 @@ def describe_devices() -> str:
     return f"{version()} runs on {name} in {', '.join(precisions)}"
 
 
+def default_precision() -> str:
+    """Return the type in which OpenVINO computes layers of float32 by default on this CPU: `float32` or `bfloat16`."""
+    return dtype_name(ov.Core().get_property(_DEVICE, "INFERENCE_PRECISION_HINT").to_string())
+
+
 def one_paragraph(error: Exception) -> str:
     """Return OpenVINO's message without its source lines and line breaks, shortened."""
     lines = (_SOURCE_LINE.sub("", line).strip() for line in str(error).splitlines())
