@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,13 @@ import numpy as np
 import pytest
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.extras import EngineBackend
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.step import DataFile
 from ndld_flow.steps.check_accuracy import CheckAccuracy
+from ndld_flow.store.kinds import Engine
 from tests.accuracy.test_check_accuracy import compare
+from tests.support.engine_standins import make_standins
 from tests.support.models_run import write_model
 
 CHANNELS = "g (float[1, 3, 4, 5] x) => (float[1, 3, 4, 5] y) <float[1, 3, 1, 1] w = {SCALES}> { y = Mul (x, w) }"
@@ -68,6 +74,32 @@ def test_the_script_measures_and_decides_as_the_check(
         found = script["measure"](pairs, rule)
         for metric in rule["bounds"].keys() | ({"max_abs", "rmse", "relative_rms"} & output.metrics.keys()):
             assert found[metric] == pytest.approx(output.metrics[metric], rel=1e-6, abs=1e-9), metric
+
+
+@pytest.mark.parametrize(
+    ("backend", "release"), [("tensorrt", "10.16"), pytest.param("tensorrt_rtx", "1.7", marks=pytest.mark.thorough)]
+)
+def test_the_script_judges_engines(
+    backend: EngineBackend, release: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """By Polygraphy's own runner, in the stand-ins of TensorRT and CUDA."""
+    standins = make_standins(tmp_path_factory)
+    library = standins.library(backend, release)
+    [site] = library.glob("lib/python*/site-packages")
+    right, wrong = (graph.replace("n, ", "2, ") for graph in (IMAGE, WRONG_IMAGE))
+    ran, _ = compare(tmp_path, right, right, {"x": {"shape": [2, 1, 20, 24]}}, polygraphy=True, samples=2)
+    chosen = {
+        "PYTHONPATH": str(site), "LD_LIBRARY_PATH": str(standins.cudart), "STANDIN_COMPUTES": "1",
+        "POLYGRAPHY_USE_TENSORRT_RTX": str(int(backend == "tensorrt_rtx")),
+    }  # fmt: skip
+    codes = []
+    for graph in (right, wrong):
+        engine = standins.engine(library, backend, graph, {}) / Engine.main
+        program = [sys.executable, str(ran.out / "polygraphy/check.py"), str(tmp_path / "reference.onnx"), str(engine)]
+        done = subprocess.run(program, env={**os.environ, **chosen}, capture_output=True, text=True, check=False)
+        assert "trt-runner" in done.stdout, done.stderr
+        codes.append((done.returncode, "y: within its bounds" in done.stdout))
+    assert codes == [(0, True), (1, False)]
 
 
 def save(folder: Path, model: str, count: int = 2) -> dict[str, str]:

@@ -195,6 +195,8 @@ cudaError_t cudaStreamCreateWithFlags(void **handle, unsigned flags) {
     return SUCCESS;
 }
 
+cudaError_t cudaStreamCreate(void **handle) { return cudaStreamCreateWithFlags(handle, 0); }
+
 cudaError_t cudaStreamDestroy(void *handle) {
     Stream *stream = stream_of(handle);
     if (!stream) return INVALID_HANDLE;
