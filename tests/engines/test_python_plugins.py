@@ -48,7 +48,9 @@ def compute(x: trtp.Tensor, bias: float, outputs: tuple[trtp.Tensor], stream: in
 """
 COMPILED = """
 @trtp.aot_impl("acme::Scaled")
-def compile_kernel(x: trtp.TensorDesc, bias: float, outputs: tuple[trtp.TensorDesc], tactic: int = 0):
+def compile_kernel(
+    x: trtp.TensorDesc, outputs: tuple[trtp.TensorDesc], tactic: int
+) -> tuple[str, bytes, trtp.KernelLaunchParams, trtp.SymIntExprs]:
     return "scaled", b".version 8.0", trtp.KernelLaunchParams(), trtp.SymIntExprs(1)
 """
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +31,7 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_record import RunRecord
 from tests.support.gpu_machine import require_clocks, require_engines, require_gpu, require_provider
 from tests.support.models import make_cnn
 from tests.support.ssh_servers import REASON, available, serving
@@ -343,6 +346,77 @@ def test_trials_and_calibration_run_in_engines(bench: Bench, backend: EngineBack
     assert 0 < abs(there.metrics_found["cosine"] - here.metrics_found["cosine"]) < 0.05
     calibrated = bench.run({"small": {"step": "quantize", "from": "source", "target": "tensorrt", "runtime": backend}})
     assert (calibrated / "small/model.onnx").is_file()
+
+
+@both_backends
+def test_a_check_of_an_engine_is_a_script_for_polygraphy(bench: Bench, backend: EngineBackend) -> None:
+    require_engines(backend)
+    run = bench.run({"engine": engine_steps(backend)["engine"], "agree": engine_check(backend, polygraphy=True)})
+    script, rtx = run / "agree/polygraphy/check.py", str(int(backend == "tensorrt_rtx"))
+    program = [sys.executable, str(script), str(bench.folder / "model.onnx"), str(run / "engine/model.engine")]
+    environment = {**os.environ, "POLYGRAPHY_USE_TENSORRT_RTX": rtx}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+COPIED = """
+import tensorrt.plugin as trtp
+from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import open_cuda_runtime
+
+CUDA = open_cuda_runtime()
+
+@trtp.register("acme::Copied")
+def describe(x: trtp.TensorDesc) -> trtp.TensorDesc:
+    return x.like()
+
+@trtp.impl("acme::Copied")
+def compute(x: trtp.Tensor, outputs: tuple[trtp.Tensor], stream: int) -> None:
+    CUDA.copy(outputs[0].data_ptr, x.data_ptr, 4 * 6, 3, stream)
+"""
+"""A layer whose kernel is a copy on the device, so that it needs no other library."""
+
+
+def test_a_layer_in_python_is_called_by_an_engine(bench: Bench) -> None:
+    require_engines("tensorrt")
+    (bench.folder / "kernels").mkdir()
+    (bench.folder / "kernels/copied.py").write_text(COPIED)
+    x, h, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xhy")
+    for name, node in {
+        "plain": helper.make_node("Identity", ["x"], ["h"]),
+        "custom": helper.make_node("Copied", ["x"], ["h"], domain="acme", plugin_namespace="acme"),
+    }.items():
+        graph = helper.make_graph([node, helper.make_node("Tanh", ["h"], ["y"])], name, [x], [y], value_info=[h])
+        opsets = [helper.make_opsetid("", 20), helper.make_opsetid("acme", 1)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), bench.folder / f"{name}.onnx")
+    backend = {"backend": "tensorrt", "engine": "engine"}
+    steps: Steps = {
+        "engine": {"step": "build_engine", "backend": "tensorrt", "plugins": ["kernels/copied.py"]},
+        "agree": {"step": "check_accuracy", "reference": "plain", "candidate": "source", "runtime": backend},
+        "speed": {"step": "profile", "from": "source", **backend, **QUICK},
+    }
+    run = bench.run(steps, model="custom.onnx", models={"plain": "plain.onnx"}, inputs={"x": {"shape": [2, 3]}})
+    assert read_measured(run).latency.median_ms > 0
+
+
+def measured_in_turn(bench: Bench, settings: Mapping[str, Any]) -> int:
+    """The number of points that a sweep with two jobs measured: in turns, or one after another."""
+    speed = {"step": "profile", "from": "source", **QUICK, **settings}
+    sweep = {"over": {"speed.passes": [20, 21, 22]}}
+    whole = {"name": "swept", "model": "model.onnx", "inputs": BATCH, "steps": {"speed": speed}, "sweep": sweep}
+    (bench.folder / "swept.yaml").write_text(json.dumps(whole))
+    done = api.run(bench.folder / "swept.yaml", outputs=bench.folder / "outputs", place=api.Placement(jobs=2))
+    assert isinstance(done, api.SweepFinished)
+    assert done.outcomes == {"passed": 3}
+    runs = [read_document(RunRecord, path) for path in Path(done.folder).glob("points/*/run.json")]
+    found = [step.record for run in runs for step in run.steps if step.record is not None]
+    spans = sorted({(record.started_at, record.ended_at) for record in found})
+    assert all(earlier[1] <= later[0] for earlier, later in pairwise(spans))
+    return len(found)
+
+
+def test_a_sweep_measures_one_point_at_a_time(bench: Bench) -> None:
+    require_provider("cuda")
+    assert measured_in_turn(bench, {"provider": "cuda"}) == 3
 
 
 def test_an_engine_ruined_by_int8_fails(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.test_recipes import Bench, compare_work, profile_near
+from tests.gpu.test_recipes import Bench, compare_work, measured_in_turn, profile_near
 from tests.support.cuda_standin import compile_cudart
 from tests.support.gpu_machine import mig_instances
 from tests.support.models import make_cnn
@@ -84,6 +84,8 @@ def test_ten_percent_and_a_target_are_tested_as_on_a_gpu(in_folder: Path, monkey
     same, slower, ratio = compare_work(Bench(in_folder), 128, (4, 16), {"threads": 1})
     assert same != "regressed"
     assert (slower, ratio > 2) == ("regressed", True)
+    make_cnn(in_folder / "model.onnx")
+    assert measured_in_turn(Bench(in_folder), {"threads": 1}) == 3
 
 
 def test_instances_of_partitioned_gpus_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ class Plugin:
         """Return the name of the kernel, which the builder compiles into the engine."""
         function = self.definition.aot_impl
         assert function is not None
-        name, kernel, launch, _ = function(*self.inputs, *_chosen(function, self.attributes), self.outputs())
+        name, kernel, launch, _ = function(*self.inputs, *_chosen(function, self.attributes), self.outputs(), 0)
         assert isinstance(kernel, bytes | str)
         assert isinstance(launch, KernelLaunchParams)
         return str(name)
@@ -184,7 +184,9 @@ def impl(plugin_id: str) -> Callable[[Function], Function]:
     """Define the computation in Python, which is called back whenever the engine runs."""
 
     def decorate(function: Function) -> Function:
-        _registered(plugin_id).impl = _checked(function, ("outputs", "stream"))
+        definition = _registered(plugin_id)
+        _check_names(definition, function, "outputs, stream")
+        definition.impl = function
         return function
 
     return decorate
@@ -194,7 +196,11 @@ def aot_impl(plugin_id: str) -> Callable[[Function], Function]:
     """Define a function that returns a compiled kernel, which becomes a part of the engine."""
 
     def decorate(function: Function) -> Function:
-        _registered(plugin_id).aot_impl = _checked(function, ("outputs",))
+        definition = _registered(plugin_id)
+        _check_names(definition, function, "outputs, tactic")
+        if inspect.signature(function).return_annotation is inspect.Signature.empty:
+            raise ValueError("No return annotation found for aot_impl function.")
+        definition.aot_impl = function
         return function
 
     return decorate
@@ -208,11 +214,13 @@ def _registered(plugin_id: str) -> _Definition:
     return QDP_REGISTRY[plugin_id]
 
 
-def _checked(function: Function, needed: Sequence[str]) -> Function:
-    for name in needed:
-        if name not in inspect.signature(function).parameters:
-            raise ValueError(f"Expected '{name}' among the arguments of '{function.__name__}'")
-    return function
+def _check_names(definition: _Definition, function: Callable[..., Any], last: str) -> None:
+    """Refuse arguments that are not those of the registered function, of whose attributes some may be left out."""
+    given = inspect.signature(function).parameters
+    attributes = [name for name in definition.attributes if name in given]
+    expected = ", ".join([*definition.tensors, *attributes, last])
+    if ", ".join(given) not in (expected, f"{expected}, tactic"):
+        raise ValueError(f"Signature of '{function.__name__}' does not match the expected schema: ({expected})")
 
 
 def _chosen(function: Callable[..., Any], attributes: dict[str, Any]) -> list[Any]:
