@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 def test_the_page_opens_with_the_conclusion_and_fits_the_window(width: int, browser: Browser, tmp_path: Path) -> None:
     watch = Watch()
     page = watch.open(browser, draw_report(write_optimized(tmp_path)), viewport={"width": width, "height": 900})
-    lead = page.locator("#optimization .gain")
+    lead = page.locator("#optimization > h2")
     expect(lead).to_have_text(RACE.conclude()[1])
     expect(lead).to_be_in_viewport()
     expect(page.locator("#optimization tbody tr").first).to_contain_text("delivered")
