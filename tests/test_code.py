@@ -18,8 +18,11 @@ BIN = Path(sys.executable).parent
         ["lint-imports"],
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
-        # Without its cache it takes half a minute.
-        pytest.param(["mypy"], marks=() if (ROOT / ".mypy_cache").is_dir() else pytest.mark.thorough),
+        # Without its cache it takes a minute of CPU.
+        pytest.param(
+            ["mypy"],
+            marks=[pytest.mark.timeout(1200), *([] if (ROOT / ".mypy_cache").is_dir() else [pytest.mark.thorough])],
+        ),
     ],
     ids=lambda command: command[0] + " " + " ".join(command[1:2]),
 )
