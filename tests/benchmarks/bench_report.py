@@ -65,6 +65,12 @@ def measure_build(name: str, folder: Path) -> Path:
 
 
 def measure_page(page: Page, report: Path) -> None:
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page.goto(report.as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached")
+    used = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+    print(f"  CPU until drawn     {used['TaskDuration'] * 1e3:.0f} ms of its main thread, whatever else runs")
     ready = []
     for _ in range(TRIES):
         page.goto(report.as_uri())
