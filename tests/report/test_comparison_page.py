@@ -19,7 +19,7 @@ from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison, draw_comparison
 from ndld_flow.report.comparison.subjects import collect_differences, collect_settings, collect_subjects, rank_subjects
-from ndld_flow.report.comparison.verdicts import IntervalScale, measured_apart
+from ndld_flow.report.comparison.verdicts import IntervalScale, measured_apart, with_values_of_verdicts
 from ndld_flow.report.panels.comparisons import collect_comparisons
 from ndld_flow.report.render import environment
 from tests.report.test_report import Tags
@@ -365,7 +365,9 @@ def test_the_first_table_has_the_values_of_the_rounds_that_decide() -> None:
         for each in compared.verdicts
     )
     decided = comparison.model_copy(update={"profiles": (compared.model_copy(update={"verdicts": verdicts}),)})
-    ranked = rank_subjects(decided, collect_subjects(decided.subjects), [list(profiles.values())])
+    ranked = rank_subjects(
+        with_values_of_verdicts(decided), collect_subjects(decided.subjects), [list(profiles.values())]
+    )
     assert [(row.value, row.items_per_s) for row in ranked] == [("24.0 ms", "41.0"), ("21.0 ms", "47.0")]
     ranked = rank_subjects(comparison, collect_subjects(comparison.subjects), [list(profiles.values())])
     assert [row.value for row in ranked] == ["13.8 ms", "12.8 ms"]

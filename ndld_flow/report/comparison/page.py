@@ -35,6 +35,7 @@ from ndld_flow.report.comparison.verdicts import (
     collect_gates,
     collect_metrics,
     ratio_text,
+    with_values_of_verdicts,
 )
 from ndld_flow.report.diff_rows import ChangeView, collect_change
 from ndld_flow.report.noted_failures import page_with_notes
@@ -130,6 +131,7 @@ def collect_comparison(
     comparison: Comparison, profiles: Sequence[Sequence[Profile]], notes: Sequence[str] = ()
 ) -> ComparisonPage:
     """Convert records to page data; `profiles[i][j]` is the profile of subject j of `comparison.profiles[i]`."""
+    comparison = with_values_of_verdicts(comparison)
     decisions, scale = collect_decisions(comparison)
     for profile, own in zip(comparison.profiles, profiles, strict=True):
         check_rows(profile, own)

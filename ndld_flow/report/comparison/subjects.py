@@ -77,7 +77,9 @@ def rank_subjects(
         return tuple(RankedSubject(index, subject, "", "", "", None) for index, subject in enumerate(subjects))
     (compared,), (own,) = comparison.profiles, profiles
     metric = next((metric for metric in compared.metrics if metric.metric == compared.decided_by), None)
-    values, rates = (_values(compared, name) for name in (compared.decided_by, "throughput"))
+    by_name = {metric.metric: metric.values for metric in compared.metrics}
+    unknown = (None,) * len(compared.subjects)
+    values, rates = (by_name.get(name, unknown) for name in (compared.decided_by, "throughput"))
     ranks, rows = _ranks(compared), []
     for index, subject in enumerate(subjects):
         if index not in compared.subjects:
@@ -90,15 +92,6 @@ def rank_subjects(
         rank = str(ranks[at]) if ranks else ""
         rows.append(RankedSubject(index, subject, rank, shown, items, describe_measured(own[at])))
     return tuple(rows if len(rows) < 3 else sorted(rows, key=lambda row: int(row.rank or 0)))
-
-
-def _values(compared: ProfileComparison, name: str) -> tuple[float | None, ...]:
-    """Return a metric of each profile; of a pair, those behind the verdict, which rounds or pairs of runs have."""
-    verdict = next((each for each in compared.verdicts if (each.metric, each.base) == (name, 0)), None)
-    if verdict is not None and len(compared.subjects) == 2:
-        return verdict.base_value, verdict.candidate_value
-    found = next((metric.values for metric in compared.metrics if metric.metric == name), None)
-    return found or (None,) * len(compared.subjects)
 
 
 def _ranks(compared: ProfileComparison) -> list[int]:

@@ -108,6 +108,27 @@ def measured_apart(values: tuple[float | None, float | None], verdict: MetricVer
     return f"in {'rounds' if verdict.clock else 'pairs'} {pair}"
 
 
+def with_values_of_verdicts(comparison: Comparison) -> Comparison:
+    """Return a comparison whose pairs have the values behind their verdicts as metrics, so that a page has one value of
+    a name. Rounds and pairs of runs have their own, which the medians of each side may contradict.
+    """
+    profiles = []
+    for profile in comparison.profiles:
+        behind = {
+            each.metric: (each.base_value, each.candidate_value)
+            for each in profile.verdicts
+            if each.base == 0 and len(profile.subjects) == 2
+        }
+        metrics = [
+            metric.model_copy(update={"values": behind.get(metric.metric, metric.values)})
+            if None not in metric.values
+            else metric
+            for metric in profile.metrics
+        ]
+        profiles.append(profile.model_copy(update={"metrics": tuple(metrics)}))
+    return comparison.model_copy(update={"profiles": tuple(profiles)})
+
+
 @dataclass(frozen=True)
 class VerdictView:
     """One metric of one candidate relative to the base, as text and as a plot."""
