@@ -57,7 +57,7 @@ class Proof:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     finished: RunFinished | None = None
     took_s: float = 0.0
-    """Seconds of its run."""
+    """Seconds of its run; of reused steps, those that they took."""
     exported: tuple[str, ...] = ()
 
     @property
@@ -161,6 +161,7 @@ class Prover:
         assert isinstance(finished, RunFinished)
         run = Path(finished.folder)
         record = read_run_record(run)
+        took_s = max(took_s, sum(step.record.wall_s for step in record.steps if step.record is not None))
         gains = tuple(_gains(record, self.composer.objectives)) if measured else ()
         outcome, why = _judge(record)
         if outcome == "delivered" and measured and not any(gain.proved for gain in gains):

@@ -57,12 +57,12 @@ class RaceSearch(Search):
         self._stopped_because = self._describe_end()
 
     def _race_others(self, names: Sequence[str], least_share: float = 0.0) -> None:
-        """Race the best with variants that were not tried, if a proof of one still fits into the budget.
+        """Race the best with variants that were not tried to the end, if a proof of one still fits into the budget.
 
         On a busy machine the time of a proof is overestimated: those that are quick to prepare get a share of what is
         left all the same.
         """
-        others = [name for name in names if self._is_untried(name)]
+        others = [name for name in names if self._is_untried(name) or self._is_unranked(name)]
         left_s = max(self._time_to_race(), self._budget.left_s() * least_share)
         if others and left_s > _LEAST_S:
             self._race([self._best.variant.name, *others], left_s)
@@ -78,6 +78,12 @@ class RaceSearch(Search):
     def _is_untried(self, name: str) -> bool:
         tried = self._result.tried.get(name)
         return name != SOURCE and (tried is None or tried.outcome == "not tried")
+
+    def _is_unranked(self, name: str) -> bool:
+        """Return whether a race was ended before it could tell whether this variant is the best."""
+        tried = self._result.tried.get(name)
+        is_open = not self._result.finished and tried is not None and tried.outcome == "not proved"
+        return is_open and name not in (SOURCE, self._best.variant.name, *self._proofs)
 
     def _time_to_race(self) -> float:
         """Return the seconds until a proof must start."""

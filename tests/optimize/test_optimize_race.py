@@ -27,7 +27,7 @@ from ndld_flow.execution.events import Event, Notice, VariantTried
 from ndld_flow.execution.request import Request
 from ndld_flow.optimize import race, race_search
 from ndld_flow.optimize.compose import read_model
-from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, BudgetEndedError
+from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, BudgetEndedError, prove_source
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
@@ -313,12 +313,21 @@ def test_noise_is_named_if_no_later_race_proves_a_variant(
         found = [name for name in names if name != "source" and name not in search._result.tried]
         speed = 0.5 ** len(search._result.ranking)
         search._result.tried.update({name: raced(name, 0.8 * speed) for name in found})
-        search._result.ranking = (found[0], *search._result.ranking)
+        search._result.ranking, search._result.finished = (found[0], *search._result.ranking), True
 
     monkeypatch.setattr(search, "_race", race_all)
     monkeypatch.setattr(search, "_time_to_race", lambda: 0.0 if short else 60.0)
     monkeypatch.setattr(Prover, "prove", lambda _, variant, *__: Proof(variant, None, Path("p"), next(proofs), ""))
     assert search.run().stopped_because == stopped_because
+
+
+@pytest.mark.thorough
+def test_a_search_that_continues_leaves_as_much_time_for_proofs(net: Path) -> None:
+    """The source's run is reused then, and takes no time."""
+    prover = search_after(net, "")._prover
+    prover.folder.mkdir(exist_ok=True)
+    first, again = prove_source(prover), prove_source(prover)
+    assert again.took_s > 0.5 * first.took_s
 
 
 def test_the_source_in_another_runtime_is_not_replaced_by_what_is_slower(net: Path) -> None:
@@ -518,3 +527,15 @@ def test_what_is_quick_to_prepare_is_raced_even_if_a_proof_may_not_fit(
     assert costly and not raced_names
     search._race_others(["clean"], race_search._LEAST_SHARE)
     assert raced_names == ["source", "clean"]
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_race_that_was_ended_is_run_again_with_what_may_be_the_best(
+    net: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    """It may have waited for the device until its time was over; then only leaders are ranked."""
+    search, raced_names = search_after(net, "", raced("clean", 0.7)), list[str]()
+    search._budget, search._result.finished = Budget(100.0), finished
+    monkeypatch.setattr(search, "_race", lambda names, _: raced_names.extend(names))
+    search._race_others(["clean"])
+    assert raced_names == ([] if finished else ["source", "clean"])
