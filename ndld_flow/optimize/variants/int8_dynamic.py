@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ndld_flow.optimize.variant import QUANTIZED, Subject, Variant
 
-ORDER = 25
+ORDER = 8
 _NAME = "INT8 with dynamic ranges"
 
 
