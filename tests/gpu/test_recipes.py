@@ -363,23 +363,62 @@ COPIED = """
 import tensorrt.plugin as trtp
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import open_cuda_runtime
 
-CUDA = open_cuda_runtime()
-
 @trtp.register("acme::Copied")
 def describe(x: trtp.TensorDesc) -> trtp.TensorDesc:
     return x.like()
+"""
+"""A layer that copies six values on the device, so that its kernel needs no other library."""
+CALLED = """
+CUDA = open_cuda_runtime()
 
 @trtp.impl("acme::Copied")
 def compute(x: trtp.Tensor, outputs: tuple[trtp.Tensor], stream: int) -> None:
     CUDA.copy(outputs[0].data_ptr, x.data_ptr, 4 * 6, 3, stream)
 """
-"""A layer whose kernel is a copy on the device, so that it needs no other library."""
+COMPILED = """
+PTX = '''
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry copied(.param .u64 x, .param .u32 n, .param .u64 y)
+{
+    .reg .pred %out;
+    .reg .b32 %i, %n;
+    .reg .b64 %from, %to, %at;
+    .reg .f32 %value;
+    mov.u32 %i, %tid.x;
+    ld.param.u32 %n, [n];
+    setp.ge.u32 %out, %i, %n;
+    @%out ret;
+    ld.param.u64 %from, [x];
+    ld.param.u64 %to, [y];
+    cvta.to.global.u64 %from, %from;
+    cvta.to.global.u64 %to, %to;
+    mul.wide.u32 %at, %i, 4;
+    add.s64 %from, %from, %at;
+    add.s64 %to, %to, %at;
+    ld.global.f32 %value, [%from];
+    st.global.f32 [%to], %value;
+    ret;
+}
+'''
+
+@trtp.aot_impl("acme::Copied")
+def compile_kernel(
+    x: trtp.TensorDesc, outputs: tuple[trtp.TensorDesc], tactic: int
+) -> tuple[str, str, trtp.KernelLaunchParams, trtp.SymIntExprs]:
+    launch, extra = trtp.KernelLaunchParams(), trtp.SymIntExprs(1)
+    launch.grid_x, launch.block_x, launch.shared_mem = 1, 32, 0
+    extra[0] = trtp.SymInt32(6)
+    return "copied", PTX, launch, extra
+"""
 
 
-def test_a_layer_in_python_is_called_by_an_engine(bench: Bench) -> None:
+@pytest.mark.parametrize("kernel", [CALLED, COMPILED], ids=["called", "compiled"])
+def test_a_layer_in_python_runs_in_an_engine(bench: Bench, kernel: str) -> None:
     require_engines("tensorrt")
     (bench.folder / "kernels").mkdir()
-    (bench.folder / "kernels/copied.py").write_text(COPIED)
+    (bench.folder / "kernels/copied.py").write_text(COPIED + kernel)
     x, h, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xhy")
     for name, node in {
         "plain": helper.make_node("Identity", ["x"], ["h"]),

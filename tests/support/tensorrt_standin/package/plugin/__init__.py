@@ -57,6 +57,10 @@ class KernelLaunchParams:
     shared_mem: int = 0
 
 
+class SymInt32(int):
+    """An argument of a kernel."""
+
+
 class SymIntExprs:
     """Integers that a compiled kernel gets between inputs and outputs."""
 
