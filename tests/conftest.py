@@ -173,12 +173,15 @@ def short_rounds() -> Iterator[None]:
 
 @pytest.fixture
 def fewest_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Comparisons measure as few rounds as they may: these show that it works, and decide nothing."""
+    """Comparisons and `noise` measure as few rounds as they may: these show that it works, and decide nothing."""
     from ndld_flow.measure import pair_rounds
     from ndld_flow.records.measurement import FEWEST_ROUNDS
+    from ndld_flow.runner import measure_model
 
     fewest = pair_rounds.RoundLimits(FEWEST_ROUNDS, 1e-9)
     monkeypatch.setattr(pair_rounds, "RoundLimits", lambda *_: fewest)
+    monkeypatch.setattr(measure_model, "PAIRS", 2)
+    monkeypatch.setattr(measure_model, "ROUNDS", FEWEST_ROUNDS)
 
 
 @pytest.fixture(scope="session", autouse=True)

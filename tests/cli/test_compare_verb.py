@@ -271,6 +271,7 @@ def test_profile_measures_each_time_and_explains_wrong_settings(folder: Path) ->
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("fewest_rounds")
 def test_two_profiles_of_different_runs_are_measured_again_against_each_other(folder: Path) -> None:
     before = len(api.runs(outputs="outputs"))
     done = say("compare", "first:base", "pair:speed", "--measure", "--gate", "latency.median <= +900 %")
@@ -297,9 +298,8 @@ def test_only_profiles_of_runs_are_measured_again(folder: Path, subjects: tuple[
 
 
 @pytest.mark.thorough
-def test_noise_is_learned_stored_and_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learn_noise, "PAIRS", 2)
-    monkeypatch.setattr(learn_noise, "ROUNDS", 4)
+@pytest.mark.usefixtures("fewest_rounds")
+def test_noise_is_learned_stored_and_used(folder: Path) -> None:
     done = say("noise", "model.onnx", "passes=24", "duration=0", "warmup=0", "--comparisons", "3")
     assert done.exception is None, done.exception
     assert "3 comparisons of model.onnx with itself" in done.output
