@@ -119,13 +119,11 @@ def with_values_of_verdicts(comparison: Comparison) -> Comparison:
             for each in profile.verdicts
             if each.base == 0 and len(profile.subjects) == 2
         }
-        metrics = [
-            metric.model_copy(update={"values": behind.get(metric.metric, metric.values)})
-            if None not in metric.values
-            else metric
-            for metric in profile.metrics
-        ]
-        profiles.append(profile.model_copy(update={"metrics": tuple(metrics)}))
+        metrics = tuple(
+            each if None in each.values else each.model_copy(update={"values": behind.get(each.metric, each.values)})
+            for each in profile.metrics
+        )
+        profiles.append(profile.model_copy(update={"metrics": metrics}))
     return comparison.model_copy(update={"profiles": tuple(profiles)})
 
 
