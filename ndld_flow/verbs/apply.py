@@ -11,9 +11,8 @@ the name of the finding; comments of the recipe are kept. If the recipe of the r
 since, the recipe as it ran is written in full. Both profiles are then measured again, in turns, as by `ndld-flow
 compare --measure`; profiles of engines are compared as they were measured.
 
-\b
-Exit codes: 0 improved or unchanged, or nothing was measured; 1 the changed recipe is slower, or its run failed
-            2 the request is invalid, or the profiles cannot be compared; 4 inconclusive
+Exit codes: 0 improved or unchanged, or nothing was measured; 1 the changed recipe is slower, or its run failed; 2 the
+request is invalid, or the profiles cannot be compared; 4 inconclusive.
 """
 
 from __future__ import annotations

@@ -12,10 +12,9 @@ GITHUB_REPOSITORY and GITHUB_EVENT_PATH in GitHub Actions, CI_API_V4_URL and CI_
 of the job replaces the text of its comment. In GitHub Actions the result is also appended to the job's summary. In a
 job without a pull request, or with one from a fork, nothing is posted.
 
-\b
-Exit codes: that of the run; if it passed, that of the comparison
-            0 nothing regressed, every gate passed   1 a gate failed, or something regressed   4 a gate is undecided
-            2 a gate cannot be judged, or the comment could not be posted
+Exit codes: that of the run, or if it passed, that of the comparison: 0 nothing regressed and every gate passed; 1 a
+gate failed, or something regressed; 2 a gate cannot be judged, or the comment could not be posted; 4 a gate is
+undecided.
 """
 
 from __future__ import annotations

@@ -30,10 +30,9 @@ The results are written under outputs/comparisons/, or to the folder of --to: co
 comparison.md with its picture, junit.xml, benchmark.json (github-action-benchmark), layers.csv and trace.json (Chrome,
 Perfetto).
 
-\b
 Exit codes: 0 every gate passed, or without gates nothing regressed; 1 a gate failed, something regressed, or the
-            engines differ; 2 the request is invalid, or the profiles cannot be compared; 4 inconclusive: --measure
-            measures two profiles of runs again until the evidence is sufficient
+engines differ; 2 the request is invalid, or the profiles cannot be compared; 4 inconclusive: --measure measures two
+profiles of runs again until the evidence is sufficient.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ read. A weight whose data are missing or were removed has unknown values, and is
 
 \b
 Parts:       nodes, weights, inputs, outputs, tensors, functions, opsets, texts (versions, names, metadata)
-Exit codes:  0 success; 1 with --exit-code if there are differences or weights with unknown values;
-             2 a model cannot be found or read
+
+Exit codes: 0 success; 1 with --exit-code if there are differences or weights with unknown values; 2 a model cannot be
+found or read.
 """
 
 from __future__ import annotations

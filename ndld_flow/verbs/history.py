@@ -15,9 +15,8 @@ the machine. Results that several runs reuse count once.
 `accept` notes that a change is intended: gates against the history (`<= history.best + 3 %`) start anew there. The note
 is kept in OUTPUTS/accepted.json, which may be committed.
 
-\b
-Exit codes:  0 success; 1 with --exit-code if the newest step of a series is a regression that is not accepted;
-             2 there is no such recipe, metric or step
+Exit codes: 0 success; 1 with --exit-code if the newest step of a series is a regression that is not accepted; 2 there
+is no such recipe, metric or step.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ report and record are uploaded. A run that is already there is not logged
 again. Without --uri, MLFLOW_TRACKING_URI decides, as for MLflow itself. It needs its client, the
 extra `mlflow`; `ndld-flow doctor` prints how to install that.
 
-\b
-Exit codes:  0 success; 2 there is no such run, the client is missing, or the server cannot be used
+Exit codes: 0 success; 2 there is no such run, the client is missing, or the server cannot be used.
 """
 
 from __future__ import annotations

@@ -30,9 +30,8 @@ grow by its noise at most, unless throughput is an objective, or --keep 'latency
 
 Without --data, inputs are random: INT8 is not tried, and accuracy is only as good as random inputs.
 
-\b
-Exit codes:  0 the delivered model is right, and not slower than the source (`ending` of --json shows whether it is
-             faster); 2 an option does not fit, or the model does not run
+Exit codes: 0 the delivered model is right, and not slower than the source (`ending` of --json shows whether it is
+faster); 2 an option does not fit, or the model does not run.
 """
 
 from __future__ import annotations

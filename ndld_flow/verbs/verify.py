@@ -3,8 +3,7 @@
 Every stored artifact is checked, and its copies in run folders too. A damaged artifact is set aside, and the next run
 that needs it computes it again.
 
-\b
-Exit codes:  0 success; 1 something is damaged; 2 a record of another version of ndld-flow could not be checked
+Exit codes: 0 success; 1 something is damaged; 2 a record of another version of ndld-flow could not be checked.
 """
 
 from __future__ import annotations
