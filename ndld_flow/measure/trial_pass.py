@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ndld_flow.base.text import joined, short_name
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.likely_inputs import LikelyInput
+from ndld_flow.models.tensors import shape_text
 from ndld_flow.processes.launch import run_worker_module
 from ndld_flow.processes.worker import exit_worker, start_worker
 
@@ -35,6 +37,12 @@ class InputTrial:
     """The error at the most likely inputs, if the model accepted none."""
     pass_ms: float = 0.0
     """Duration of the accepted pass, the first of its session."""
+
+    @property
+    def free_sizes(self) -> str:
+        """Return `x 1x3x224x224`: the shapes of the inputs whose sizes the model leaves free; empty without any."""
+        free = [each for each in self.inputs if each.free and each.shape is not None]
+        return joined([f"{short_name(each.spec.name)} {shape_text(each.shape or ())}" for each in free])
 
 
 def try_inputs(

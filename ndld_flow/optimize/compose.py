@@ -21,7 +21,7 @@ from ndld_flow.optimize.conditions import first_of, read_conditions
 from ndld_flow.optimize.objectives import AT_LEAST, SLOWER, choose_objectives
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.presets import read_preset
-from ndld_flow.optimize.variant import CLEAN, MADE, Subject, Variant, describe_shapes
+from ndld_flow.optimize.variant import CLEAN, MADE, Subject, Variant
 from ndld_flow.optimize.variants import propose_variants
 from ndld_flow.recipe.sample_files import FEW_FILES, RANDOM_SAMPLES, split_data
 from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe, try_with_data
@@ -125,7 +125,7 @@ class Composer(Subject):
     @property
     def fixed_shapes(self) -> str:
         """Return the only shapes that all variants but the source accept; empty if these stay free."""
-        return describe_shapes(self.trial.inputs) if self.options.fix_shapes else ""
+        return self.trial.free_sizes if self.options.fix_shapes else ""
 
     def compose_sweep(self, target: Path, *, limit_ms: float | None = None) -> str:
         """Return the text of the sweep over all variants, for a file, those that need minutes last.

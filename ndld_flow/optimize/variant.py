@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.quantities import parse_duration_ms
-from ndld_flow.base.text import short_name
 from ndld_flow.optimize.conditions import Conditions
 from ndld_flow.optimize.objectives import Objective
 from ndld_flow.optimize.options import OptimizeOptions
@@ -18,7 +17,6 @@ from ndld_flow.recipe.sample_files import Samples
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
-    from ndld_flow.models.likely_inputs import LikelyInput
 
 _BUDGETS = ((20.0, 55.0), (100.0, 170.0))
 """Latency in ms, and the default budget in seconds; in between and above in proportion. With what follows after it, it
@@ -186,9 +184,3 @@ class Subject:
         """Return these operators' share of the weights. Embedding tables, which Gather reads, do not count."""
         layers = sum(self.weights.values()) - self.weights.get("Gather", 0)
         return sum(self.weights.get(name, 0) for name in operators) / max(layers, 1)
-
-
-def describe_shapes(inputs: Sequence[LikelyInput]) -> str:
-    """Return the measured shapes of the inputs with dynamic dimensions: `x 1x3x48x320 and mask 1x12`."""
-    free = (each for each in inputs if each.free)
-    return " and ".join(f"{short_name(each.spec.name)} {'x'.join(map(str, each.shape or ()))}" for each in free)

@@ -19,7 +19,7 @@ from ndld_flow.records.profile import Profile, TensorCoreShares
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.comparison.verdicts import measured_apart
-from ndld_flow.report.measured import profile_titles
+from ndld_flow.report.measured import measured_inputs, profile_titles
 
 _SAME_SESSION = timedelta(minutes=30)
 """Maximum time between profiles that count as consecutive; the machine may drift over longer times."""
@@ -46,6 +46,8 @@ class MeasuredLatency:
     session: str
     """Identifier of the measurement session, shared by profiles measured in turns; empty if measured alone."""
     started_at: datetime | None
+    inputs: str
+    """`x 1x3x320x320 float32`; empty if they are not recorded."""
     tensor_cores: TensorCoreShares | None = None
 
 
@@ -265,5 +267,6 @@ def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
         runs=sum(bool(run.latency_ms) for run in profile.runs),
         session=profile.session,
         started_at=profile.measured_at or (record.started_at if record else None),
+        inputs=measured_inputs(profile),
         tensor_cores=profile.tensor_cores,
     )

@@ -94,13 +94,19 @@ def device_of(profile: Profile) -> str:
     return short_name(", ".join(dict.fromkeys(filter(None, names))), 80)
 
 
+def measured_inputs(profile: Profile) -> str:
+    """Return `x 1x3x320x320 float32`, and the number of inputs beyond two; empty if none is recorded."""
+    return first_of(
+        [short_name(f"{each.name} {shape_text(each.shape)} {each.dtype}", 80) for each in profile.inputs], 2
+    )
+
+
 def describe_measured(profile: Profile) -> MeasuredView:
     """Return what a profile measured."""
     batch, is_timed = batch_of(profile), bool(profile.latency_ms) and profile.latency.median_ms > 0
-    inputs = [short_name(f"{each.name} {shape_text(each.shape)} {each.dtype}", 80) for each in profile.inputs]
     return MeasuredView(
         model=short_name(profile.label, 80),
-        inputs=first_of(inputs, 2) or UNKNOWN,
+        inputs=measured_inputs(profile) or UNKNOWN,
         batch=UNKNOWN if batch is None else str(batch),
         precision=_precision(profile),
         device=device_of(profile) or UNKNOWN,

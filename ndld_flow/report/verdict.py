@@ -147,10 +147,11 @@ def tolerance_words(accuracy: AccuracyOutcome) -> str:
 
 
 def latency_words(summary: Summary) -> str:
-    """Return `half 12.1 ms vs source 14.3 ms: 15 % faster (median of 200 passes in 5 process runs ...)`."""
+    """Return `half 12.1 ms vs source 14.3 ms: 15 % faster (x 1x80 float32; median of 200 passes ...)`."""
     if summary.latency is None:
         return _UNREAD if summary.latency_unread else "not measured"
-    return f"{summary.latency.words} ({summary.latency.basis})"
+    basis = filter(None, (summary.latency.candidate.inputs, summary.latency.basis))
+    return f"{summary.latency.words} ({'; '.join(basis)})"
 
 
 def gate_words(summary: Summary) -> str:

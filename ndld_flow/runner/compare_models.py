@@ -11,7 +11,7 @@ from pathlib import Path
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
-from ndld_flow.execution.events import RunFinished
+from ndld_flow.execution.events import Notice, RunFinished
 from ndld_flow.execution.listener import Listener, ignore
 from ndld_flow.execution.request import Request
 from ndld_flow.models.files import model_inputs
@@ -107,6 +107,8 @@ def compare_models(
     _refuse_other_inputs(base, candidate)
     options, rules = options or ModelOptions(), rules or Rules(metric="latency.median")
     trial, found = try_with_data(base, options.data, options.shapes)
+    if trial.free_sizes and not options.shapes:
+        listener(Notice(text=f"compared with {trial.free_sizes}, which the model accepts; --shape sets other sizes"))
     name = f"compare-{name_recipe(base)}-{name_recipe(candidate)}"[:100]
     identity = digest_json([str(base.absolute()), str(candidate.absolute()), *options.data])[:8]
     folder = outputs / "comparisons" / f"{name}-{identity}"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError, require_utf8
-from ndld_flow.base.text import short_name
 from ndld_flow.execution.events import Notice, RunFinished
 from ndld_flow.execution.listener import Listener, ignore
 from ndld_flow.execution.request import request_recipe
@@ -112,7 +111,6 @@ def _find_free_sizes(model: Path, listener: Listener) -> dict[str, JsonValue]:
     Nothing is returned without free sizes, and if it accepts none of the likely ones: the step then says what is wrong.
     """
     from ndld_flow.models.files import model_inputs
-    from ndld_flow.models.tensors import shape_text
 
     if not model.is_file() or all(isinstance(dim, int) for each in model_inputs(model) for dim in each.shape or ()):
         return {}
@@ -121,9 +119,9 @@ def _find_free_sizes(model: Path, listener: Listener) -> dict[str, JsonValue]:
     trial = try_model(model, RecipeOptions())
     if trial.error:
         return {}
-    shapes = {each.spec.name: [*each.shape] for each in trial.inputs if each.free and each.shape is not None}
-    accepted = " ".join(f"{short_name(name)} {shape_text(shape)}" for name, shape in shapes.items())
-    listener(Notice(text=f"measured with {accepted}, which the model accepts; `inputs.NAME.shape=[...]` sets others"))
+    text = f"measured with {trial.free_sizes}, which the model accepts; `inputs.NAME.shape=[...]` sets other sizes"
+    listener(Notice(text=text))
+    shapes = {each.spec.name: each.shape for each in trial.inputs if each.free and each.shape is not None}
     return {name: {"shape": list[JsonValue](shape)} for name, shape in shapes.items()}
 
 

@@ -175,7 +175,7 @@ def test_a_message_has_the_overrides_to_try(tmp_path: Path) -> None:
 def test_question_marks_do_not_count_as_a_shared_name(tmp_path: Path) -> None:
     path = write(tmp_path, tensor("x", ["?", "?"]), tensor("image", ["?", 3, "?", "?"]))
     assert first(path)["image"].shape == (1, 3, 224, 224)
-    assert first(path)["x"].shape == (1, 1)
+    assert first(path)["x"].shape == (1, 64)  # a pass at 1 says little of the speed at other sizes
 
 
 def test_given_shapes_are_used_and_checked(tmp_path: Path) -> None:

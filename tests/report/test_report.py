@@ -46,7 +46,7 @@ from ndld_flow.report.panels.steps import lay_out
 from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT, environment, write_page
 from ndld_flow.report.run_page import RunPage, collect_page, draw_report
 from ndld_flow.report.sweep.page import SWEEP_PAGE
-from ndld_flow.report.value_text import settings_of
+from ndld_flow.report.value_text import settings_of, shape_text
 from ndld_flow.report.verdict import describe_results, summarize_run
 from tests.support.page_data import data_of, texts_of
 from tests.support.run_fixtures import (
@@ -64,6 +64,8 @@ from tests.support.run_fixtures import (
     write_quickstart,
     write_run,
 )
+
+INPUT = f"x {shape_text((1, 3, 320, 320))} float32"
 
 
 def page_of(folder: Path) -> RunPage:
@@ -83,7 +85,7 @@ def test_the_verdict_of_a_run_is_five_lines_with_its_numbers(tmp_path: Path) -> 
         "graph 672 -> 337 nodes, 4.53 -> 2.28 MiB",
         "accuracy cosine 0.99999987, max abs 9.2e-07 (within tolerance)",
         "latency half 18.4 ms vs source 14.5 ms: 27 % slower "
-        "(median of 400 passes in 5 process runs each, in turns: 26 % to 29 % slower over 5 pairs)",
+        f"({INPUT}; median of 400 passes in 5 process runs each, in turns: 26 % to 29 % slower over 5 pairs)",
         "gates 2 of 2 passed",
     ]
 
@@ -175,7 +177,7 @@ def test_sizes_that_another_file_fixes_are_a_warning(candidate: str, tmp_path: P
 def test_one_profile_alone_makes_no_claim(tmp_path: Path) -> None:
     run = run_record([StepSketch("speed", "profile", "profile")])
     write_run(tmp_path, run, {"speed/profile.json": profile("source", 14.0, 1, 0, runs=3)})
-    assert verdict_of(tmp_path)[3] == "latency source 14.3 ms (median of 600 passes in 3 process runs)"
+    assert verdict_of(tmp_path)[3] == f"latency source 14.3 ms ({INPUT}; median of 600 passes in 3 process runs)"
 
 
 def test_profiles_of_different_sessions_are_marked(tmp_path: Path) -> None:
@@ -200,11 +202,11 @@ def test_profiles_of_different_sessions_are_marked(tmp_path: Path) -> None:
     [
         (
             (0.5, 0.8, 0.9, 1.6, 2.0),
-            ": undecided (median of 100 passes in 5 process runs each, in turns: 50 % faster to ",
+            "; median of 100 passes in 5 process runs each, in turns: 50 % faster to ",
         ),
         ((0.95, 0.96, 0.98, 0.99, 0.99), ": 2.0 % faster ("),  # on which side is certain, beyond 3 % is not
         ((0.98, 0.99, 0.995, 1.0, 1.01), ": 0.5 % faster ("),  # within the threshold: unchanged
-        ((0.1, 20.0), ": undecided (median of 40 passes in 2 process runs each, in turns: no interval over 2 pairs"),
+        ((0.1, 20.0), "; median of 40 passes in 2 process runs each, in turns: no interval over 2 pairs"),
     ],
     ids=["both directions", "one direction", "unchanged", "no interval"],
 )
@@ -260,7 +262,7 @@ def test_runs_that_were_not_interleaved_are_indicative(tmp_path: Path) -> None:
     write_run(tmp_path, run_record(steps), documents)
     line = verdict_of(tmp_path)[3]
     assert line.startswith("latency half 10.1 ms vs source 20.2 ms: ")  # the source is the base, though measured last
-    assert line.endswith("(median of 100 passes in 5 process runs: indicative)")
+    assert line.endswith(f"({INPUT}; median of 100 passes in 5 process runs: indicative)")
     assert [view.in_turns_with for view in page_of(tmp_path).views["latency"]] == [(), ()]
 
 
@@ -339,7 +341,7 @@ def test_a_noisy_measurement_is_marked(tmp_path: Path) -> None:
     documents = {"speed/profile.json": shaken, "base/profile.json": profile("source", 20, 1, 0)}
     write_run(tmp_path, run_record(steps), documents)
     assert verdict_of(tmp_path)[3].endswith(
-        "(median of 4 and 200 passes in one process run: indicative; noisy, CoV 92 %)"
+        "; median of 4 and 200 passes in one process run: indicative; noisy, CoV 92 %)"
     )
 
 

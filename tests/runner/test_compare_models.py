@@ -11,11 +11,16 @@ from onnx import TensorProto, helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.execution.events import Event, Notice
+from ndld_flow.models.tensors import shape_text
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.run_folder import read_run
+from ndld_flow.report import value_text
 from ndld_flow.report.collect_summary import collect_summary
+from ndld_flow.report.verdict import latency_words
 from tests.support.command_line import ndld_flow
 from tests.support.models import GraphBuilder
+from tests.support.models_run import write_model
 
 FEW_ROUNDS = api.Rules(metric="latency.median", threshold=10.0)
 """A threshold that noise cannot reach: the speed is not what these tests are about."""
@@ -50,6 +55,20 @@ def test_two_models_are_judged_and_measured_on_the_given_samples(models: tuple[P
     assert any(each.metric == "latency.median" and each.clock for each in compared.comparison.profiles[0].verdicts)
     graph = collect_summary(run).graph
     assert (graph.final, graph.bytes_after) == ("candidate", models[1].stat().st_size)
+
+
+def test_sizes_that_nobody_gave_are_named_beside_the_speed(in_folder: Path) -> None:
+    """The gain of a loop at one step is not that at a hundred."""
+    text = "g (float[batch, steps] x) => (float[batch, steps] y) { y = Tanh(x) }"
+    models = [write_model(Path(name), text) for name in ("free.onnx", "other.onnx")]
+    events: list[Event] = []
+    compared = api.compare_models(models, rules=FEW_ROUNDS, listener=events.append)
+    summary = collect_summary(read_run(Path(compared.finished.folder)))
+    (shape,) = [each.shape for each in compared.profiles[1].inputs]
+    assert min(shape) == 1 < max(shape)
+    assert any(f"x {shape_text(shape)}" in event.text for event in events if isinstance(event, Notice))
+    assert summary.latency is not None
+    assert f"x {value_text.shape_text(shape)} " in latency_words(summary)
 
 
 def test_a_wrong_candidate_fails_with_exit_1(models: tuple[Path, Path]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.optimize.variant import Subject, Variant, describe_shapes
+from ndld_flow.optimize.variant import Subject, Variant
 
 ORDER = 10
 
@@ -14,6 +14,9 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     yield Variant(f"clean{subject.label}", subject.runtime)
     if subject.has_weights_as_inputs:
         yield "The model lists its weights as inputs: they become constants, which a caller cannot replace."
-    shapes = describe_shapes(subject.trial.inputs)
+    shapes = subject.trial.free_sizes
     if shapes and not subject.options.fix_shapes:
-        yield f"Shapes stay free: with --fix-shapes, the model accepts {shapes} only, and runtimes optimize it further."
+        yield (
+            f"Shapes stay free, and are measured as {shapes}; --shape sets others. With --fix-shapes, the model "
+            "accepts these only, and runtimes optimize it further."
+        )
