@@ -161,7 +161,7 @@ class Prover:
         assert isinstance(finished, RunFinished)
         run = Path(finished.folder)
         record = read_run_record(run)
-        took_s = max(took_s, sum(step.record.wall_s for step in record.steps if step.record is not None))
+        took_s = max(took_s, sum(max(step.wall_s, step.record.wall_s) for step in record.steps if step.record))
         gains = tuple(_gains(record, self.composer.objectives)) if measured else ()
         outcome, why = _judge(record)
         if outcome == "delivered" and measured and not any(gain.proved for gain in gains):
