@@ -116,7 +116,7 @@ steps:
   sanitize: {}
   half: {step: convert_fp16}
   agree: {step: check_accuracy}
-  speed: {step: profile, passes: 2, duration: 0}
+  speed: {step: profile, passes: 2, duration: 0, runs: 1, stable: 0}
 """
 
 

@@ -42,7 +42,7 @@ needs_cpus = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2 or not shutil.which("taskset"), reason="needs two CPUs and taskset"
 )
 
-FAST = "passes: 2, warmup_passes: 1, warmup: 0, duration: 0, runs: 1"
+FAST = "passes: 2, warmup_passes: 1, warmup: 0, duration: 0, runs: 1, stable: 0, layer_passes: 1"
 RECIPE = f"""
 name: far
 model: model.onnx

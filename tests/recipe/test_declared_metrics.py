@@ -27,7 +27,7 @@ steps:
   clean: {step: sanitize}
   half: {step: convert_fp16}
   agree: {step: check_accuracy, reference: source, candidate: half, tolerance: {cosine: 0.9}}
-  speed: {step: profile, runs: 1, passes: 5, batches: [4]}
+  speed: {step: profile, runs: 1, stable: 0, duration: 0, passes: 5, batches: [4]}
 gates:
 """
 

@@ -40,7 +40,7 @@ REAL = f"""{HEAD}steps:
   half: {{step: convert_fp16}}
   agree: {{step: check_accuracy, reference: source, candidate: half, tolerance: {{cosine: 0.9}}}}
 """
-MEASURED = f"{HEAD}steps:\n  speed: {{step: profile, runs: 1, passes: 3, warmup: 1, layer_passes: 1}}\n"
+MEASURED = f"{HEAD}steps:\n  speed: {{step: profile, runs: 1, passes: 3, warmup: 1, duration: 0, stable: 0}}\n"
 USERS_OWN = "what a person has written\n"
 VERBS = {
     "gc": ("gc", "--keep", "0"),
@@ -133,7 +133,7 @@ def test_writes_of_measuring_and_comparing(folder: Path, server: FaultServer, ta
 
 @pytest.mark.slow
 def test_writes_of_profile(folder: Path, server: FaultServer, tally: Counting) -> None:
-    settings = ("runs=1", "passes=3", "warmup=1", "layer_passes=1")
+    settings = ("runs=1", "passes=3", "warmup=1", "duration=0", "stable=0", "layer_passes=1")
     scene = Scene(folder, ("profile", "model.onnx", *settings), server, is_measured=True)
     attack_some(scene, (NO_SPACE, POWER_CUTS[0]), tally, every=53)
 

@@ -27,7 +27,7 @@ FUNCTIONS: Mapping[str, Callable[..., object]] = {
     if inspect.isfunction(value := getattr(api, name)) and hasattr(value, "__wrapped__")
 }
 
-QUICK = ["passes=2", "duration=0", "warmup=0", "warmup_passes=1", "runs=1"]
+QUICK = ["passes=2", "duration=0", "warmup=0", "warmup_passes=1", "runs=1", "stable=0"]
 USUAL: Mapping[str, Any] = {
     "AnyRecipe": "toy.yaml",
     "recipe": "toy",

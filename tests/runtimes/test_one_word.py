@@ -25,7 +25,7 @@ from tests.support.models import make_cnn
 from tests.support.recipes import load_recipe
 from tests.support.samples import fetch_pinned, fetch_sample
 
-QUICK = {"runs": 1, "passes": 3, "duration": 0, "warmup_passes": 1, "warmup": 0, "layer_passes": 2}
+QUICK = {"runs": 1, "stable": 0, "passes": 3, "duration": 0, "warmup_passes": 1, "warmup": 0, "layer_passes": 2}
 RUNTIMES = ("onnxruntime", "openvino")
 
 
