@@ -4,7 +4,7 @@
 
 The models are those of `bench_rivals`; none of them served to choose a bound. For each it prints:
 
-- of changes that keep all values (`sanitize`, three opsets, files written by ONNX Runtime, `onnxslim` where it is
+- of changes that keep all values (`sanitize`, five opsets, files written by ONNX Runtime, `onnxslim` where it is
   installed; the model itself at other levels of optimization and numbers of threads), how many a check by rounding
   refuses, on eight real samples; a file that the default bounds refuse too is broken by its tool, is named, and is not
   counted;
@@ -71,7 +71,7 @@ OTHER_SETTINGS = tuple(
 )
 """Settings of the model itself other than the reference's, which keep all values."""
 REAL = 8
-OPSETS = (17, 19, 21)
+OPSETS = (17, 18, 19, 20, 21)
 UNCHANGED = 1e-6
 """An output whose error is smaller, relative to its rms, has not changed."""
 WRONG_WEIGHTS, WRONG_NODES = 6, 6
