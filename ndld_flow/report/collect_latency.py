@@ -25,6 +25,8 @@ _SAME_SESSION = timedelta(minutes=30)
 """Maximum time between profiles that count as consecutive; the machine may drift over longer times."""
 _NOISY = 0.15
 """Coefficient of variation above which a median is marked as noisy."""
+_NO_DIRECTION = {"unchanged": "unchanged", "inconclusive": "undecided"}
+"""Verdict -> its word where the difference may be in either direction."""
 _METRIC = "latency.median"
 _EQUAL = PairCircumstances()
 MODEL_KINDS = ("onnx", "engine")
@@ -69,13 +71,14 @@ class LatencyOutcome:
 
     @property
     def change(self) -> str:
-        """`27 % slower`, `29 % faster`, `undecided`, `not comparable`; empty without a base."""
+        """`27 % slower`, `29 % faster`, `unchanged`, `undecided`, `not comparable`; empty without a base."""
         if self.verdict is None:
             return ""
         if self.ratio is None:
             return "not comparable"
-        if self.verdict.verdict == "inconclusive" and self.verdict.low < 1 < self.verdict.high:
-            return "undecided"  # the interval, in `basis`, contains both directions
+        outcome, has_both = self.verdict.verdict, self.verdict.low < 1 < self.verdict.high
+        if outcome in _NO_DIRECTION and (has_both or self.circumstances.identical):  # the interval is in `basis`
+            return _NO_DIRECTION[outcome]
         return relative_speed(self.ratio)
 
     @property

@@ -180,6 +180,17 @@ def test_one_profile_alone_makes_no_claim(tmp_path: Path) -> None:
     assert verdict_of(tmp_path)[3] == f"latency source 14.3 ms ({INPUT}; median of 600 passes in 3 process runs)"
 
 
+def test_the_same_model_twice_is_unchanged(tmp_path: Path) -> None:
+    """However far apart the passes are: nothing but noise can differ."""
+    steps = [
+        StepSketch("speed", "profile", "profile", parents={"from": "half"}),
+        StepSketch("base", "profile", "profile"),
+    ]
+    slow, fast = (profile("source", ms, 1, 0).model_copy(update={"artifact_digest": "0" * 64}) for ms in (20, 10))
+    write_run(tmp_path, run_record(steps), {"speed/profile.json": fast, "base/profile.json": slow})
+    assert ": unchanged (" in verdict_of(tmp_path)[3]
+
+
 def test_profiles_of_different_sessions_are_marked(tmp_path: Path) -> None:
     steps = [
         StepSketch("speed", "profile", "profile", parents={"from": "half"}),
@@ -205,7 +216,7 @@ def test_profiles_of_different_sessions_are_marked(tmp_path: Path) -> None:
             "; median of 100 passes in 5 process runs each, in turns: 50 % faster to ",
         ),
         ((0.95, 0.96, 0.98, 0.99, 0.99), ": 2.0 % faster ("),  # on which side is certain, beyond 3 % is not
-        ((0.98, 0.99, 0.995, 1.0, 1.01), ": 0.5 % faster ("),  # within the threshold: unchanged
+        ((0.98, 0.99, 0.995, 1.0, 1.01), ": unchanged ("),  # within the threshold, in both directions
         ((0.1, 20.0), "; median of 40 passes in 2 process runs each, in turns: no interval over 2 pairs"),
     ],
     ids=["both directions", "one direction", "unchanged", "no interval"],
