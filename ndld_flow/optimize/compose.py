@@ -28,6 +28,8 @@ from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe, t
 
 SOURCE = "source"
 """The name of the variant that is the model itself."""
+_AFTER_DYNAMIC = 9
+"""Order of the source in another runtime: before its other variants, and after dynamic INT8."""
 SEARCH_SHARE = 0.5
 """Share of the budget after which no variant starts: the rest is for the proofs."""
 _ROUNDS_SHARE = 0.4
@@ -396,7 +398,8 @@ def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]
     for runtime in preset.runtimes:
         own = replace(subject, runtime=runtime)
         label = own.label if runtime != preset.runtimes[0] else ""
-        proposed.append((0, Variant(f"{SOURCE}{label}", runtime, is_source=True)))
+        order = _AFTER_DYNAMIC if label else 0  # to compile and judge a large model in another runtime takes long
+        proposed.append((order, Variant(f"{SOURCE}{label}", runtime, is_source=True)))
         for order, each in propose_variants(own):
             if isinstance(each, Variant):
                 proposed.append((order, replace(each, needs=f"{SOURCE}{label}" if label else "")))

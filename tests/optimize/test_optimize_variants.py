@@ -175,3 +175,10 @@ def test_embedding_tables_are_quantized_for_the_size_only(in_folder: Path) -> No
         names.append({each.name for each in read_model(Path("model.onnx"), options, Path("samples")).variants})
     assert "INT8 with dynamic ranges" in names[0]
     assert "INT8 with dynamic ranges, embedding tables too" in names[1] - names[0]
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="needs the extra [openvino]")
+def test_another_runtime_is_tried_after_dynamic_int8(in_folder: Path) -> None:
+    names = [each.name for each in subject_of({"MatMul": 1.0}, target="any").variants]
+    order = ["source", "INT8 with dynamic ranges", "source in OpenVINO", "clean in OpenVINO"]
+    assert [name for name in names if name in order] == order
