@@ -212,6 +212,7 @@ def test_settings_that_run_code_are_known() -> None:
         "profile.environment",
         "profile.lean_runtime",
         "profile.library",
+        "profile.plugins",
         "profile.provider_library",
         "profile.provider_options",
         "profile.runtime_cache",
