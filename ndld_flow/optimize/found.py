@@ -1,22 +1,18 @@
-"""The budget and the result of a search of `optimize`, and the run that describes the source."""
+"""The result of a search of `optimize`, and the run that describes the source."""
 
 from __future__ import annotations
 
 import re
-import signal
-import threading
-import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import suggest
 from ndld_flow.execution.events import SweepFinished
+from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import SOURCE, Composer
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.variant import Variant
@@ -25,83 +21,9 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import find_file, read_stored
 from ndld_flow.records.run_record import metrics_of
 
-_GRACE_S = 3.0
-"""Seconds after the budget in which a proof that runs may still end."""
-_LATE_S, _LATE_SHARE = 10.0, 0.1
-"""Seconds, or share of the budget, after which the command has ended for certain."""
-_SOURCE_S = 60.0
-"""Seconds that the run of the source may take in any case: without it, nothing can be delivered."""
 TOO_NOISY = "the measurements are too noisy"
 """Why a search ended whose proofs leave open whether anything is better."""
 TOO_SHORT = "what was left of the budget was too short for the others"
-_SIGNAL = getattr(signal, "SIGUSR1", None)
-
-
-class BudgetEndedError(KeyboardInterrupt):
-    """The budget is used up: what runs ends as it does by Ctrl-C. Its text is the reason."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The time for everything, which starts with the object."""
-
-    seconds: float | None
-    """None for no limit."""
-    start: float = field(default_factory=time.monotonic)
-
-    @property
-    def used_s(self) -> float:
-        return time.monotonic() - self.start
-
-    @property
-    def end_s(self) -> float:
-        """Return the time after which the command has ended; infinity without a limit."""
-        return float("inf") if self.seconds is None else self.seconds + max(_LATE_S, self.seconds * _LATE_SHARE)
-
-    def left_s(self, share: float = 1.0) -> float:
-        """Return the rest of a share of the time; infinity without a limit."""
-        return float("inf") if self.seconds is None else self.seconds * share - self.used_s
-
-    def end(self, *_: object) -> None:
-        """Raise BudgetEndedError."""
-        raise BudgetEndedError(f"the budget of {seconds(self.seconds or 0.0)} is used up")
-
-    @contextmanager
-    def enforced(self) -> Iterator[None]:
-        """Raise BudgetEndedError in the block when the time is used up.
-
-        Only a signal ends what the main thread waits for: other threads, and systems without signals of users, end
-        with the step that runs.
-        """
-        main = threading.main_thread()
-        if self.seconds is None or _SIGNAL is None or threading.current_thread() is not main:
-            yield
-            return
-
-        timer = threading.Timer(
-            max(self.left_s() + _GRACE_S, 0.0), lambda: signal.pthread_kill(main.ident or 0, _SIGNAL)
-        )
-        before = signal.signal(_SIGNAL, self.end)
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()  # a signal that was sent is handled before the handler is restored
-            signal.signal(_SIGNAL, before)
-
-    @contextmanager
-    def enforced_on_source(self) -> Iterator[None]:
-        """Raise RequestError if the run of the source, in the block, uses up the time: there is no result then."""
-        own = self if self.seconds is None else replace(self, seconds=max(self.seconds, _SOURCE_S))
-        try:
-            with own.enforced():
-                yield
-        except BudgetEndedError as ended:
-            raise RequestError(
-                f"{ended} before the source was measured: this machine is too busy, or another run holds its CPUs. "
-                "Nothing was tried; give a longer --budget, or wait."
-            ) from None
 
 
 _FUSED = re.compile(r"^(Fused|Nhwc|Quick|Skip)+(?=.)")

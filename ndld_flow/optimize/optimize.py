@@ -18,8 +18,9 @@ from ndld_flow.base.quantities import seconds
 from ndld_flow.execution.events import Notice
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
+from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import Composer, read_model
-from ndld_flow.optimize.found import Budget, Found, prove_source, time_shares
+from ndld_flow.optimize.found import Found, prove_source, time_shares
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.proof import Proof, Prover, command_of
 from ndld_flow.optimize.race_search import RaceSearch, remove_leftovers

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError, OutputsError
-from ndld_flow.execution.events import Event, RunFinished
+from ndld_flow.execution.events import Event, RunFinished, StepFinished
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
+from ndld_flow.optimize.budget import BudgetEndedError
 from ndld_flow.optimize.compose import Composer
 from ndld_flow.optimize.objectives import Objective
 from ndld_flow.optimize.variant import Variant
@@ -37,6 +38,8 @@ _JUDGING: Mapping[str, VariantOutcome] = {
     "agree": "not right",
 }
 """Step -> the outcome if it fails."""
+_DECIDES = "versus"
+"""The last step of a proof, which compares the variant with the source."""
 
 
 @dataclass(frozen=True)
@@ -151,12 +154,21 @@ class Prover:
         recipe = recipe or self.folder / "source.yaml"
         write_text_atomically(recipe, text)
 
+        is_decided = False
+
         def listen(event: Event) -> None:
+            nonlocal is_decided
+            is_decided |= isinstance(event, StepFinished) and event.name == _DECIDES
             if not isinstance(event, RunFinished):
                 self.listener(event)
 
-        start = time.monotonic()
-        finished = run_request(replace(self.request, recipe=recipe, output=None), listen)
+        start, request = time.monotonic(), replace(self.request, recipe=recipe, output=None)
+        try:
+            finished = run_request(request, listen)
+        except BudgetEndedError:
+            if not is_decided:
+                raise
+            finished = run_request(request, listen)  # every result is stored: only the report was not written
         took_s = time.monotonic() - start
         assert isinstance(finished, RunFinished)
         run = Path(finished.folder)
@@ -212,7 +224,7 @@ def _judge(record: RunRecord) -> tuple[VariantOutcome, str]:
         return "delivered", ""
     failed = [gate for gate in record.gates if not gate.passed]
     reasons = [f"{gate.gate} fails: {gate.undecided or f'{gate.left:.4g}'}" for gate in failed]
-    compared = (step.record.summary for step in record.steps if step.name == "versus" and step.record)
+    compared = (step.record.summary for step in record.steps if step.name == _DECIDES and step.record)
     return "not faster", next(compared, "; ".join(reasons))
 
 
@@ -245,7 +257,7 @@ def _step(record: RunRecord, name: str) -> StepRecord:
 
 def _speed(folder: Path) -> Speed | None:
     """Return the ratio that alternating passes gave; None if they gave none."""
-    comparison = read_stored(Comparison, find_file(folder / "versus", Comparison.file_name))
+    comparison = read_stored(Comparison, find_file(folder / _DECIDES, Comparison.file_name))
     found = [each for each in comparison.profiles[0].verdicts if each.metric == "latency.median" and each.base == 0]
     return Speed(ratio=found[0].ratio, low=found[0].low, high=found[0].high, clock=found[0].clock) if found else None
 

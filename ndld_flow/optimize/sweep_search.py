@@ -9,8 +9,9 @@ from pathlib import Path
 from ndld_flow.base.quantities import counted, quantity
 from ndld_flow.execution.events import Event, Notice, PointFinished, SweepFinished
 from ndld_flow.execution.request import Request
+from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import SEARCH_SHARE, Composer
-from ndld_flow.optimize.found import TOO_NOISY, Budget, Found, Search
+from ndld_flow.optimize.found import TOO_NOISY, Found, Search
 from ndld_flow.optimize.proof import Proof, Prover, command_of
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.recipe.write_recipe import name_recipe

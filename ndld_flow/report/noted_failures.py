@@ -19,12 +19,14 @@ class ReportWarning(RuntimeWarning):
 
 @contextmanager
 def noting(part: str, notes: list[str]) -> Iterator[None]:
-    """Add a note to `notes` and warn if a part of a report fails. Errors of disks and of users are raised."""
+    """Add a note to `notes` and warn if a part of a report fails. Errors of disks and of users, and interrupts, are
+    raised."""
     try:
         yield
     except (NdldFlowError, OSError):
         raise
     except Exception as error:
+        _raise_interrupt(error)
         frame = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {short_name(str(error), 200)}, {Path(frame.filename).name}:{frame.lineno}"
         notes.append(
@@ -32,6 +34,14 @@ def noting(part: str, notes: list[str]) -> Iterator[None]:
             "complete."
         )
         warnings.warn(notes[-1], ReportWarning, stacklevel=3)
+
+
+def _raise_interrupt(error: BaseException | None) -> None:
+    """Raise the interrupt that led to an error: compiled code, as of matplotlib, raises SystemError for it."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        error = error.__cause__ or error.__context__
 
 
 def page_with_notes(part: str, draw: Callable[[], str]) -> str:

@@ -11,7 +11,8 @@ import pytest
 from blake3 import blake3
 
 from ndld_flow.execution.request import Request
-from ndld_flow.optimize.found import TOO_NOISY, Budget
+from ndld_flow.optimize.budget import Budget
+from ndld_flow.optimize.found import TOO_NOISY
 from ndld_flow.optimize.objectives import choose_objectives
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_search import find_hopeless

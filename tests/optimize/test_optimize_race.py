@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -23,11 +23,13 @@ from onnx import helper, numpy_helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.execution.events import Event, Notice, VariantTried
+from ndld_flow.execution.events import Event, Notice, StepFinished, VariantTried
+from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
-from ndld_flow.optimize import race, race_search
+from ndld_flow.optimize import proof, race, race_search
+from ndld_flow.optimize.budget import Budget, BudgetEndedError
 from ndld_flow.optimize.compose import read_model
-from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Budget, BudgetEndedError, prove_source
+from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, prove_source
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
@@ -36,6 +38,7 @@ from ndld_flow.optimize.rounds import Racer, Rounds, compare, estimate, t_95
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome
 from ndld_flow.runtimes.openvino.request import OpenvinoRequest
+from ndld_flow.sweep.run_request import run_request
 
 CHANNELS = 32
 SIDE = 24
@@ -145,7 +148,7 @@ def test_weights_that_are_listed_as_inputs_become_constants(ran: Ran) -> None:
 def test_a_budget_that_is_too_short_delivers_the_source_and_says_what_is_open(
     net: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ndld_flow.optimize.found._SOURCE_S", 1e6)
+    monkeypatch.setattr("ndld_flow.optimize.budget._SOURCE_S", 1e6)
     found, events = run(net, budget="1 ms")
     assert not any(isinstance(event, Notice) and event.text.startswith("racing") for event in events)
     assert (found.ending, found.delivered) == ("not decided", "source")
@@ -184,8 +187,8 @@ def test_the_default_budget_is_set_once_from_the_latency_and_the_time_of_reading
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_the_budget_ends_the_run_of_the_source_too(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may wait for its CPUs for as long as another run holds them."""
-    monkeypatch.setattr("ndld_flow.optimize.found._SOURCE_S", 0.0)
-    monkeypatch.setattr("ndld_flow.optimize.found._GRACE_S", 0.0)
+    monkeypatch.setattr("ndld_flow.optimize.budget._SOURCE_S", 0.0)
+    monkeypatch.setattr("ndld_flow.optimize.budget._GRACE_S", 0.0)
     monkeypatch.setattr("ndld_flow.optimize.optimize.prove_source", lambda _: time.sleep(600))
     with pytest.raises(RequestError) as raised:
         api.optimize(net, options(budget="1 ms"), output="fast.onnx")
@@ -356,6 +359,33 @@ def test_a_proof_says_which_figures_no_condition_judges(net: Path) -> None:
     gated, _, rest = proof.accuracy.partition("; ")
     assert gated.startswith("cosine "), "--keep judges it"
     assert "max abs" in rest.partition(": not judged")[0] and "not judged" in rest
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_a_budget_that_ends_a_report_does_not_lose_the_proof(
+    net: Path, monkeypatch: pytest.MonkeyPatch, decided: bool
+) -> None:
+    """Every result is stored when the last step has finished."""
+    composer = read_model(net, options(), Path("samples"))
+    variant = next(each for each in composer.variants if each.name == "clean")
+    text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), measured=False)
+    finished = StepFinished(
+        name="versus" if decided else "speed", step="compare_profiles", outcome="done", reason="new", detail="",
+        summary="", wall_s=1.0, metrics={},
+    )  # fmt: skip
+
+    def end(_: Request, listener: Listener) -> NoReturn:
+        monkeypatch.setattr(proof, "run_request", run_request)
+        listener(finished)
+        raise BudgetEndedError
+
+    monkeypatch.setattr(proof, "run_request", end)
+    prover = Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None)
+    if decided:
+        assert prover.run(variant, None, text).passed
+    else:
+        with pytest.raises(BudgetEndedError):
+            prover.run(variant, None, text)
 
 
 def racer(name: str, logs: dict[int, float]) -> Racer:

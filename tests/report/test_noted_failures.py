@@ -16,7 +16,7 @@ from ndld_flow.report import panel
 from ndld_flow.report.encoding import rounded
 from ndld_flow.report.exports import comparison_picture, csv_tables, sweep_picture
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
-from ndld_flow.report.noted_failures import ReportWarning
+from ndld_flow.report.noted_failures import ReportWarning, page_with_notes
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.sweep.page import draw_sweep
 from ndld_flow.runner.run_folder import write_comparison
@@ -26,6 +26,17 @@ from tests.support.run_fixtures import write_quickstart
 
 def fail(*_: object, **__: object) -> Any:
     raise ZeroDivisionError("division by zero")
+
+
+def test_an_interrupt_that_compiled_code_turned_into_an_error_is_no_bug() -> None:
+    def draw() -> str:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise SystemError("returned a result with an exception set") from interrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        page_with_notes("the picture", draw)
 
 
 def title_in(page: Path, name: str) -> bool:
