@@ -27,7 +27,7 @@ from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, UNITS, Tolerance, outside
 from ndld_flow.base.declared_metrics import higher_is_better
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
-from ndld_flow.base.quantities import counted, number
+from ndld_flow.base.quantities import counted, number, percent
 from ndld_flow.base.text import first_of, short_name, suggest
 from ndld_flow.records.accuracy import (
     SAME_DB,
@@ -257,7 +257,7 @@ def _agreement(accuracy: Accuracy) -> dict[str, str]:
     if "cosine" in worst:
         figures = {"cosine": f"cosine {number(worst['cosine'])}", "max_abs": f"max abs {number(worst['max_abs'])}"}
         return slices | figures
-    return {"mismatched": f"{worst['mismatched']:.2%} of elements differ"} if "mismatched" in worst else {}
+    return {"mismatched": f"{percent(worst['mismatched'])} of elements differ"} if "mismatched" in worst else {}
 
 
 def _over_steps(sequence: SequenceAgreement) -> list[str]:

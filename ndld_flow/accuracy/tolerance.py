@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from ndld_flow.base.declared_metrics import Returns, higher_is_better
+from ndld_flow.base.declared_metrics import Returns, higher_is_better, metric_texts
 from ndld_flow.base.quantities import Fraction, apart, parse_percent
 from ndld_flow.base.settings import Settings
 
@@ -155,7 +155,7 @@ def outside(
             if metric not in SLICE_BOUNDS["default"]:
                 sentences.append(f"{metric} is not defined for this output{_why(metric)}, so it cannot be checked")
         elif value < bound if higher_is_better(metric) else value > bound:
-            measured, limit = apart((value, bound), "")
+            measured, limit = metric_texts(metric, value, bound)
             verb = "is less than" if higher_is_better(metric) else "is more than"
             sentences.append(f"{metric} {measured}{where} {verb} {limit}")
     return sentences

@@ -12,12 +12,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ndld_flow.base.lazy_pattern import lazy_pattern
+from ndld_flow.base.quantities import apart, percent, quantity
 from ndld_flow.base.text import suggest
 
 _WORD = lazy_pattern(r"\{(\w+)\}")
@@ -127,11 +129,28 @@ _TOP = lazy_pattern(r"top\d+")
 _HIGHER_IS_BETTER = ("accuracy", "throughput")
 _LOWER_IS_BETTER = ("bytes", "nodes", "macs", "parameters")
 _ERRORS = ("max_abs", "mean_abs", "max_rel", "rmse", "relative_rms", "mismatched", "kl")
+_FRACTIONS = ("slice_rms", "slice_max", "position_rms", "iou_loss", "relative_rms", "mismatched")
+"""Errors that people read in percent."""
 
 
 def higher_is_better(metric: str) -> bool:
     """Return whether a lower value of a metric of agreement is worse; a user's own metrics are not known here."""
     return metric in HIGHER_IS_BETTER or _TOP.fullmatch(metric) is not None
+
+
+def metric_texts(name: str, *values: float) -> tuple[str, ...]:
+    """Format values of a metric without a unit, with enough digits to show that they differ: `0.49 %` of `slice_rms`,
+    `0.9998` of `cosine`.
+    """
+    if name.rpartition(".")[2] not in _FRACTIONS or not all(map(math.isfinite, values)):
+        return apart(values, "")
+    texts = tuple(map(percent, values))
+    return texts if len(set(texts)) == len(set(values)) else apart([100 * value for value in values], "%")
+
+
+def metric_text(name: str, value: float, unit: str = "") -> str:
+    """Format one value with its unit, or like `metric_texts` without one."""
+    return quantity(value, unit) if unit else metric_texts(name, value)[0]
 
 
 def which_is_better(name: str, unit: str) -> Better:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ndld_flow.accuracy.inside.divergence import first_divergent
 from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS
 from ndld_flow.accuracy.tolerance import Tolerance
+from ndld_flow.base.declared_metrics import metric_text
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name
@@ -98,7 +99,7 @@ def format_metrics(metrics: Mapping[str, float], tolerance: Tolerance) -> str:
     if "nonfinite" in metrics:
         return f"{count(metrics['nonfinite'])} values NaN or infinite"
     bounded = [name for name in tolerance.bounds() if name in metrics][:2]
-    return ", ".join(f"{name} {number(metrics[name])}" for name in bounded)
+    return ", ".join(f"{name} {metric_text(name, metrics[name])}" for name in bounded)
 
 
 SETTINGS = OnnxruntimeRequest(memory_arena=False, memory_reuse=False, spinning=False)

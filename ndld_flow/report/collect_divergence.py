@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.quantities import count, number
+from ndld_flow.base.quantities import count, number, percent
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange, noise_of
 from ndld_flow.report.encoding import rounded
@@ -156,10 +156,10 @@ def bound_of(tolerance: Mapping[str, float]) -> Bound | None:
     The conversion is exact for SNR, and for a cosine if the error is orthogonal to the reference. None without bounds.
     """
     if tolerance.get("slice_rms", 0) > 0:
-        return Bound(tolerance["slice_rms"], f"slice rms {tolerance['slice_rms']:g}", "slice_rms")
+        return Bound(tolerance["slice_rms"], f"slice rms {percent(tolerance['slice_rms'])}", "slice_rms")
     bounds = []
     if tolerance.get("relative_rms", 0) > 0:
-        bounds.append(Bound(tolerance["relative_rms"], f"relative rms {tolerance['relative_rms']:g}"))
+        bounds.append(Bound(tolerance["relative_rms"], f"relative rms {percent(tolerance['relative_rms'])}"))
     if "snr_db" in tolerance:
         bounds.append(Bound(noise_of(tolerance["snr_db"]), f"SNR {tolerance['snr_db']:g} dB"))
     cosine = tolerance.get("cosine", 0.0)

@@ -18,7 +18,7 @@ from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Profile, TensorCoreShares
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.report.comparison.verdicts import measured_apart
+from ndld_flow.report.comparison.verdicts import have_ratio
 from ndld_flow.report.measured import measured_inputs, profile_titles
 
 _SAME_SESSION = timedelta(minutes=30)
@@ -95,7 +95,7 @@ class LatencyOutcome:
         The base is 0 without one.
         """
         medians = (self.base.latency.median_ms if self.base else 0.0, self.candidate.latency.median_ms)
-        if self.verdict is None or not measured_apart(medians, self.verdict, "ms"):
+        if self.verdict is None or have_ratio(*medians, self.verdict):
             return medians
         return self.verdict.base_value, self.verdict.candidate_value
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from ndld_flow.base.declared_metrics import metric_texts
 from ndld_flow.base.quantities import apart, quantity
 from ndld_flow.base.text import first_of, short_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
@@ -66,10 +67,7 @@ def _view(gate: str, result: GateResult | None) -> GateView:
         left = quantity(result.left, short_name(result.unit, 20))
         return GateView(gate=name, outcome="inconclusive", left=left, note=short_name(result.undecided, 300))
     comparable = result.left >= 0 and result.right > 0
-    values, unit = (result.left, result.right), short_name(result.unit, 20)
-    if gate.rstrip().endswith("%") and not unit:
-        values, unit = (100 * result.left, 100 * result.right), "%"
-    left, right = apart(values, unit)
+    left, right = _texts(gate[: match.start()].strip() if match else "", result, in_percent=gate.rstrip().endswith("%"))
     return GateView(
         gate=name,
         outcome="passed" if result.passed else "failed",
@@ -79,6 +77,16 @@ def _view(gate: str, result: GateResult | None) -> GateView:
         fraction=result.left / result.right if comparable else None,
         note=short_name(result.note, 300),
     )
+
+
+def _texts(measured: str, result: GateResult, *, in_percent: bool) -> tuple[str, ...]:
+    values, unit = (result.left, result.right), short_name(result.unit, 20)
+    if unit:
+        return apart(values, unit)
+    texts = metric_texts(measured, *values)
+    if in_percent and not texts[0].endswith("%"):
+        return apart([100 * value for value in values], "%")
+    return texts
 
 
 # Last lines of the log of a failed step; the run's folder has more.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from ndld_flow.base import quantities
+from ndld_flow.base.declared_metrics import metric_text
 from ndld_flow.base.errors import PageError
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.report.bundle import bundle, report_files
@@ -134,6 +135,7 @@ def environment() -> Environment:
     )
     templates.filters |= {name: getattr(quantities, name) for name in names}
     templates.filters |= {"computing_name": computing_name, "passages": passages, "profiler_words": profiler_words}
+    templates.filters |= {"metric_text": metric_text}
     templates.filters |= {"packed": packed, "short": short_name, "visible": visible_text, "tensor_type": tensor_text}
     templates.globals |= {
         "size_change": lambda before, after: quantities.size_change(before, after).replace("->", "→"),

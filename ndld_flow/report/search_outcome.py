@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ndld_flow.base.declared_metrics import higher_is_better
-from ndld_flow.base.quantities import count, number
+from ndld_flow.base.declared_metrics import higher_is_better, metric_text
+from ndld_flow.base.quantities import count
 from ndld_flow.base.text import short_name
 from ndld_flow.records.precision_search import PrecisionSearch
 
@@ -37,7 +37,7 @@ class SearchOutcome:
     @property
     def bound_outcome(self) -> str:
         """`bound 0.999 met`, `bound 0.999 not met`."""
-        bound = "bound" if self.bound is None else f"bound {number(self.bound)}"
+        bound = "bound" if self.bound is None else f"bound {metric_text(self.metric, self.bound)}"
         return f"{bound} {'met' if self.passed else 'not met'}"
 
 
@@ -108,7 +108,7 @@ def search_words(outcome: SearchOutcome) -> str:
         if outcome.kept
         else f"keeps no node in {outcome.kept_precision}"
     )
-    values = [number(value) for value in (outcome.whole, outcome.found) if value is not None]
+    values = [metric_text(outcome.metric, value) for value in (outcome.whole, outcome.found) if value is not None]
     if outcome.whole_passed:
         values = values[:1]
     change = f": {outcome.metric} {' -> '.join(values)}" if values else ""
@@ -133,8 +133,8 @@ def _as_it_comes(search: PrecisionSearch, outcome: SearchOutcome) -> str:
     value, bound = outcome.whole, outcome.bound
     if value is None:
         return f"{whole} the model does not run."
-    asked = "" if bound is None else f" (bound {number(bound)})"
-    reached = f"{outcome.metric} {number(value)}{asked}"
+    asked = "" if bound is None else f" (bound {metric_text(outcome.metric, bound)})"
+    reached = f"{outcome.metric} {metric_text(outcome.metric, value)}{asked}"
     if not math.isfinite(value):
         broken = search.metrics_whole.get("nonfinite", 0.0)
         values = f"{count(broken)} values of the outputs are" if broken else "the outputs have values that are"
@@ -168,7 +168,7 @@ def _start(search: PrecisionSearch) -> str:
 def _mended(outcome: SearchOutcome) -> str:
     stay = "stays" if outcome.kept == 1 else "stay"
     kept = f"{nodes_word(outcome.kept)} {stay} in {outcome.kept_precision}"
-    reached = "" if outcome.found is None else f": {outcome.metric} {number(outcome.found)}"
+    reached = "" if outcome.found is None else f": {outcome.metric} {metric_text(outcome.metric, outcome.found)}"
     if outcome.passed:
         return f"{kept}{reached}."
     return f"The bound is not met. Best result: {kept}{reached}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ndld_flow.base.quantities import quantity
+from ndld_flow.base.declared_metrics import metric_text
 from ndld_flow.base.text import short_name
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant
 
@@ -35,9 +35,9 @@ def describe_times(speed: Speed) -> tuple[str, str]:
 
 
 def describe_accuracy(variant: TriedVariant, wanted: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the wanted metrics, else the usual ones, else the first: `cosine 0.9993` and `slice_rms 0.021`."""
+    """Return the wanted metrics, else the usual ones, else the first: `cosine 0.9993` and `slice_rms 2.1 %`."""
     metrics = variant.metrics
     known = [[name for name in names if name in metrics] for names in (wanted, _USUAL, metrics)]
     first = next((names[:most] for names, most in zip(known, (5, 2, 2), strict=True) if names), [])
-    shown = ((short_name(name, _LONGEST), metrics[name]) for name in dict.fromkeys(first))
-    return tuple(f"{name} {short_name(quantity(each.value, each.unit), _LONGEST)}" for name, each in shown)
+    texts = ((name, metric_text(name, metrics[name].value, metrics[name].unit)) for name in dict.fromkeys(first))
+    return tuple(f"{short_name(name, _LONGEST)} {short_name(text, _LONGEST)}" for name, text in texts)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.accuracy.tolerance import Tolerance, outside
+from ndld_flow.base.declared_metrics import metric_text
 from ndld_flow.base.name_patterns import NamePattern
-from ndld_flow.base.quantities import Milliseconds, count, counted, milliseconds, number
+from ndld_flow.base.quantities import Milliseconds, count, counted, milliseconds
 from ndld_flow.base.text import short_name
 from ndld_flow.engines.trial_settings import TrialEngineSettings
 from ndld_flow.machine.description import describe_machine
@@ -248,5 +249,5 @@ def _change(search: PrecisionSearch) -> str:
         return ""
     before = "NaN -> " if "nonfinite" in search.metrics_whole else ""
     if not before and search.kept and metric in search.metrics_whole:
-        before = f"{number(search.metrics_whole[metric])} -> "
-    return f": {metric} {before}{number(search.metrics_found[metric])}"
+        before = f"{metric_text(metric, search.metrics_whole[metric])} -> "
+    return f": {metric} {before}{metric_text(metric, search.metrics_found[metric])}"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import click
 
-from ndld_flow.base.quantities import counted, quantity
+from ndld_flow.base.declared_metrics import metric_text
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import shortened, visible_name
 from ndld_flow.cli.options import Given, json_option, options_of, outputs_option, print_json
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
@@ -101,7 +102,9 @@ def _facts(run: RunSummary) -> str:
     """Format time, user and host, model, main metrics, points and tags; what was not recorded is left out."""
     who = "@".join(_name(text) for text in (run.user or "unknown user", run.host)) if run.host else _name(run.user)
     model = _name(run.model.rpartition("/")[2])
-    metrics = ", ".join(f"{_name(name)} {quantity(metric.value, metric.unit)}" for name, metric in run.metrics.items())
+    metrics = ", ".join(
+        f"{_name(name)} {metric_text(name, metric.value, metric.unit)}" for name, metric in run.metrics.items()
+    )
     best = f", best #{run.best}" if run.best is not None else ""
     points = f"sweep of {run.points} points{best}" if run.kind == "sweep" else ""
     tags = f"[{', '.join(run.tags)}]" if run.tags else ""

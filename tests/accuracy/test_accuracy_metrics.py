@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from ndld_flow.accuracy.agreement import Agreement, Measuring
 from ndld_flow.accuracy.tolerance import Tolerance, outside
-from ndld_flow.base.declared_metrics import higher_is_better, which_is_better
+from ndld_flow.base.declared_metrics import higher_is_better, metric_texts, which_is_better
 from ndld_flow.records.accuracy import SAME_DB
 
 Values = npt.NDArray[np.float64]
@@ -290,3 +290,19 @@ def test_topk_is_named_with_its_k() -> None:
     assert outside({"cosine": 1.0}, {"top5": 0.9}) == [
         "top5 is not defined for this output (its rows have too few elements for top5), so it cannot be checked"
     ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "texts"),
+    [
+        ("slice_rms", (0.0049, 0.05), ("0.49 %", "5 %")),
+        ("agree.slice_rms", (0.05004, 0.05), ("5.004 %", "5 %")),
+        ("relative_rms", (math.nan,), ("NaN",)),
+        ("top1", (0.9987, 0.99), ("0.9987", "0.99")),
+        ("cosine", (0.9998, 0.999), ("0.99980", "0.999")),
+    ],
+)
+def test_errors_that_are_fractions_are_printed_in_percent(
+    metric: str, values: tuple[float, ...], texts: tuple[str, ...]
+) -> None:
+    assert metric_texts(metric, *values) == texts

@@ -19,7 +19,7 @@ from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison, draw_comparison
 from ndld_flow.report.comparison.subjects import collect_differences, collect_settings, collect_subjects, rank_subjects
-from ndld_flow.report.comparison.verdicts import IntervalScale, measured_apart, with_values_of_verdicts
+from ndld_flow.report.comparison.verdicts import IntervalScale, have_ratio, with_values_of_verdicts
 from ndld_flow.report.panels.comparisons import collect_comparisons
 from ndld_flow.report.render import environment
 from tests.report.test_report import Tags
@@ -215,7 +215,7 @@ def verdict(ratio: float, low: float, high: float, threshold: float = 0.03) -> M
     ],
 )
 def test_values_agree_with_a_ratio(before: float, after: float, ratio: float, agree: bool) -> None:
-    assert (measured_apart((before, after), verdict(ratio, ratio, ratio), "ms") == "") == agree
+    assert have_ratio(before, after, verdict(ratio, ratio, ratio)) == agree
 
 
 any_ratio = st.floats(allow_nan=True, allow_infinity=True)

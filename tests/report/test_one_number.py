@@ -44,7 +44,7 @@ from ndld_flow.report.panels.optimization import collect
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.tables import ABSENT
 from ndld_flow.report.variant_text import describe_times
-from tests.support import sweep_samples
+from tests.support import comparison_fixtures, sweep_samples
 from tests.support.compare_samples import layer, profile_of
 from tests.support.optimization_samples import FRONT, RACE, SEARCH, write_optimized
 
@@ -148,8 +148,20 @@ def test_every_surface_of_a_comparison_prints_the_same_numbers() -> None:
         assert [metric.metric, *behind] in [row[: 1 + len(texts)] for row in terminal]
         assert " | ".join(behind) in markdown
     (group,) = picture_groups(comparison)
-    (deciding,) = (metric for metric in compared.metrics if metric.metric == "latency.median")
-    assert [row.value for row in group.rows] == list(deciding.values)
+    (deciding,) = (each for each in compared.deciding if each.base == 0)
+    assert [row.value for row in group.rows] == [deciding.base_value, deciding.candidate_value]
+
+
+def test_cells_of_many_subjects_print_the_values_of_the_sentence() -> None:
+    subjects = [comparison_fixtures.subject(f"v{index}", index) for index in range(4)]
+    measured = {index: comparison_fixtures.in_turns("x", 10.0 + index, 1 + index, turn=index) for index in range(4)}
+    four = comparison_fixtures.compared(subjects, {"x": measured})
+    (compared,), (page,) = four.comparison.profiles, collect_comparison(four.comparison, four.profiles).profiles
+    (row,) = (each for each in page.metrics if each.decides)
+    for verdict in compared.deciding:
+        printed_pair = verdict.why.partition(" in the middle pair")[0].rpartition("latency.min ")[2]
+        base, candidate = row.cells[0].value, row.cells[verdict.candidate]
+        assert printed_pair.replace("->", "→") in (f"{base} → {candidate.value}", candidate.pair[len("in pairs ") :])
 
 
 def test_every_surface_of_a_comparison_prints_the_same_times_of_layers() -> None:

@@ -454,7 +454,7 @@ def test_gates_show_units_and_their_position_relative_to_the_limit() -> None:
     share = GateResult(gate="a.slice_rms <= 5 %", passed=True, left=0.00486, right=0.05)
     views = collect_gates(run_record([], [median, share], recipe={}))
     shown = [(view.left, view.relation, view.right) for view in views]
-    assert shown == [("18.0 ms", "≤", "9.00 ms"), ("0.486 %", "≤", "5 %")]
+    assert shown == [("18.0 ms", "≤", "9.00 ms"), ("0.49 %", "≤", "5 %")]
     assert views[0].fraction == 2
 
 

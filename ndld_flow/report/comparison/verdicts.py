@@ -94,7 +94,7 @@ def metric_values(metric: ComparedMetric, candidate: int, verdict: MetricVerdict
 
 
 def measured_apart(values: tuple[float | None, float | None], verdict: MetricVerdict, unit: str) -> str:
-    """Return `in rounds 149 ms → 153 ms`: the values behind a verdict; empty if those of the profiles have its ratio.
+    """Return `in rounds 149 ms → 153 ms`: the values behind a verdict; empty if the profiles' are printed alike.
 
     Pairs of runs and rounds have a ratio of their own, which the profiles' values may contradict if the machine
     drifted.
@@ -102,10 +102,15 @@ def measured_apart(values: tuple[float | None, float | None], verdict: MetricVer
     before, after = values
     if not before or after is None:
         return ""
-    if math.isclose(after / before, verdict.ratio, rel_tol=max(verdict.threshold / 10, 1e-6)):
+    behind = apart((verdict.base_value, verdict.candidate_value), unit)
+    if behind == apart((before, after), unit):
         return ""
-    pair = " → ".join(apart((verdict.base_value, verdict.candidate_value), unit))
-    return f"in {'rounds' if verdict.clock else 'pairs'} {pair}"
+    return f"in {'rounds' if verdict.clock else 'pairs'} {' → '.join(behind)}"
+
+
+def have_ratio(before: float, after: float, verdict: MetricVerdict) -> bool:
+    """Return whether two values have the ratio of a verdict, within a tenth of its threshold."""
+    return not before or math.isclose(after / before, verdict.ratio, rel_tol=max(verdict.threshold / 10, 1e-6))
 
 
 def with_values_of_verdicts(comparison: Comparison) -> Comparison:

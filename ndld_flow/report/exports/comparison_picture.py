@@ -14,6 +14,7 @@ from ndld_flow.base.quantities import MINUS, TIMES, change, milliseconds, quanti
 from ndld_flow.records.comparison import ComparedMetric, Comparison, MetricVerdict, ProfileComparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.layers import LayerChange, layer_changes
+from ndld_flow.report.comparison.verdicts import with_values_of_verdicts
 from ndld_flow.report.exports.picture_file import (
     INK,
     LINE,
@@ -72,7 +73,8 @@ class Group:
 
 def picture_groups(comparison: Comparison) -> list[Group]:
     """Return the first profiles, up to a readable number."""
-    return [_group(comparison, compared) for compared in comparison.profiles[:_PROFILES_SHOWN]]
+    shown = with_values_of_verdicts(comparison)
+    return [_group(shown, compared) for compared in shown.profiles[:_PROFILES_SHOWN]]
 
 
 def _group(comparison: Comparison, compared: ProfileComparison) -> Group:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.declared_metrics import higher_is_better
+from ndld_flow.base.declared_metrics import higher_is_better, metric_text
 from ndld_flow.base.quantities import number
 from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, LabelledMetric, OutputAgreement, SampleAgreement
@@ -151,6 +151,9 @@ def _plot(metric: str, accuracy: Accuracy) -> SamplesPlot | None:
         return None
     margin = (high - low) * 0.08
     low, high = low - margin, high + margin
+    bottom, top = metric_text(metric, low + margin), metric_text(metric, high - margin)
+    if bottom == top:  # the rounding of a cosine, between the axis' 1 and 1
+        return None
 
     def place(value: float) -> float:
         """Return the position of a value; NaN is at the worse edge."""
@@ -168,8 +171,8 @@ def _plot(metric: str, accuracy: Accuracy) -> SamplesPlot | None:
         dots=tuple((x, y, broken) for x, y, broken, _ in dots),
         bound=None if bound is None else place(bound),
         worst=next(((x, y) for x, y, _, name in dots if name == accuracy.worst_sample), None),
-        top=number(high - margin),
-        bottom=number(low + margin),
+        top=top,
+        bottom=bottom,
     )
 
 
@@ -313,7 +316,7 @@ def accuracy_depth(accuracy: Accuracy) -> DepthView | None:
 
 def bound_text(metric: str, value: float) -> str:
     """Return `≥ 0.999` for a metric of which more is better, such as cosine, otherwise `≤ 0.1`."""
-    return f"{'≥' if higher_is_better(metric) else '≤'} {number(value)}"
+    return f"{'≥' if higher_is_better(metric) else '≤'} {metric_text(metric, value)}"
 
 
 def metric_bounds(tolerance: Mapping[str, float]) -> dict[str, float]:
@@ -339,7 +342,7 @@ def _row(output: OutputAgreement, metrics: Iterable[str], accuracy: Accuracy) ->
 
 
 def _value_text(metric: str, value: float) -> str:
-    return "∞" if metric.endswith("_db") and value >= SAME_DB else number(value)
+    return "∞" if metric.endswith("_db") and value >= SAME_DB else metric_text(metric, value)
 
 
 def _is_broken(output: OutputAgreement, metric: str) -> bool:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ndld_flow.base.quantities import count, counted, number, percent, ratio_change, seconds
+from ndld_flow.base.declared_metrics import metric_text
+from ndld_flow.base.quantities import count, counted, percent, ratio_change, seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES
 from ndld_flow.records.placement import MeasuredRatio, Placement, PlacementTrial
@@ -100,7 +101,7 @@ def _interval(measured: MeasuredRatio | None) -> str:
 
 
 def _set_row(trial: PlacementTrial, bounds: Mapping[str, float]) -> tuple[Value, ...]:
-    worst = [f"{name} {number(trial.metrics[name])}" for name in bounds if name in trial.metrics]
+    worst = [f"{name} {metric_text(name, trial.metrics[name])}" for name in bounds if name in trial.metrics]
     latency = trial.latency
     return (
         short_name(trial.name, 120),

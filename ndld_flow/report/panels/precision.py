@@ -6,10 +6,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, groupby
 
-from ndld_flow.base.declared_metrics import higher_is_better
-from ndld_flow.base.quantities import count, counted, milliseconds, number, seconds, share
+from ndld_flow.base.declared_metrics import higher_is_better, metric_text
+from ndld_flow.base.quantities import count, counted, milliseconds, seconds, share
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.rules_search import SearchSubject, insights_of_search
 from ndld_flow.records.accuracy import Accuracy, LayerDivergence
@@ -299,16 +300,16 @@ def _metrics(search: PrecisionSearch) -> tuple[tuple[str, str, str, str], ...]:
     return tuple(
         (
             short_name(name, 60),
-            _number(search.metrics_whole.get(name)),
-            _number(search.metrics_found.get(name)),
+            _text(name, search.metrics_whole.get(name)),
+            _text(name, search.metrics_found.get(name)),
             bound_text(name, search.tolerance[name]) if name in search.tolerance else "",
         )
         for name in names
     )
 
 
-def _number(value: float | None) -> str:
-    return "\N{EN DASH}" if value is None else number(value).replace("nan", "NaN")
+def _text(metric: str, value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else metric_text(metric, value)
 
 
 # --- kept nodes ---
@@ -337,7 +338,9 @@ def _kept_row(node: KeptNode, search: PrecisionSearch, depth_row: int | None, la
         op_type=short_name(node.op_type, 60),
         cause=node.cause,
         evidence=tuple((short_name(fact.sentence, 400), short_name(fact.tensor, 120)) for fact in node.evidence[:6]),
-        without=tuple(f"{short_name(metric, 40)} {number(node.without[metric])}" for metric in metrics[:3]),
+        without=tuple(
+            f"{short_name(metric, 40)} {metric_text(metric, node.without[metric])}" for metric in metrics[:3]
+        ),
         depth_row=depth_row,
         layer=layer,
     )
@@ -362,7 +365,7 @@ def _trial_table(trials: Sequence[Trial], metrics: Sequence[str]) -> Table:
         Column("Phase"),
         Column("Trial"),
         Column("Kept", "number", count),
-        *(Column(short_name(metric, 40), "number", _number) for metric in metrics),
+        *(Column(short_name(metric, 40), "number", partial(_text, metric)) for metric in metrics),
         Column("Outcome", "outcome"),
         Column("Duration", "number", seconds),
     )

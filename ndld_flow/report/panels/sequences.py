@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
+from ndld_flow.base.declared_metrics import metric_text
 from ndld_flow.base.quantities import number
 from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import Accuracy, SequenceAgreement, StepErrors
@@ -112,11 +113,11 @@ def _row(output: StepErrors, agreement: SequenceAgreement) -> StepsRow:
         output=short_name(output.output),
         state=short_name(output.state),
         metric=short_name(output.metric, 40),
-        worst=_error(worst[0] if worst else None),
+        worst=_error(output.metric, worst[0] if worst else None),
         worst_step=_step(agreement, worst[1]) if worst and worst[0] else "",
-        bound=_error(output.bound),
-        early=_error(output.early_error),
-        late=_error(output.late_error),
+        bound=_error(output.metric, output.bound),
+        early=_error(output.metric, output.early_error),
+        late=_error(output.metric, output.late_error),
         divergent=output.divergent_count,
         first_divergent="" if first is None else _step(agreement, first),
         flipped=flipped,
@@ -127,8 +128,8 @@ def _step(agreement: SequenceAgreement, index: int) -> str:
     return short_name(agreement.step_name(index), 80)
 
 
-def _error(value: float | None) -> str:
-    return "\N{EN DASH}" if value is None else number(value)
+def _error(metric: str, value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else metric_text(metric, value)
 
 
 def charts_of(views: tuple[SequenceView, ...]) -> list[StepChart]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import quantity, seconds
+from ndld_flow.base.declared_metrics import metric_text
+from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.run_record import RunRecord, RunStep, SourceRecord
 from ndld_flow.report.collect_summary import has_failed_check
@@ -154,7 +155,7 @@ def _step_view(step: RunStep, given: JsonValue, run: RunRecord, longest: float, 
         change=collect_change(record.change) if record and record.change else None,
         settings=settings_of(record.parts.settings if record else given, given),
         metrics=tuple(
-            Fact(short_name(name), quantity(metric.value, short_name(metric.unit, 20)))
+            Fact(short_name(name), metric_text(name, metric.value, short_name(metric.unit, 20)))
             for name, metric in (record.metrics if record else {}).items()
         ),
         log=visible_text(text).rstrip(),

@@ -36,7 +36,7 @@ export const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? 
 /** @param {number} fraction */
 export function signedShare(fraction) {
   const percent = Math.abs(fraction * 100).toFixed(1);
-  return `${fraction < 0 ? "−" : "+"}${percent} %`;
+  return `${percent === "0.0" ? "±" : fraction < 0 ? "−" : "+"}${percent} %`;
 }
 
 /**

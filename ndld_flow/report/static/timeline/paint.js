@@ -101,20 +101,21 @@ export class TimelinePainter {
       [painted, tone] = [pixel, kind[span]];
       paper.fillStyle = this.colors[SPAN_TONES[kind[span]]];
       paper.fillRect(wide <= 1 ? pixel : x0, top + 3, wide, SPAN_ROW - 6);
-      if (wide > 44) this.paintName(paper, name[span], x0, wide, top);
+      if (wide > 44) this.paintName(paper, name[span], kind[span], x0, wide, top);
     }
   }
 
   /**
    * @param {CanvasRenderingContext2D} paper
    * @param {string} name
+   * @param {SpanKind} kind
    * @param {number} x
    * @param {number} wide
    * @param {number} top
    */
-  paintName(paper, name, x, wide, top) {
+  paintName(paper, name, kind, x, wide, top) {
     const letters = Math.floor((wide - 10) / 6.4);
-    paper.fillStyle = this.colors.paper;
+    paper.fillStyle = kind === "overhead" || kind === "pass" ? this.colors.ink : this.colors.paper; // on grey
     paper.textAlign = "left";
     paper.save();
     paper.beginPath();
