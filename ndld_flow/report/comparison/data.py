@@ -206,9 +206,7 @@ def _metric(metric: ComparedMetric) -> MetricData:
 
 def _apart(comparison: ProfileComparison, verdict: MetricVerdict) -> str:
     metric = next((metric for metric in comparison.metrics if metric.metric == verdict.metric), None)
-    if metric is None:
-        return ""
-    return measured_apart((metric.values[verdict.base], metric.values[verdict.candidate]), verdict, metric.unit)
+    return "" if metric is None else measured_apart(comparison, metric, verdict)
 
 
 def _report(profile: Profile) -> ComparedReport:

@@ -82,28 +82,27 @@ class IntervalScale:
 
 
 def metric_values(metric: ComparedMetric, candidate: int, verdict: MetricVerdict | None) -> tuple[str, ...]:
-    """Return the values of the base and a candidate with enough digits to differ; those behind the verdict, if the
-    values of the profiles have another ratio.
-    """
+    """Return the values of the base and a candidate with enough digits to differ; those behind the verdict, if any."""
     before, after = metric.values[0], metric.values[candidate]
     if before is None or after is None:
         return tuple(ABSENT if value is None else quantity(value, metric.unit) for value in (before, after))
-    if verdict is not None and measured_apart((before, after), verdict, metric.unit):
+    if verdict is not None:
         before, after = verdict.base_value, verdict.candidate_value
     return apart((before, after), metric.unit)
 
 
-def measured_apart(values: tuple[float | None, float | None], verdict: MetricVerdict, unit: str) -> str:
-    """Return `in rounds 149 ms → 153 ms`: the values behind a verdict; empty if the profiles' are printed alike.
+def measured_apart(compared: ProfileComparison, metric: ComparedMetric, verdict: MetricVerdict) -> str:
+    """Return `in rounds 149 ms → 153 ms`: the values behind a verdict, if those of the profiles have another ratio.
 
     Pairs of runs and rounds have a ratio of their own, which the profiles' values may contradict if the machine
-    drifted.
+    drifted. Values of the metric that decides are also named if the sentence above prints other digits.
     """
-    before, after = values
+    before, after = metric.values[verdict.base], metric.values[verdict.candidate]
     if not before or after is None:
         return ""
-    behind = apart((verdict.base_value, verdict.candidate_value), unit)
-    if behind == apart((before, after), unit):
+    behind = apart((verdict.base_value, verdict.candidate_value), metric.unit)
+    is_other = metric.metric == compared.decided_by and behind != apart((before, after), metric.unit)
+    if have_ratio(before, after, verdict) and not is_other:
         return ""
     return f"in {'rounds' if verdict.clock else 'pairs'} {' → '.join(behind)}"
 
@@ -223,7 +222,7 @@ def _metric_row(
         MetricCell(
             value=ABSENT if value is None else quantity(value, short_name(metric.unit, 20)),
             verdict=_verdict_view(verdict, scale) if verdict and value is not None else None,
-            pair=measured_apart((metric.values[0], value), verdict, metric.unit) if verdict else "",
+            pair=measured_apart(profile, metric, verdict) if verdict else "",
         )
         for value, verdict in zip(metric.values, against_base, strict=True)
     )

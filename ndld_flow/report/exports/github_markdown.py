@@ -24,7 +24,7 @@ _DIRECTION = re.compile("[\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\u2028\u20
 """Characters that change the writing direction or end a line."""
 _ZERO_WIDTH_SPACE = "\u200b"
 
-_NOT_IN_LABELS = re.compile(r"[^\w.-]")
+_NOT_IN_LABELS = re.compile("[^\\w.\N{HORIZONTAL ELLIPSIS}-]")
 _MOST_BARS = 20
 
 SIGNS = {
@@ -71,7 +71,7 @@ def _cell(cell: Cell) -> str:
 
 def mermaid_bars(title: str, bars: Mapping[str, float], unit: str) -> str:
     """Return a bar chart that GitHub and GitLab draw (https://mermaid.js.org/syntax/xyChart.html); empty without a
-    finite positive value. Texts have spaces for all characters but letters, digits, `.`, `_` and `-`; units keep `/`.
+    finite positive value. Texts have spaces for all characters but letters, digits, `.`, `_`, `-` and `…`; units keep `/`.
     """
     heading = _label(title, 60)
     unit = re.sub(r"[^\w/%]", "", short_name(unit, 20))

@@ -220,7 +220,7 @@ export class Parallel {
     },
     draw("title", {}, dimension.label),
     draw("line", { class: "axis-line", x1: x, x2: x, y1: top, y2: bottom }),
-    ...axisName(dimension.short + better, x, Math.max(8, Math.floor(gap / 10)), this.width),
+    ...axisName(dimension.short + better, x, Math.max(8, Math.floor(gap / 8.4)), this.width),
     mark, ...this.marks(dimension, x, letters), hit);
     this.brushMarks.set(dimension, { mark, group });
     hit.addEventListener("pointerdown", (event) => this.drag(dimension, event, hit));
