@@ -656,8 +656,8 @@ def test_non_finite_values_are_empty_in_tables() -> None:
 def test_a_chart_holds_only_finite_values_and_escaped_labels() -> None:
     chart = mermaid_bars("Median latency", {'a"]\n```<b>': 1.5, "fast": 0.25, "none": 0.0, "broken": math.nan}, "ms")
     assert 'x-axis ["a b", "fast"]' in chart
-    named = mermaid_bars("x", {"20261121T093000Z-3f9a1c:speed": 1.0}, "ms")
-    assert '"20261121T093000Z-…9a1c speed"' in named  # not as if it were a whole name
+    named = mermaid_bars("x", {"4 20261121T093000Z-3f9a1c:speed": 1.0}, "ms")
+    assert '"4 20261121T093000Z-…9a1c speed"' in named  # not as if it were a whole name
     assert "bar [1.5, 0.25]" in chart
     assert chart.count("```") == 2
     assert mermaid_bars("x", {"none": 0.0, "broken": math.inf}, "ms") == ""

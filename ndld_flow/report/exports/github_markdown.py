@@ -71,7 +71,7 @@ def _cell(cell: Cell) -> str:
 
 def mermaid_bars(title: str, bars: Mapping[str, float], unit: str) -> str:
     """Return a bar chart that GitHub and GitLab draw (https://mermaid.js.org/syntax/xyChart.html); empty without a
-    finite positive value. Texts have spaces for all characters but letters, digits, `.`, `_`, `-` and `…`; units keep `/`.
+    finite positive value. Texts have spaces for all characters but letters, digits, `.`, `_`, `-`, `…`; units keep `/`.
     """
     heading = _label(title, 60)
     unit = re.sub(r"[^\w/%]", "", short_name(unit, 20))
