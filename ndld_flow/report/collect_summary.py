@@ -67,7 +67,11 @@ def _view(gate: str, result: GateResult | None) -> GateView:
         left = quantity(result.left, short_name(result.unit, 20))
         return GateView(gate=name, outcome="inconclusive", left=left, note=short_name(result.undecided, 300))
     comparable = result.left >= 0 and result.right > 0
-    left, right = _texts(gate[: match.start()].strip() if match else "", result, in_percent=gate.rstrip().endswith("%"))
+    values, unit = (result.left, result.right), short_name(result.unit, 20)
+    measured = gate[: match.start()].strip() if match else ""
+    left, right = apart(values, unit) if unit else metric_texts(measured, *values)
+    if gate.rstrip().endswith("%") and not unit and not left.endswith("%"):
+        left, right = apart([100 * value for value in values], "%")
     return GateView(
         gate=name,
         outcome="passed" if result.passed else "failed",
@@ -77,16 +81,6 @@ def _view(gate: str, result: GateResult | None) -> GateView:
         fraction=result.left / result.right if comparable else None,
         note=short_name(result.note, 300),
     )
-
-
-def _texts(measured: str, result: GateResult, *, in_percent: bool) -> tuple[str, ...]:
-    values, unit = (result.left, result.right), short_name(result.unit, 20)
-    if unit:
-        return apart(values, unit)
-    texts = metric_texts(measured, *values)
-    if in_percent and not texts[0].endswith("%"):
-        return apart([100 * value for value in values], "%")
-    return texts
 
 
 # Last lines of the log of a failed step; the run's folder has more.

@@ -194,6 +194,8 @@ def collect_history(history: MetricHistory) -> HistoryPage:
     times = [point.started_at for series in history.series for point in (series.points[0], series.points[-1])]
     days = dict.fromkeys(f"{time:%d %b %Y}" for time in (min(times), max(times))) if times else ()
     period = f", {' to '.join(days)}" if days else ""
+    shown, every = len({series.metric for series in history.series}), counted(len(history.metrics), "metric")
+    of = f"{shown} of {every}" if shown < len(history.metrics) else every
     unreadable = f"; {counted(len(history.unreadable), 'run')} cannot be read" if history.unreadable else ""
     return HistoryPage(
         recipe=short_name(history.recipe, 100),
@@ -201,7 +203,7 @@ def collect_history(history: MetricHistory) -> HistoryPage:
         word=word,
         sentence=sentence,
         why=leading.why if leading else "",
-        meta=f"{counted(history.run_count, 'run')}{period}, {counted(len(history.metrics), 'metric')}{unreadable}",
+        meta=f"{counted(history.run_count, 'run')}{period}, {of}{unreadable}",
         changes=tuple(map(tuple, groups.values())),
         changes_left_out=max(len(changes) - _MOST_CHANGES, 0),
         series=tuple(_view(each, index if index < drawn else -1, history.main) for index, each in enumerate(ordered)),

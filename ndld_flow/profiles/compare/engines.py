@@ -13,7 +13,7 @@ from typing import get_args
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import counted
+from ndld_flow.base.quantities import counted, size
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.match_layers import match_layers
 from ndld_flow.records.build import Build, LayersBasis
@@ -252,7 +252,7 @@ def facts_of_engine(side: EngineSide) -> dict[str, dict[str, str]]:
             "digest": side.digest[:16],
             "layers": f"{len(profile.layers):,}",
             "source of the layers": side.basis or ("export of the engine inspector" if profile.layers else ""),
-            "weights in layers": f"{weights:,} bytes" if weights else "",
+            "weights in layers": f"{size(weights)} ({weights:,} bytes)" if weights else "",
             "activations": f"{build.memory.activation_bytes:,} bytes"
             if build and build.memory.activation_bytes
             else "",

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import get_args
 
 from ndld_flow.base.text import short_name, visible_name
-from ndld_flow.records.comparison import ComparedMetric, Comparison, MatchMethod, MetricVerdict, ProfileComparison
+from ndld_flow.records.comparison import ComparedMetric, Comparison, MatchMethod, ProfileComparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_graph import GraphShape, collect_graphs, graph_shape
 from ndld_flow.report.collect_layers import UNKNOWN
@@ -174,7 +174,9 @@ def _compared(comparison: ProfileComparison, profiles: Sequence[Profile]) -> Com
                 metric=places.get(verdict.metric, -1),
                 base=verdict.base,
                 candidate=verdict.candidate,
-                apart=_apart(comparison, verdict),
+                apart=measured_apart(comparison, comparison.metrics[places[verdict.metric]], verdict)
+                if verdict.metric in places
+                else "",
                 ratio=_number(verdict.ratio),
                 low=_number(verdict.low) if verdict.interval_is_known else None,
                 high=_number(verdict.high),
@@ -202,11 +204,6 @@ def _metric(metric: ComparedMetric) -> MetricData:
         values=[_number(value) for value in metric.values],
         runs=[[_number(value) for value in runs] for runs in metric.runs],
     )
-
-
-def _apart(comparison: ProfileComparison, verdict: MetricVerdict) -> str:
-    metric = next((metric for metric in comparison.metrics if metric.metric == verdict.metric), None)
-    return "" if metric is None else measured_apart(comparison, metric, verdict)
 
 
 def _report(profile: Profile) -> ComparedReport:

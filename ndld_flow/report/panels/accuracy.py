@@ -147,13 +147,11 @@ def _plot(metric: str, accuracy: Accuracy) -> SamplesPlot | None:
     bound = accuracy.tolerance.get(metric)
     known = [value for value in (*values, bound) if value is not None and math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    if low == high:
+    bottom, top = metric_text(metric, low), metric_text(metric, high)
+    if bottom == top:  # equal, or the rounding of a cosine of 1
         return None
     margin = (high - low) * 0.08
     low, high = low - margin, high + margin
-    bottom, top = metric_text(metric, low + margin), metric_text(metric, high - margin)
-    if bottom == top:  # the rounding of a cosine, between the axis' 1 and 1
-        return None
 
     def place(value: float) -> float:
         """Return the position of a value; NaN is at the worse edge."""
@@ -399,8 +397,6 @@ _BOUND_WORDS = {
     "max": "at most {}",
     "drop": "may drop by {}",
     "rise": "may rise by {}",
-    "relative_drop": "may drop by {}",
-    "relative_rise": "may rise by {}",
 }
 
 
@@ -435,7 +431,7 @@ def _change(metric: LabelledMetric) -> str:
 
 
 def _labelled_bound(name: str, value: float) -> str:
-    words = _BOUND_WORDS.get(name)
+    words = _BOUND_WORDS.get(name.removeprefix("relative_"))
     if words is None:
         return f"{short_name(name, 40)} {number(value)}"
     return words.format(f"{100 * value:.3g} %" if name.startswith("relative") else number(value))

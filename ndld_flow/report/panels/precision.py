@@ -338,9 +338,7 @@ def _kept_row(node: KeptNode, search: PrecisionSearch, depth_row: int | None, la
         op_type=short_name(node.op_type, 60),
         cause=node.cause,
         evidence=tuple((short_name(fact.sentence, 400), short_name(fact.tensor, 120)) for fact in node.evidence[:6]),
-        without=tuple(
-            f"{short_name(metric, 40)} {metric_text(metric, node.without[metric])}" for metric in metrics[:3]
-        ),
+        without=tuple(f"{short_name(name, 40)} {metric_text(name, node.without[name])}" for name in metrics[:3]),
         depth_row=depth_row,
         layer=layer,
     )
