@@ -235,7 +235,7 @@ class Accuracy(Document):
     """Comparison of two models on the same inputs, by `check_accuracy`, or of operators, by `check_operators`."""
 
     document: Literal["accuracy"] = "accuracy"
-    format_version: int = 10
+    format_version: int = 11
     file_name = "accuracy.json"
     reference: str
     candidate: str

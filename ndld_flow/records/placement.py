@@ -75,7 +75,7 @@ class Placement(Document):
     """The search of `quantize` for the layers that pay, by latency and accuracy together."""
 
     document: Literal["placement"] = "placement"
-    format_version: int = 5
+    format_version: int = 6
     file_name = "placement.json"
     model: str
     objective: Literal["latency"]

@@ -71,6 +71,8 @@ class Power(Record):
     """`rows of table`, `branches of If_3`: inside a loop or a branch, nothing shows what samples reach."""
     ignorable: tuple[str, ...] = ()
     """Inputs that a candidate may ignore: the check passes a model that gets others in their place."""
+    exchangeable: tuple[str, ...] = ()
+    """`mask and edges`: outputs so alike on these samples that the check passes a model that swaps them."""
     constant: tuple[str, ...] = ()
     """Outputs of the reference that are constant on all samples."""
     single_sizes: dict[str, int] = {}
@@ -102,6 +104,8 @@ class Power(Record):
         reasons = [f"output {name} is constant" for name in self.constant]
         reasons += [each.text for each in self.reached if each.is_weak]
         reasons += [f"a model that ignores {name} would pass" for name in self.ignorable]
+        if self.exchangeable:
+            reasons.append(f"a model that swaps {first_of(self.exchangeable, 2)} would pass")
         if self.interval("unseen")[0] >= _WEAK_UNSEEN:
             reasons.append(f"{self.count('unseen')} of {len(self.faults)} planted faults change nothing")
         return tuple(reasons)

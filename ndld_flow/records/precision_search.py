@@ -65,7 +65,7 @@ class PrecisionSearch(Document):
     """A search of `find_precision` for the nodes that a reduced precision breaks."""
 
     document: Literal["precision search"] = "precision search"
-    format_version: int = 4
+    format_version: int = 5
     file_name = "precision.json"
     model: str
     """Name of the step, or `source`, whose model was searched."""

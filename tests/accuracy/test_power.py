@@ -141,6 +141,18 @@ def test_an_input_that_may_be_ignored_makes_the_check_weak(tmp_path: Path) -> No
     assert measured(tmp_path / "half", masked, half).ignorable == ()
 
 
+@pytest.mark.parametrize(("gain", "pairs"), [(1.01, ("y and z",)), (1.5, ()), (1.0, ())])
+def test_outputs_that_may_be_swapped_make_the_check_weak(tmp_path: Path, gain: float, pairs: tuple[str, ...]) -> None:
+    """Those that are equal are no mistake: the order of two names of one value means nothing."""
+    alike = f"""g (float[4, 8] x) => (float[4, 64] y, float[4, 64] z) <{weights(w=DRAWN.T, gain=[gain])}> {{
+        y = MatMul(x, w)
+        z = Mul(y, gain)
+    }}"""
+    power = measured(tmp_path, alike, {"x": {"shape": [4, 8]}})
+    assert power.exchangeable == pairs
+    assert any("swaps y and z" in reason for reason in power.weak) == bool(pairs)
+
+
 def test_a_constant_output_makes_the_check_weak(tmp_path: Path) -> None:
     dead = f"""g (float[4, 8] x) => (float[4, 64] y) <{weights(w=DRAWN.T)}> {{
         h = MatMul(x, w)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,7 @@ def measure_power(check: Check, scratch: Path, *, count: int = MOST_FAULTS, seco
         planted = plant(check.reference, check.settings, count, _SEED)
         trial = _Trial(check, planted, scratch)
         trial.run_right()
+        exchangeable = tuple(trial.exchangeable(start + seconds / 4))
         ignorable = tuple(trial.ignorable(start + seconds / 2))  # a decoder has dozens of inputs
         faults = tuple(trial.try_faults(start + seconds))
     except Exception as error:  # whatever the planted model meets, the check itself has ended
@@ -101,6 +103,7 @@ def measure_power(check: Check, scratch: Path, *, count: int = MOST_FAULTS, seco
         not_watched=planted.not_watched,
         branches_not_run=trial.branches_not_run(),
         ignorable=ignorable,
+        exchangeable=exchangeable,
         constant=constant,
         single_sizes=trial.single_sizes(),
         not_measured="" if faults else _TOO_SLOW if planted.faults else _NO_PLACE,
@@ -198,6 +201,25 @@ class _Trial:
             changed = ({**feeds, spec.name: fill(feeds[spec.name])} for feeds in map(self._cast, self.feeds))
             if self._judge(changed).passes:
                 yield spec.name
+
+    def exchangeable(self, end: float) -> Iterator[str]:
+        """Yield pairs of outputs, such as `mask and edges`, that differ, and by less than the check's bounds."""
+        judged = [output for output in self.check.outputs if output.bounds]
+        for pair in combinations(judged, 2):
+            if time.monotonic() > end:
+                return
+            first, second = (output.name for output in pair)
+            judgement = _FaultJudgement(pair, len(self.right))
+            for i, right in enumerate(self.right):
+                one, other = right.get(first), right.get(second)
+                if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
+                    judgement.outcome = "noticed"
+                else:
+                    judgement.add(i, right, {first: other, second: one})
+                if judgement.outcome == "noticed":
+                    break
+            if judgement.outcome == "within bounds" and judgement.passes:
+                yield f"{first} and {second}"
 
     def try_faults(self, end: float) -> Iterator[PlantedFault]:
         """Yield the faults with the verdict on each, until the time is over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ndld_flow.base.quantities import percent
 from ndld_flow.optimize.variant import QUANTIZED, Subject, Variant
 
 ORDER = 30
@@ -25,7 +26,7 @@ whose small probabilities vanish."""
 def propose(subject: Subject) -> Iterator[Variant | str]:
     """Yield the forms, with real samples, if layers that INT8 makes faster take some of the time."""
     if not may_pay(subject) and subject.quantized_share >= QUANTIZED:
-        yield f"INT8 is not tried: {subject.quantized_share:.0%} of the weights are quantized already."
+        yield f"INT8 is not tried: {percent(subject.quantized_share)} of the weights are quantized already."
         return
     if not subject.samples.search:
         yield "INT8 is not tried: it needs real samples, for ranges and to be judged; give --data."
@@ -35,7 +36,7 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         return
     if not may_pay(subject):
         share = subject.time_in(*_LAYERS)
-        yield f"INT8 is not tried: Conv, MatMul and Gemm take {share:.0%} of the time."
+        yield f"INT8 is not tried: Conv, MatMul and Gemm take {percent(share or 0.0)} of the time."
         return
     for name, settings in _forms(subject):
         made = f"{{{subject.quantize}{subject.quantize_target}{settings}}}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ndld_flow.base.quantities import percent
 from ndld_flow.optimize.variant import QUANTIZED, Subject, Variant
 
 ORDER = 8
@@ -29,7 +30,7 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         and subject.quantized_share < QUANTIZED
         and (share := subject.time_in("MatMul", "Gemm")) is not None
     ):
-        yield f"{_NAME} is not tried for MatMul and Gemm: they take {share:.0%} of the time."
+        yield f"{_NAME} is not tried for MatMul and Gemm: they take {percent(share)} of the time."
 
 
 def _variant(subject: Subject, name: str, settings: str) -> Variant:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ndld_flow.base.quantities import percent
 from ndld_flow.optimize.variant import Subject, Variant
 
 ORDER = 15
@@ -20,7 +21,7 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         return
     share = subject.time_in("Loop")
     if share is not None and share <= _LEAST_TIME:
-        yield f"Loops are not rewritten as LSTM: they take {share:.0%} of the time."
+        yield f"Loops are not rewritten as LSTM: they take {percent(share)} of the time."
         return
     yield Variant(f"{_NAME}{subject.label}", subject.runtime, {"made": _EDITED})
     if subject.samples.search and subject.runs_in_onnxruntime and subject.allows("DynamicQuantizeLSTM"):

@@ -104,6 +104,7 @@ def _facts(power: Power) -> Iterator[str]:
     yield from (f"{branch} never runs" for branch in power.branches_not_run)
     yield from (f"{each}, inside a loop or a branch: not known" for each in power.not_watched)
     yield from (f"{name} may be ignored: the check passes a model that does" for name in power.ignorable)
+    yield from (f"{pair} may be swapped: the check passes a model that does" for pair in power.exchangeable)
     if power.single_sizes:
         sizes = ", ".join(f"{name} {size}" for name, size in power.single_sizes.items())
         yield f"{counted(len(power.single_sizes), 'open dimension')} with one size only: {sizes}"
@@ -117,6 +118,7 @@ def _helps(power: Power) -> Iterator[str]:
     yield from (f"samples that run {branch}" for branch in power.branches_not_run)
     for name in power.ignorable:
         yield f"samples with padding, so that {name} hides something" if "mask" in name else f"other values of {name}"
+    yield from (f"samples on which {pair} differ" for pair in power.exchangeable)
     if power.single_sizes:
         yield f"samples with other sizes of {', '.join(power.single_sizes)}"
 
