@@ -129,7 +129,7 @@ _TOP = lazy_pattern(r"top\d+")
 _HIGHER_IS_BETTER = ("accuracy", "throughput")
 _LOWER_IS_BETTER = ("bytes", "nodes", "macs", "parameters")
 _ERRORS = ("max_abs", "mean_abs", "max_rel", "rmse", "relative_rms", "mismatched", "kl")
-_FRACTIONS = ("slice_rms", "slice_max", "position_rms", "iou_loss", "relative_rms", "mismatched")
+FRACTIONS = ("slice_rms", "slice_max", "position_rms", "iou_loss", "relative_rms", "mismatched")
 """Errors that people read in percent."""
 
 
@@ -142,7 +142,7 @@ def metric_texts(name: str, *values: float) -> tuple[str, ...]:
     """Format values of a metric without a unit, with enough digits to show that they differ: `0.49 %` of `slice_rms`,
     `0.9998` of `cosine`.
     """
-    if name.rpartition(".")[2] not in _FRACTIONS or not all(map(math.isfinite, values)):
+    if name.rpartition(".")[2] not in FRACTIONS or not all(map(math.isfinite, values)):
         return apart(values, "")
     texts = tuple(map(percent, values))
     return texts if len(set(texts)) == len(set(values)) else apart([100 * value for value in values], "%")

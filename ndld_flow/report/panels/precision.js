@@ -34,9 +34,15 @@ class TrialsData extends /** @type {new (trials: SearchTrials) => SearchTrials} 
     return this.higher ? 1 - value : value;
   }
 
-  /** @param {number | null} value */
-  text(value) {
-    return value === null ? "–" : Number.isFinite(value) ? plainNumber(value) : String(value).replace("Infinity", "inf");
+  /**
+   * @param {number | null} value
+   * @param {string} metric
+   */
+  text(value, metric = this.metric) {
+    if (value === null) return "–";
+    if (!Number.isFinite(value)) return String(value).replace("Infinity", "inf");
+    if (!this.in_percent.includes(metric)) return plainNumber(value);
+    return `${value < 0.995 ? Number((100 * value).toPrecision(2)) : count(Math.round(100 * value))} %`;
   }
 
   /** @param {number} row */
@@ -199,7 +205,7 @@ function trialColumns(data) {
   /** @type {Column[]} */
   const metrics = Object.entries(data.metrics).map(([metric, values], place) => ({
     key: `metric${place}`, label: shortened(metric, 18), csvLabel: metric, width: "minmax(104px, 0.6fr)", numeric: true, right: true, position: metric === data.metric && data.higher, hidden: place > 2,
-    value: (row) => (values[row] === null || Number.isFinite(values[row]) ? values[row] : Infinity), format: (_, row) => data.text(values[row]), csv: (row) => values[row] ?? "",
+    value: (row) => (values[row] === null || Number.isFinite(values[row]) ? values[row] : Infinity), format: (_, row) => data.text(values[row], metric), csv: (row) => values[row] ?? "",
     tone: (row) => (metric === data.metric && data.outcome(row) === "failed" ? "bad" : ""),
   }));
   return [
@@ -228,7 +234,7 @@ function describeTrials(model, data) {
   add("Trial", `${data.number[row]}, ${data.phase[row]}: ${data.word(row)}`);
   add("Tried", data.what[row]);
   add("Kept nodes, in order of execution", data.kept[row] ? data.keptWords(row) : "none");
-  for (const [metric, values] of Object.entries(data.metrics)) add(metric, data.text(values[row]));
+  for (const [metric, values] of Object.entries(data.metrics)) add(metric, data.text(values[row], metric));
   add("Note", data.note[row]);
   return [list];
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 
-from ndld_flow.base.declared_metrics import higher_is_better, metric_text
+from ndld_flow.base.declared_metrics import FRACTIONS, higher_is_better, metric_text
 from ndld_flow.base.quantities import count, counted, milliseconds, seconds, share
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.rules_search import SearchSubject, insights_of_search
@@ -200,6 +200,8 @@ class SearchTrials:
     wall_s: list[float]
     note: list[str]
     metrics: dict[str, list[float | None]]
+    in_percent: list[str]
+    """The metrics that are fractions."""
 
 
 @dataclass(frozen=True)
@@ -426,6 +428,7 @@ def _trials(view: SearchView) -> SearchTrials:
             ]
             for metric in metrics
         },
+        in_percent=[metric for metric in metrics if metric in FRACTIONS],
     )
 
 

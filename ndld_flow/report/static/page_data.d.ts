@@ -660,6 +660,8 @@ interface SearchTrials {
   wall_s: number[];
   note: string[];
   metrics: Record<string, (number | null)[]>;
+  /** The metrics that are fractions. */
+  in_percent: string[];
 }
 
 /** The chart of a comparison over sequences. */
