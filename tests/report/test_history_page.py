@@ -38,6 +38,8 @@ def test_the_first_screen_has_what_changed_when_by_how_much_and_why(tmp_path: Pa
     assert (page.tone, page.word) == ("failed", "Regressed")
     assert re.match(r"speed\.latency\.median \+\d+(\.\d)? % \(\d.* → .*\) on \d+ Jan 2026", page.sentence)
     assert "library onnxruntime 1.31.0 → 1.32.0" in page.why
+    assert page.meta.endswith("3 metrics")
+    assert "1 of 3 metrics" in collect_history(api.history(outputs=tmp_path)).meta
     assert page.series[0].metric == LATENCY
     api.accept("nightly", LATENCY, "larger input", outputs=tmp_path)
     api.accept("nightly", "speed.throughput.median", "larger input", outputs=tmp_path)

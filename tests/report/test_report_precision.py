@@ -331,6 +331,16 @@ def test_the_worst_of_many_samples_are_shown() -> None:
     assert [row.sample for row in worst.rows][:2] == ["299.png", "298.png"]
 
 
+@pytest.mark.parametrize(("apart", "is_drawn"), [(1e-3, True), (3e-16, False)])
+def test_samples_are_drawn_where_their_values_differ_in_print(apart: float, is_drawn: bool) -> None:
+    few = deep_accuracy()
+    values = ({"boxes": {"cosine": 1.0}}, {"boxes": {"cosine": 1.0 - apart}})
+    two = tuple(few.samples[0].model_copy(update={"outputs": each}) for each in values)
+    view = collect_samples(few.model_copy(update={"samples": two, "tolerance": {}}))
+    assert view is not None
+    assert (view.plot is not None) == is_drawn
+
+
 # --- the page ---
 
 
