@@ -43,7 +43,7 @@ def test_loops_that_take_time_are_rewritten(in_folder: Path) -> None:
         assert not any(each.costly for each in variants.values())
     assert list(proposed(LOOP, {}, data=())[0]) == ["loops as LSTM"], "INT8 is judged on real samples"
     variants, (sentence,) = proposed(LOOP, {"Loop": 0.2, "MatMul": 0.8})
-    assert not variants and "20%" in sentence
+    assert not variants and "20 %" in sentence
     assert proposed(NO_LOOP, {}) == ({}, [])
     assert proposed(LOOP, {}, target="rtx40") == ({}, []), "engines have no Loop to compare with"
 
