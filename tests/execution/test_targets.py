@@ -526,7 +526,7 @@ def start_run(**options: Any) -> subprocess.Popen[bytes]:
 def test_a_killed_driver_leaves_nothing_on_its_targets(network: Network, here: Path) -> None:
     (here / "far.yaml").write_text(RECIPE.replace("passes: 2, warmup_passes: 1", "passes: 2000000, warmup_passes: 1"))
     run = start_run(trust=True)
-    wait_for(lambda: any("executors.worker" in each for each in processes_in(network.servers["gamma"].home)))
+    wait_for(lambda: any("execution.worker" in each for each in processes_in(network.servers["gamma"].home)))
     run.send_signal(signal.SIGKILL)
     run.wait()
     assert wait_until_gone(network) == []
