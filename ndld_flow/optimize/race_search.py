@@ -63,7 +63,7 @@ class RaceSearch(Search):
         On a busy machine the time of a proof is overestimated: those that are quick to prepare get a share of what is
         left all the same.
         """
-        others = [name for name in names if self._is_untried(name) or self._is_unranked(name)]
+        others = [*filter(self._is_untried, names), *filter(self._is_unranked, names)]
         left_s = max(self._time_to_race(), self._budget.left_s() * least_share)
         if others and left_s > _LEAST_S:
             self._race([self._best.variant.name, *others], left_s)

@@ -559,6 +559,15 @@ def test_what_is_quick_to_prepare_is_raced_even_if_a_proof_may_not_fit(
     assert raced_names == ["source", "clean"]
 
 
+def test_what_was_not_tried_comes_before_what_was_not_ranked(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were tried are built again, which took the whole of a short second race."""
+    search, raced_names = search_after(net, "", raced("clean", 0.9)), list[str]()
+    search._budget = Budget(100.0)
+    monkeypatch.setattr(search, "_race", lambda names, _: raced_names.extend(names))
+    search._race_others(["clean", "INT8, all layers"])
+    assert raced_names == ["source", "INT8, all layers", "clean"]
+
+
 @pytest.mark.parametrize("finished", [False, True])
 def test_a_race_that_was_ended_is_run_again_with_what_may_be_the_best(
     net: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
