@@ -150,5 +150,7 @@ def _take(message: dict[str, Any], listener: Listener, result: RaceResult) -> No
         result.finished = True
     elif "tried" in message:
         tried = TriedVariant.model_validate(message["tried"])
+        if tried.outcome == "not tried" and tried.name in result.tried:
+            return  # an earlier race said more
         result.add(tried, leads=message["leads"])
         listener(VariantTried(variant=tried, leads=message["leads"]))

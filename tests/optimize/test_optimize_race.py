@@ -26,7 +26,7 @@ from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.execution.events import Event, Notice, StepFinished, VariantTried
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
-from ndld_flow.optimize import proof, race, race_search
+from ndld_flow.optimize import proof, race, race_process, race_search
 from ndld_flow.optimize.budget import Budget, BudgetEndedError
 from ndld_flow.optimize.compose import read_model
 from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, prove_source
@@ -566,6 +566,14 @@ def test_what_was_not_tried_comes_before_what_was_not_ranked(net: Path, monkeypa
     monkeypatch.setattr(search, "_race", lambda names, _: raced_names.extend(names))
     search._race_others(["clean", "INT8, all layers"])
     assert raced_names == ["source", "INT8, all layers", "clean"]
+
+
+def test_a_second_race_without_time_for_a_variant_does_not_unsay_the_first() -> None:
+    result, events = RaceResult(), list[Event]()
+    for outcome in ("not proved", "not tried"):
+        tried = raced("clean", 0.9).model_copy(update={"outcome": outcome})
+        race_process._take({"tried": tried.model_dump(), "leads": False}, events.append, result)
+    assert result.tried["clean"].outcome == "not proved" and len(events) == 1
 
 
 @pytest.mark.parametrize("finished", [False, True])
