@@ -434,7 +434,7 @@ class Profile(Document):
         """Inferences per second at the median latency."""
         return self.latency.throughput_per_s * self.concurrent_inferences
 
-    @property
+    @cached_property
     def layer_times(self) -> LayerTimes:
         return LayerTimes(self.layers, self.layer_runs)
 
@@ -463,7 +463,15 @@ class Profile(Document):
 
     def usable(self) -> Profile:
         """Return the profile as it is if its latencies are possible; else without impossible values."""
-        return self if _are_times(self.latency_ms) else without_impossible_values(self)
+        return self if _are_times(self.latency_ms) else self.possible()
+
+    def possible(self) -> Profile:
+        """Return the profile without impossible values: itself, if it has none."""
+        return without_impossible_values(self) if self._has_impossible_values else self
+
+    @cached_property
+    def _has_impossible_values(self) -> bool:
+        return without_impossible_values(self) is not self
 
 
 _LONGEST_MS = 1e12

@@ -1,4 +1,4 @@
-"""The report at the size to hold: 5,000 layers x 10 runs, built under 2 s, under 3 MB, ready under 1 s.
+"""The report of a large run, 5,000 layers x 10 profiles, and of the quickstart: built, size, ready, and reactions.
 
 Prints, asserts nothing: `python -m tests.benchmarks.bench_report [layers] [profiles]`.
 """

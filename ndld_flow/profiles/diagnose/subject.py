@@ -22,7 +22,7 @@ from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
 from ndld_flow.profiles.diagnose.recipe_change import RecipeChange
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.records.layer_arithmetic import multiplies_matrices
-from ndld_flow.records.profile import Layer, Profile, ProfileRun, without_impossible_values
+from ndld_flow.records.profile import Layer, Profile, ProfileRun
 
 _SCATTERED = 0.1
 """Maximum part of the latency lost to interruptions; above it, shares are of the layers' time."""
@@ -94,7 +94,7 @@ class Subject(LayersSubject):
     """Figures of a profile and its layers, computed once for all rules."""
 
     def __init__(self, profile: Profile) -> None:
-        super().__init__(without_impossible_values(profile))
+        super().__init__(profile.possible())
 
     @cached_property
     def medians_ms(self) -> tuple[float, ...]:
