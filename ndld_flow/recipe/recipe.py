@@ -74,7 +74,10 @@ class ModelSource(Settings):
     @model_validator(mode="after")
     def _check_digest(self) -> "ModelSource":
         if self.is_fetched and self.sha256 is None and self.blake3 is None:
-            raise ValueError("a model that is fetched needs its `sha256:` (on a command line, `model.sha256=...`)")
+            raise ValueError(
+                "a model that is fetched needs its `sha256:` (on a command line, `model.sha256=...`); `sha256sum` "
+                "prints that of a copy that you trust"
+            )
         if self.files and not self.is_fetched:
             raise ValueError("`files` is for a model that is fetched: other models are read with the data next to them")
         for name in self.files:

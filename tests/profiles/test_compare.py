@@ -247,7 +247,9 @@ def test_exact_metrics_have_no_interval() -> None:
     ]
     profiles = [steady(*[10.0] * 5), steady(*[10.0] * 5, session="two")]
     measured = [Measured(place, "", profiles[place], metrics[place]) for place in (0, 1)]
-    result = compare([], {"speed": measured}, Rules(), ["agree.cosine >= 0.9999", "model.bytes <= -1 B"])
+    result = compare(
+        [], {"speed": measured}, Rules(), ["agree.cosine >= 0.9999", "model.bytes <= -1 B", "model.bytes <= -0.05 %"]
+    )
     verdicts = {name: verdict_on(result.profiles[0], name) for name in metrics[0]}
     assert {name: verdict.verdict for name, verdict in verdicts.items()} == {
         "model.bytes": "improved",
@@ -255,7 +257,8 @@ def test_exact_metrics_have_no_interval() -> None:
         "odd": "inconclusive",
     }
     assert verdicts["model.bytes"].low == verdicts["model.bytes"].high == pytest.approx(0.999)
-    assert [gate.outcome for gate in result.gates] == ["failed", "passed"]
+    assert [gate.outcome for gate in result.gates] == ["failed", "passed", "passed"]
+    assert " to " not in result.gates[-1].why
 
 
 def test_all_metrics_of_profiles_are_compared() -> None:

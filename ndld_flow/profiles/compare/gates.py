@@ -51,7 +51,9 @@ def _decide(
         ends = (verdict.ratio / (1 + ASSUMED_SINGLE_RUN), verdict.ratio * (1 + ASSUMED_SINGLE_RUN))
     if gate.kind == "ratio":
         spread = f"{_change(verdict.low, gate)} to {_change(verdict.high, gate)}"
-        text = f"{_change(verdict.ratio, gate)} ({spread if verdict.interval_is_known else _no_interval(verdict)})"
+        interval = f" ({spread if verdict.interval_is_known else _no_interval(verdict)})"
+        is_exact = verdict.low == verdict.high
+        text = f"{_change(verdict.ratio, gate)}{'' if is_exact else interval}"
         return _outcome(gate, ends[0], verdict.ratio, ends[1]), text
     base = metric.values[0]
     assert base is not None  # the verdict compares against it
