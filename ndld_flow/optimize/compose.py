@@ -398,8 +398,8 @@ def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]
     for runtime in preset.runtimes:
         own = replace(subject, runtime=runtime)
         label = own.label if runtime != preset.runtimes[0] else ""
-        order = _AFTER_DYNAMIC if label else 0  # to compile and judge a large model in another runtime takes long
-        proposed.append((order, Variant(f"{SOURCE}{label}", runtime, is_source=True)))
+        # To compile and judge a large model in another runtime takes long.
+        proposed.append((_AFTER_DYNAMIC if label else 0, Variant(f"{SOURCE}{label}", runtime, is_source=True)))
         for order, each in propose_variants(own):
             if isinstance(each, Variant):
                 proposed.append((order, replace(each, needs=f"{SOURCE}{label}" if label else "")))
