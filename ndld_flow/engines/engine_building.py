@@ -52,7 +52,7 @@ from ndld_flow.store.kinds import Engine
 
 _MAX_WARNINGS = 100
 _COMPILED_PLUGINS = "PREFER_AOT_PYTHON_PLUGINS"
-"""Of a plugin in Python with both: the kernel compiled ahead, which needs no Python when the engine runs."""
+"""Creation flag that prefers a Python plugin's ahead-of-time kernel, which needs no Python at run time."""
 _NO_TIMINGS = "TensorRT-RTX chooses kernels without timing them, so it has no timings to keep"
 
 

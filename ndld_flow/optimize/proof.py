@@ -196,7 +196,7 @@ class Prover:
             record=record,
             speed=_speed(run) if measured and not self.composer.preset.built_only else None,
             gains=gains,
-            # The conclusion says of which samples it is.
+            # The optimization's own sentence names the samples.
             accuracy=(
                 summarize(held.model_copy(update={"seen": None}), dict(self.composer.conditions.accuracy))
                 if held is not None

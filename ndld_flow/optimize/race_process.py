@@ -151,6 +151,6 @@ def _take(message: dict[str, Any], listener: Listener, result: RaceResult) -> No
     elif "tried" in message:
         tried = TriedVariant.model_validate(message["tried"])
         if tried.outcome == "not tried" and tried.name in result.tried:
-            return  # an earlier race said more
+            return  # what an earlier race found of it stays
         result.add(tried, leads=message["leads"])
         listener(VariantTried(variant=tried, leads=message["leads"]))

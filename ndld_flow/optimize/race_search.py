@@ -81,7 +81,7 @@ class RaceSearch(Search):
         return name != SOURCE and (tried is None or tried.outcome == "not tried")
 
     def _is_unranked(self, name: str) -> bool:
-        """Return whether a race was ended before it could tell whether this variant is the best."""
+        """Return whether the race ended before it decided whether this variant is the best."""
         tried = self._result.tried.get(name)
         is_open = not self._result.finished and tried is not None and tried.outcome == "not proved"
         return is_open and name not in (SOURCE, self._best.variant.name, *self._proofs)

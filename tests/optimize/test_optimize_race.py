@@ -237,7 +237,7 @@ def test_data_of_the_wrong_kind_is_one_error_before_any_variant(net: Path) -> No
 @pytest.mark.thorough
 @pytest.mark.usefixtures("executed_workers")
 def test_a_crash_loses_neither_other_variants_nor_what_was_found(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill of its own process stands for a library that crashes: in a variant, and in the last rounds of the next."""
+    """The process kills itself, as a crashing library would: while it tries a variant, and in the last rounds."""
     Path("crashing").mkdir()
     Path("crashing/sitecustomize.py").write_text(
         "import os, sys\n"
@@ -568,7 +568,7 @@ def test_what_was_not_tried_comes_before_what_was_not_ranked(net: Path, monkeypa
     assert raced_names == ["source", "INT8, all layers", "clean"]
 
 
-def test_a_second_race_without_time_for_a_variant_does_not_unsay_the_first() -> None:
+def test_a_second_race_without_time_for_a_variant_keeps_the_result_of_the_first() -> None:
     result, events = RaceResult(), list[Event]()
     for outcome in ("not proved", "not tried"):
         tried = raced("clean", 0.9).model_copy(update={"outcome": outcome})

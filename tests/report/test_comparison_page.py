@@ -315,7 +315,7 @@ def test_conditions_come_first_only_if_they_forbid_a_verdict() -> None:
 
 
 def test_the_contents_have_the_order_of_the_page(tmp_path: Path) -> None:
-    """Of three subjects, bars side by side come early; of other machines, conditions do."""
+    """With three subjects, the side-by-side bars come early; with different machines, the conditions do."""
     profiles = {0: made.in_turns("x", 14.0, 1), 1: made.in_turns("x", 10.0, 2, turn=1)}
     elsewhere = profiles[0].machine.model_copy(update={"cpu": "Intel Xeon 8481C"})
     profiles[2] = profiles[1].model_copy(update={"machine": elsewhere})

@@ -51,7 +51,7 @@ class IPluginRegistry(Bound):
         return next((each for each, name in known if name == wanted), None)
 
     def _has(self, operator: str) -> bool:
-        """Whether a library has the operator, or a creator makes it, given as `namespace::name`."""
+        """Return whether a library or a creator provides the operator `namespace::name`."""
         namespace, _, name = operator.rpartition("::")
         return self._creator(name, namespace) is not None or any(
             name in names for registry in self._all() for names in registry._libraries.values()
