@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit import node_groups as cloning
-from ndld_flow.graph.edit.catalogue import find_operation
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.models.files import load_model
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
@@ -110,7 +109,9 @@ def test_inlining_a_created_function_restores_the_model() -> None:
 
 def test_a_transformer_layer_becomes_a_function_and_is_inlined_again() -> None:
     model = tfm_model(3)
-    make = {"make_function": {"function": "model::Layer", "repeated": True}}
+    nodes, first = len(tfm_model(1).graph.node) - len(tfm_model(0).graph.node), len(tfm_model(0).graph.node) - 2
+    layer = [node.name or node.output[0] for node in model.graph.node[first : first + nodes]]
+    make = {"make_function": {"function": "model::Layer", "select": layer}}
     result = checked(model, edit(model, make), TFM_FEEDS)
     assert len(calls(result, "Layer")) == 3
     assert len(result.functions[0].output) == 1
@@ -122,7 +123,7 @@ def test_a_transformer_layer_becomes_a_function_and_is_inlined_again() -> None:
 def test_repeats_far_apart_are_found() -> None:
     text = BLOCKS.replace("[mm1] m1 = MatMul (h0, w1)", "[n] n = Neg (h0) [e] e = Exp (n) [mm1] m1 = MatMul (e, w1)")
     text = text.replace("Add (r1, h0)", "Add (r1, e)")
-    result = checked(text, edit(text, {"make_function": {"function": "model::Block", "repeated": True}}))
+    result = checked(text, edit(text, {"make_function": {"function": "model::Block", "select": FIRST_BLOCK}}))
     assert [node.op_type for node in result.graph.node] == ["Block", "Neg", "Exp", "Block"]
 
 
@@ -136,10 +137,10 @@ def test_constants_shared_by_all_repeats_move_into_the_function() -> None:
 
 def test_constant_nodes_that_differ_become_tensor_attributes() -> None:
     text = """g (float[2, 4] x) => (float[2, 4] y) {
-      c0 = Constant <value = float[1] {2}> () m0 = Mul (x, c0) r0 = Relu (m0)
+      [c] c0 = Constant <value = float[1] {2}> () [m] m0 = Mul (x, c0) [r] r0 = Relu (m0)
       c1 = Constant <value = float[1] {3}> () m1 = Mul (r0, c1) y = Relu (m1)
     }"""
-    make = {"make_function": {"function": "m::Scale", "repeated": True, "min_nodes": 3}}
+    make = {"make_function": {"function": "m::Scale", "select": ["c", "m", "r"]}}
     result = checked(text, edit(text, make))
     assert len(calls(result, "Scale")) == 2 and result.functions[0].attribute_proto[0].t.float_data == [2]
     checked(text, edit(text, make, {"inline_functions": {}}))
@@ -274,7 +275,6 @@ def test_old_models_get_an_ir_version_that_has_functions() -> None:
         ({"function": "com.microsoft::Gelu", "select": "mm0"}, "is or may become an operator of ONNX"),
         ({"function": "m::B", "select": ["mm0", "act0"]}, "'add0' depends on one of them and another"),
         ({"function": "m::B", "select": "nowhere"}, "nowhere"),
-        ({"function": "m::B", "repeated": True, "min_nodes": 5}, "no block of 5 or more nodes occurs twice"),
     ],
 )
 def test_nodes_that_cannot_become_a_function_are_reported(settings_: dict[str, Any], message: str) -> None:
@@ -287,14 +287,6 @@ def test_nodes_of_two_graphs_cannot_become_one() -> None:
         message
         == "a function is made of nodes of one graph, and these are in '', 'if0/then_branch': choose one with `scope`"
     )
-
-
-def test_a_selection_or_the_largest_block_is_required() -> None:
-    operation = find_operation("make_function")
-    assert operation is not None
-    for both in ({"function": "m::B"}, {"function": "m::B", "select": "x", "repeated": True}):
-        with pytest.raises(ValueError, match="either nodes with `select`"):
-            operation.model_validate(both)
 
 
 FUNCTIONS = """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>

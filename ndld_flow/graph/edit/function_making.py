@@ -1,9 +1,6 @@
 """Local functions made of nodes, which are called in place of these nodes and of equal blocks elsewhere.
 
-Blocks are equal when operators, connections and attribute types are; weights may differ. The largest repeated block is
-found from the order of nodes, because exporters write a graph layer by layer: from some position on, the operators
-equal those `distance` nodes further. One comparison of arrays for each distance finds such stretches; connections are
-compared only for the best of them.
+Blocks are equal when operators, connections and attribute types are; weights may differ.
 """
 
 from __future__ import annotations
@@ -11,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
@@ -36,6 +31,7 @@ from ndld_flow.models.nodes import (
     captured_values,
     fixed_tensor,
     free_name,
+    graph_of,
     identifier,
     node_label,
     own_subgraphs,
@@ -44,11 +40,6 @@ from ndld_flow.models.nodes import (
 )
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
-Kinds = npt.NDArray[np.int64]
-_EXAMINED = 256
-"""Maximum number of stretches of a graph to examine, those with the largest savings first."""
-_TRIED = 64
-"""Maximum number of blocks whose connections are compared."""
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _READ_BYTES = 2**16
 """Maximum size for comparing tensors by value; larger ones are equal only if they are the same object."""
@@ -155,141 +146,6 @@ def _types_agree(value: ir.Value, candidate: ir.Value) -> bool:
     return value.dtype is None or candidate.dtype is None or value.dtype == candidate.dtype
 
 
-@dataclass(frozen=True)
-class _Stretch:
-    """A stretch: `size` nodes from `first` on have the same operators as those `distance` further."""
-
-    first: int
-    size: int
-    distance: int
-
-    @property
-    def repeats(self) -> int:
-        """Return how many blocks of `distance` nodes are adjacent in it; 1 if the blocks are separate."""
-        return (self.size + self.distance) // self.distance
-
-    @property
-    def block(self) -> int:
-        """Return the maximum size of a repeated block."""
-        return min(self.size, self.distance)
-
-    @property
-    def slack(self) -> int:
-        """Return how many nodes later the first block can start without losing a block at the end."""
-        return self.size + self.distance - self.repeats * self.distance if self.repeats > 1 else 0
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """A candidate block of nodes, with the number of nodes that its repetitions would save."""
-
-    nodes: Sequence[ir.Node]
-    saves: int
-
-
-def largest_repeat(model: ir.Model, min_nodes: int, around: Neighbourhood) -> list[Match]:
-    """Return the block whose repetitions save the most nodes, with them. The model's graphs must be sorted.
-
-    Raises `RequestError` if no connected block of that many nodes occurs twice.
-    """
-    best: list[Match] = []
-    tried: set[tuple[ir.Node, ...]] = set()
-    for candidate in _candidates(model, min_nodes, around):
-        if candidate.saves <= _saved(best):
-            break
-        nodes = _connected(model, candidate.nodes, around)
-        if len(nodes) >= min_nodes and nodes not in tried:
-            tried.add(nodes)
-            best = max(best, find_repeats(model, nodes, around), key=_saved)
-    if not _saved(best):
-        raise RequestError(
-            f"no block of {min_nodes} or more nodes occurs twice in this model; allow a smaller one with `min_nodes`, "
-            "or select its nodes"
-        )
-    return best
-
-
-def _connected(model: ir.Model, nodes: Sequence[ir.Node], around: Neighbourhood) -> tuple[ir.Node, ...]:
-    """Return the largest connected part, without foreign nodes in between; empty if an outside node prevents it."""
-    parts: list[set[ir.Node]] = []
-    left = list(nodes)
-    while left:
-        parts.append(set(Pattern(left, SameBlock()).reached))
-        left = [node for node in left if node not in parts[-1]]
-    largest = max(parts, key=len)
-    part = tuple(node for node in nodes if node in largest)
-    return part if len(parts) == 1 or Pieces(around, model).obstacle(part) is None else ()
-
-
-def _saved(blocks: Sequence[Match]) -> int:
-    return (len(blocks) - 1) * len(blocks[0].nodes) if blocks else 0
-
-
-def _candidates(model: ir.Model, min_nodes: int, around: Neighbourhood) -> list[_Candidate]:
-    """Return the most promising blocks of the whole model, the best first."""
-    numbers: dict[object, int] = {}
-    graphs = [list(graph) for graph in all_graphs(model)]
-    kinds = [
-        np.array([numbers.setdefault(kind_of(node), len(numbers)) for node in nodes], np.int64) for nodes in graphs
-    ]
-    seen: dict[tuple[bytes, int], _Candidate] = {}
-    for nodes, own in zip(graphs, kinds, strict=True):
-        crossing = _crossing(nodes, around)
-        for stretch in _stretches(own, min_nodes)[:_EXAMINED]:
-            # The block starts where the fewest tensors cross, at a layer instead of two halves.
-            begins = range(stretch.first, stretch.first + stretch.slack + 1)
-            best = min(begins, key=lambda first: crossing[first] + crossing[first + stretch.block])
-            # The second block is a candidate too, because the first often has different inputs.
-            for first in (best, best + stretch.distance):
-                word = own[first : first + stretch.block].tobytes()
-                saves = (sum(_count(word, other) for other in kinds) - 1) * stretch.block
-                seen.setdefault((word, first), _Candidate(nodes[first : first + stretch.block], saves))
-    return sorted(seen.values(), key=lambda candidate: -candidate.saves)[:_TRIED]
-
-
-def _count(word: bytes, kinds: Kinds) -> int:
-    """Return the number of non-overlapping occurrences of a sequence of node kinds in a graph."""
-    data, width = kinds.tobytes(), kinds.itemsize
-    count, place = 0, data.find(word)
-    while place >= 0:
-        if place % width:
-            place = data.find(word, place + 1)
-            continue
-        count += 1
-        place = data.find(word, place + len(word))
-    return count
-
-
-def _stretches(kinds: Kinds, min_nodes: int) -> list[_Stretch]:
-    """Return all stretches with a block of sufficient size, those with the largest savings first."""
-    stretches = [
-        _Stretch(first, size, distance)
-        for distance in range(min_nodes, len(kinds) - min_nodes + 1)
-        for first, size in _runs(kinds[:-distance] == kinds[distance:], min_nodes)
-    ]
-    return sorted(stretches, key=lambda each: (-max(each.repeats - 1, 1) * each.block, each.distance, each.first))
-
-
-def _runs(equal: npt.NDArray[np.bool_], min_size: int) -> Iterator[tuple[int, int]]:
-    """Return start and length of each run of True of sufficient length."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], equal, [False])).astype(np.int8)))
-    firsts, sizes = edges[::2], edges[1::2] - edges[::2]
-    long = sizes >= min_size
-    return zip(firsts[long].tolist(), sizes[long].tolist(), strict=True)
-
-
-def _crossing(nodes: Sequence[ir.Node], around: Neighbourhood) -> Kinds:
-    """Return the number of tensors that cross each position in the order of the nodes."""
-    position = {node: index for index, node in enumerate(nodes)}
-    change = np.zeros(len(nodes) + 2, np.int64)
-    for index, node in enumerate(nodes):
-        for value in node.outputs:
-            last = max((position.get(reader, index) for reader in around.readers(value)), default=index)
-            change[index + 1] += 1
-            change[last + 1] -= 1
-    return np.cumsum(change)
-
-
 def make_function(
     edited: EditedModel, nodes: Sequence[ir.Node], name: FunctionName, repeats: bool, inside: bool
 ) -> list[Match]:
@@ -300,7 +156,8 @@ def make_function(
     the function. Returns the replaced blocks, the nodes themselves first. Raises `RequestError` for nodes that cannot
     become a function.
     """
-    _sort(edited.model)
+    for graph in (edited.model.graph, *(function.graph for function in edited.model.functions.values())):
+        graph.sort()
     nodes = _one_piece(edited, nodes)
     around = Neighbourhood(edited.model)
     blocks = find_repeats(edited.model, nodes, around) if repeats else [identity_match(nodes)]
@@ -308,19 +165,10 @@ def make_function(
     return blocks
 
 
-def make_repeated_function(edited: EditedModel, name: FunctionName, min_nodes: int, inside: bool) -> list[Match]:
-    """Move the largest repeated block into a new local function. Raises `RequestError` if there is none."""
-    _sort(edited.model)
-    around = Neighbourhood(edited.model)
-    blocks = largest_repeat(edited.model, min_nodes, around)
-    _FunctionBuilder(edited, name, blocks, around, inside).build()
-    return blocks
-
-
 def _one_piece(edited: EditedModel, nodes: Sequence[ir.Node]) -> list[ir.Node]:
     """Return the nodes without those in the subgraphs of others, in the graph's order."""
     chosen = outermost(nodes)
-    graph = _graph_of(chosen[0])
+    graph = graph_of(chosen[0])
     if any(node.graph is not graph for node in chosen):
         where = [repr(address) for address, each in edited.scopes().items() if any(n.graph is each for n in chosen)]
         raise RequestError(
@@ -329,16 +177,6 @@ def _one_piece(edited: EditedModel, nodes: Sequence[ir.Node]) -> list[ir.Node]:
     check_one_piece(Pieces(Neighbourhood(edited.model), edited.model), chosen)
     members = set(chosen)
     return [node for node in graph if node in members]
-
-
-def _sort(model: ir.Model) -> None:
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        graph.sort()
-
-
-def _graph_of(node: ir.Node) -> ir.Graph:
-    assert isinstance(node.graph, ir.Graph)
-    return node.graph
 
 
 @dataclass
@@ -371,7 +209,7 @@ class _FunctionBuilder:
 
     def build(self) -> None:
         _name_parameters(self._parameters)
-        owners = [_graph_of(match.nodes[self._nodes[0]]) for match in self._blocks]
+        owners = [graph_of(match.nodes[self._nodes[0]]) for match in self._blocks]
         imports = Imports(self._model)
         wanted = {node.domain: imports.of(owners[0]).get(node.domain, 1) for node in deep_nodes(self._nodes)}
         calls = [self._call(index) for index in range(len(self._blocks))]

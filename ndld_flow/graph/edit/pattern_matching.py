@@ -70,11 +70,6 @@ class Pattern:
         """Return whether each node is reachable from the root; otherwise there are no matches."""
         return len(self._steps) == len(self._members)
 
-    @property
-    def reached(self) -> list[ir.Node]:
-        """Return the nodes that are connected with the root, including itself."""
-        return [step.node for step in self._steps]
-
     def matches(self, root: ir.Node, around: Neighbourhood) -> Iterator[Match]:
         """Yield the matches with the last node at `root`; all nodes of a match are in one graph."""
         if not self.is_connected:
