@@ -140,7 +140,7 @@ def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.Dat
     Raises RequestError if it names several profiles, BackendError without pandas (the extra `frames`).
     """
     from ndld_flow.base.extras import require
-    from ndld_flow.report.exports.frames import layers_frame
+    from ndld_flow.report.exports.spreadsheets import layers_frame
     from ndld_flow.runs.outputs import Outputs
     from ndld_flow.runs.references import find_profile
 

@@ -242,10 +242,9 @@ def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
     from ndld_flow.records.comparison import Comparison
     from ndld_flow.records.profile import Profile
     from ndld_flow.report.exports.chrome_trace import chrome_trace
-    from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
     from ndld_flow.report.exports.precision_exports import write_precision_exports
-    from ndld_flow.report.exports.profile_markdown import profile_markdown
-    from ndld_flow.report.exports.run_markdown import RUN_SUMMARY, run_markdown
+    from ndld_flow.report.exports.pull_requests import RUN_SUMMARY, profile_markdown, run_markdown
+    from ndld_flow.report.exports.spreadsheets import engine_layers_csv, layers_csv
     from ndld_flow.report.noted_failures import noting
 
     texts: dict[str, Callable[[], str]] = {RUN_SUMMARY: partial(run_markdown, documents)}
@@ -276,7 +275,7 @@ def write_optimization(found: Optimization, folder: Path) -> None:
 
     Raises a `RequestError` if the folder holds no readable run, and an `OutputsError` if a file cannot be written.
     """
-    from ndld_flow.report.exports.run_markdown import RUN_SUMMARY, run_markdown
+    from ndld_flow.report.exports.pull_requests import RUN_SUMMARY, run_markdown
     from ndld_flow.report.run_page import draw_documents
 
     write_text_atomically(folder / OPTIMIZATION_RECORD, found.to_json())
@@ -325,8 +324,8 @@ def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile
     from ndld_flow.report.comparison.page import draw_comparison
     from ndld_flow.report.exports.chrome_trace import chrome_trace
     from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, comparison_junit
-    from ndld_flow.report.exports.comparison_markdown import comparison_markdown
-    from ndld_flow.report.exports.csv_tables import comparison_csv
+    from ndld_flow.report.exports.pull_requests import comparison_markdown
+    from ndld_flow.report.exports.spreadsheets import comparison_csv
     from ndld_flow.report.noted_failures import noting
 
     texts: dict[str, Callable[[], str]] = {
@@ -361,7 +360,7 @@ def _write_workbook(comparison: Comparison, profiles: Sequence[Sequence[Profile]
     if not EXTRAS["excel"].is_installed:
         path.unlink(missing_ok=True)  # a workbook of an earlier comparison
         return
-    from ndld_flow.report.exports.workbook import comparison_workbook
+    from ndld_flow.report.exports.spreadsheets import comparison_workbook
 
     write_bytes_atomically(path, comparison_workbook(comparison, profiles))
 

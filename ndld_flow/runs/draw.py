@@ -13,8 +13,7 @@ from ndld_flow.drawing.graph import DrawnGraph, Look, Reading
 from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognize
 from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
 from ndld_flow.report.model_page import write_model_page
-from ndld_flow.report.profile_page import draw_build, draw_profile
-from ndld_flow.report.run_page import draw_report
+from ndld_flow.report.run_page import draw_build, draw_profile, draw_report
 from ndld_flow.report.sweep.page import draw_sweep
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.runs.references import FoundSubject, find_subject, is_profile_file
@@ -48,8 +47,7 @@ def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
 
 def _write_table(subject: FoundSubject, target: Path) -> Path:
     """Write the layers of a subject's profiles as a workbook or as CSV. Raises RequestError if there are none."""
-    from ndld_flow.report.exports.csv_tables import layers_csv
-    from ndld_flow.report.exports.workbook import layers_workbook
+    from ndld_flow.report.exports.spreadsheets import layers_csv, layers_workbook
 
     profiles = [(found.name, found.profile) for found in subject.profiles if found.profile.layers]
     if not profiles:

@@ -136,7 +136,7 @@ def command(
     if as_json:
         print_json(OUTPUT, difference)
     elif markdown:
-        from ndld_flow.report.exports.diff_markdown import diff_markdown
+        from ndld_flow.report.exports.pull_requests import diff_markdown
 
         click.echo(diff_markdown(difference, before, after), nl=False)
     else:

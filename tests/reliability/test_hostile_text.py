@@ -21,7 +21,7 @@ from ndld_flow.base.text import escaped_json
 from ndld_flow.cli.guarded_output import for_coloured_file, for_file, for_terminal
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.activations.page import draw_activations
-from ndld_flow.report.exports.csv_tables import csv_text
+from ndld_flow.report.exports.spreadsheets import csv_text
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.sweep.page import draw_sweep
 from tests.reliability.packed_bytes import spoken

@@ -37,13 +37,11 @@ from ndld_flow.report.comparison.layers import layer_changes
 from ndld_flow.report.exports import picture_file
 from ndld_flow.report.exports.chrome_trace import chrome_trace
 from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, comparison_junit
-from ndld_flow.report.exports.comparison_markdown import comparison_markdown
 from ndld_flow.report.exports.comparison_picture import comparison_picture
-from ndld_flow.report.exports.csv_tables import LAYER_COLUMNS, comparison_csv, layers_csv
-from ndld_flow.report.exports.frames import layers_frame
 from ndld_flow.report.exports.github_markdown import code, mermaid_bars, prose, table
 from ndld_flow.report.exports.picture_file import picture_text
-from ndld_flow.report.exports.profile_markdown import profile_markdown
+from ndld_flow.report.exports.pull_requests import comparison_markdown, profile_markdown
+from ndld_flow.report.exports.spreadsheets import LAYER_COLUMNS, comparison_csv, layers_csv, layers_frame
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",

@@ -14,7 +14,7 @@ import pytest
 from ndld_flow.records.accuracy import noise_of
 from ndld_flow.report import panel
 from ndld_flow.report.encoding import rounded
-from ndld_flow.report.exports import comparison_picture, csv_tables, sweep_picture
+from ndld_flow.report.exports import comparison_picture, spreadsheets, sweep_picture
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.noted_failures import ReportWarning, page_with_notes
 from ndld_flow.report.run_page import draw_report
@@ -92,7 +92,7 @@ def test_a_disk_that_is_full_is_no_note(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("module", "function", "file"),
-    [(comparison_picture, "comparison_picture", "comparison.png"), (csv_tables, "comparison_csv", "layers.csv")],
+    [(comparison_picture, "comparison_picture", "comparison.png"), (spreadsheets, "comparison_csv", "layers.csv")],
     ids=["picture", "table"],
 )
 def test_a_file_of_a_comparison_that_fails_is_a_note(

@@ -12,7 +12,7 @@ import pytest
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Optimization, Speed, VariantOutcome
 from ndld_flow.records.run_folder import OPTIMIZATION_RECORD, read_run
-from ndld_flow.report.exports.run_markdown import RUN_SUMMARY, run_markdown
+from ndld_flow.report.exports.pull_requests import RUN_SUMMARY, run_markdown
 from ndld_flow.report.panel import find_panels
 from ndld_flow.report.panels.optimization import OptimizationView, collect
 from ndld_flow.report.run_page import draw_report

@@ -18,8 +18,8 @@ from ndld_flow.report.comparison.page import draw_comparison
 from ndld_flow.report.measured import batch_of
 from ndld_flow.report.panel import find_panels, panels_of
 from ndld_flow.report.panels import convolutions, device, distribution, pointwise, treemap
-from ndld_flow.report.profile_page import draw_profile
 from ndld_flow.report.report_data import Ceilings, Tensors, timed_layers
+from ndld_flow.report.run_page import draw_profile
 from ndld_flow.report.tables import Table
 from tests.support.a100_exports import a100_exports
 from tests.support.compare_samples import profile_of

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from ndld_flow import api
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.read.read_profile import read_profile
-from ndld_flow.report.profile_page import draw_profile
+from ndld_flow.report.run_page import draw_profile
 from tests.support.a100_exports import a100_exports
 from tests.support.report_browser import SharedPages
 

@@ -26,10 +26,9 @@ from ndld_flow.records.profile import Layer, TensorInfo
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.report.collect_layers import collect_reformats
 from ndld_flow.report.collect_summary import collect_summary
-from ndld_flow.report.exports.csv_tables import engine_layers_csv
+from ndld_flow.report.exports.spreadsheets import engine_layers_csv
 from ndld_flow.report.panels.engines import collect_build, collect_engines, collect_untimed, is_usual
-from ndld_flow.report.profile_page import draw_build
-from ndld_flow.report.run_page import draw_report
+from ndld_flow.report.run_page import draw_build, draw_report
 from ndld_flow.report.verdict import summarize_run
 from tests.support.a100_exports import a100_exports
 from tests.support.engine_samples import build, detector, rtx_build, tensor, write_engine_run

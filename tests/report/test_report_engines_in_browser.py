@@ -10,8 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from ndld_flow.base.quantities import TIMES
-from ndld_flow.report.profile_page import draw_build
-from ndld_flow.report.run_page import draw_report
+from ndld_flow.report.run_page import draw_build, draw_report
 from tests.support.engine_samples import build, detector, rtx_build, write_engine_run
 from tests.support.report_browser import Watch, rows_of
 from tests.support.run_fixtures import HOSTILE_NAMES

@@ -17,8 +17,8 @@ from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import channels_text, collect_layers
 from ndld_flow.report.exports.chrome_trace import chrome_trace
-from ndld_flow.report.exports.csv_tables import layers_csv
-from ndld_flow.report.exports.profile_markdown import profile_markdown
+from ndld_flow.report.exports.pull_requests import profile_markdown
+from ndld_flow.report.exports.spreadsheets import layers_csv
 from tests.support import trtexec_exports as trt
 from tests.support.command_line import ndld_flow
 from tests.support.report_browser import Watch

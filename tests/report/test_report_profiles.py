@@ -16,9 +16,8 @@ from ndld_flow.report.collect_footprint import collect_footprint, tensor_bytes
 from ndld_flow.report.collect_layers import collect_layers, collect_timeline, passages
 from ndld_flow.report.encoding import nanoseconds, packed
 from ndld_flow.report.panels.latency import MOST_PASSES, collect_profiles
-from ndld_flow.report.profile_page import draw_profile
 from ndld_flow.report.report_data import Tensors, timed_layers
-from ndld_flow.report.run_page import draw_report
+from ndld_flow.report.run_page import draw_profile, draw_report
 from tests.support.page_data import data_of, unpack
 from tests.support.run_fixtures import Sitting, StepSketch, profile, run_record, write_run
 

@@ -13,8 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from ndld_flow.records.profile import Profile, Span
 from ndld_flow.records.run_folder import read_run
-from ndld_flow.report.profile_page import draw_profile
-from ndld_flow.report.run_page import collect_page, draw_report
+from ndld_flow.report.run_page import collect_page, draw_profile, draw_report
 from tests.support.report_browser import Watch, rows_of
 from tests.support.run_fixtures import (
     StepSketch,

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from ndld_flow import api
 from ndld_flow.report.comparison.page import draw_comparison
-from ndld_flow.report.profile_page import draw_profile
+from ndld_flow.report.run_page import draw_profile
 from tests.support import comparison_fixtures as made
 from tests.support.metric_runs import changed, courses, write_runs
 from tests.support.report_browser import Watch

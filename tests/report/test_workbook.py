@@ -13,8 +13,7 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.records.profile import Layer
-from ndld_flow.report.exports.csv_tables import LAYER_COLUMNS
-from ndld_flow.report.exports.workbook import comparison_workbook, layers_workbook, workbook
+from ndld_flow.report.exports.spreadsheets import LAYER_COLUMNS, comparison_workbook, layers_workbook, workbook
 from tests.support.a100_exports import a100_exports
 from tests.support.compare_samples import profile_of
 from tests.support.comparison_fixtures import three

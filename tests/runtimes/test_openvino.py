@@ -20,7 +20,7 @@ from ndld_flow.quantize.settings import cpu_saturates
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.profile_page import draw_profile
+from ndld_flow.report.run_page import draw_profile
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.openvino.openvino_session import describe_devices
 from ndld_flow.runtimes.openvino.request import OpenvinoRequest

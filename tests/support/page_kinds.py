@@ -12,8 +12,7 @@ from PIL import Image
 from ndld_flow import api
 from ndld_flow.report.activations.page import draw_activations
 from ndld_flow.report.comparison.page import draw_comparison
-from ndld_flow.report.profile_page import draw_profile
-from ndld_flow.report.run_page import draw_report
+from ndld_flow.report.run_page import draw_profile, draw_report
 from ndld_flow.report.sweep.page import draw_sweep
 from tests.support import activation_samples, comparison_fixtures, sweep_samples
 from tests.support.a100_exports import a100_exports

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import get_args
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import change
-from ndld_flow.base.text import joined, short_name
-from ndld_flow.records.comparison import Comparison, Coverage, ProfileComparison
+from ndld_flow.base.text import joined, short_name, visible_name
+from ndld_flow.records.comparison import ComparedMetric, Comparison, Coverage, MatchMethod, ProfileComparison
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.collect_graph import GraphShape, collect_graphs, graph_shape
+from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.collect_stacks import StacksView, collect_stacks
-from ndld_flow.report.comparison.data import ComparisonData, comparison_data
 from ndld_flow.report.comparison.layers import AlignedRow, check_rows, largest_changes
 from ndld_flow.report.comparison.subjects import (
     DifferenceView,
@@ -34,12 +38,249 @@ from ndld_flow.report.comparison.verdicts import (
     collect_decisions,
     collect_gates,
     collect_metrics,
+    measured_apart,
     ratio_text,
     with_values_of_verdicts,
 )
 from ndld_flow.report.diff_rows import ChangeView, collect_change
+from ndld_flow.report.encoding import evenly_sorted, rounded
+from ndld_flow.report.measured import quartiles_ms, short_provider
 from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.render import PageParts, render, write_page
+from ndld_flow.report.report_data import TimelineSpans, timeline_spans
+from ndld_flow.report.value_text import shape_text
+
+_GRAPH_LAYERS = 10_000
+"""Maximum layers of all graphs of a page, to limit the time for layout."""
+
+_METHODS: tuple[MatchMethod, ...] = get_args(MatchMethod)
+
+
+@dataclass(frozen=True)
+class SubjectData:
+    """A report that takes part in a comparison."""
+
+    letter: str
+    series: int
+    label: str
+
+
+@dataclass(frozen=True)
+class MetricData:
+    """A metric of all compared profiles."""
+
+    metric: str
+    key: str
+    unit: str
+    better: str
+    values: list[float | None]
+    runs: list[list[float | None]]
+
+
+@dataclass(frozen=True)
+class VerdictRow:
+    """The verdict on a metric of two profiles."""
+
+    metric: int
+    """Position among the metrics; -1 for another one."""
+    base: int
+    candidate: int
+    apart: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    threshold: float | None
+    verdict: str
+    why: str
+
+
+@dataclass(frozen=True)
+class ComparedLayers:
+    """The layers of one compared profile; each list has an item for each layer."""
+
+    ms: list[float | None]
+    name: list[str]
+    type: list[str]
+    precision: list[str]
+    dims: list[str]
+    role: list[str]
+    tactic: list[str]
+    provider: list[str]
+    onnx: list[list[str]]
+
+
+@dataclass(frozen=True)
+class ComparedReport:
+    """One compared profile."""
+
+    label: str
+    latency: dict[str, float]
+    """Empty without samples."""
+    quartiles_ms: list[float]
+    samples: list[float]
+    """Sorted, and at most some thousands."""
+    sample_count: int
+    started_s: list[float | None]
+    session: str
+    layers: ComparedLayers
+    timeline: TimelineSpans | None
+
+
+@dataclass(frozen=True)
+class MatchedRows:
+    """Matched layers: a list for each profile, with an item for each row."""
+
+    layers: list[list[tuple[int, ...]]]
+    """Positions of layers."""
+    methods: list[list[int]]
+    confidences: list[list[float | None]]
+
+
+@dataclass(frozen=True)
+class LayerVerdictRow:
+    """The verdict on a row of matched layers."""
+
+    row: int
+    candidate: int
+    verdict: str
+    p_value: float | None
+    q_value: float | None
+
+
+@dataclass(frozen=True)
+class ComparedProfile:
+    """Profiles of the same name in several reports."""
+
+    name: str
+    subjects: Sequence[int]
+    decided_by: str
+    metrics: list[MetricData]
+    verdicts: list[VerdictRow]
+    reports: list[ComparedReport]
+    rows: MatchedRows
+    layer_verdicts: list[LayerVerdictRow]
+
+
+@dataclass(frozen=True)
+class ComparisonData:
+    """All data of the page."""
+
+    verdict: str
+    why: str
+    methods: Sequence[str]
+    """Ways to match layers, the surest first."""
+    subjects: list[SubjectData]
+    profiles: list[ComparedProfile]
+    graphs: list[GraphShape]
+    graph_of: list[int | None]
+    """For each report, profile after profile, the position of its graph."""
+
+
+def comparison_data(
+    comparison: Comparison, subjects: Sequence[SubjectView], profiles: Sequence[Sequence[Profile]]
+) -> ComparisonData:
+    """Return all data of the page."""
+    graphs = collect_graphs(list(chain.from_iterable(profiles)), _GRAPH_LAYERS)
+    return ComparisonData(
+        verdict=comparison.verdict,
+        why=short_name(comparison.why, 600),
+        methods=_METHODS,
+        subjects=[SubjectData(subject.letter, subject.series, subject.label) for subject in subjects],
+        profiles=[_compared(profile, own) for profile, own in zip(comparison.profiles, profiles, strict=True)],
+        graphs=[graph_shape(picture) for picture in graphs.pictures],
+        graph_of=list(graphs.of_profile),
+    )
+
+
+def _compared(comparison: ProfileComparison, profiles: Sequence[Profile]) -> ComparedProfile:
+    places = {metric.metric: index for index, metric in enumerate(comparison.metrics)}
+    return ComparedProfile(
+        name=short_name(comparison.name, 80),
+        subjects=comparison.subjects,
+        decided_by=comparison.decided_by,
+        metrics=[_metric(metric) for metric in comparison.metrics],
+        verdicts=[
+            VerdictRow(
+                metric=places.get(verdict.metric, -1),
+                base=verdict.base,
+                candidate=verdict.candidate,
+                apart=measured_apart(comparison, comparison.metrics[places[verdict.metric]], verdict)
+                if verdict.metric in places
+                else "",
+                ratio=_number(verdict.ratio),
+                low=_number(verdict.low) if verdict.interval_is_known else None,
+                high=_number(verdict.high),
+                threshold=_number(verdict.threshold),
+                verdict=verdict.verdict,
+                why=short_name(verdict.why, 600),
+            )
+            for verdict in comparison.verdicts
+        ],
+        reports=[_report(profile) for profile in profiles],
+        rows=_rows(comparison),
+        layer_verdicts=[
+            LayerVerdictRow(each.row, each.candidate, each.verdict, _number(each.p_value), _number(each.q_value))
+            for each in comparison.layer_verdicts
+        ],
+    )
+
+
+def _metric(metric: ComparedMetric) -> MetricData:
+    return MetricData(
+        metric=short_name(metric.metric, 60),
+        key=metric.metric,
+        unit=short_name(metric.unit, 20),
+        better=metric.better,
+        values=[_number(value) for value in metric.values],
+        runs=[[_number(value) for value in runs] for runs in metric.runs],
+    )
+
+
+def _report(profile: Profile) -> ComparedReport:
+    samples = profile.latency_ms
+    numbers = profile.latency.model_dump() if samples else {}
+    return ComparedReport(
+        label=short_name(profile.label, 60),
+        latency={name: rounded(value) for name, value in numbers.items()},
+        quartiles_ms=list(map(rounded, quartiles_ms(profile))) if samples else [],
+        samples=evenly_sorted(samples),
+        sample_count=len(samples),
+        started_s=[_number(run.started_s) for run in profile.runs],
+        session=short_name(profile.session),
+        layers=_layers(profile),
+        timeline=timeline_spans(profile) if profile.timeline else None,
+    )
+
+
+def _layers(profile: Profile) -> ComparedLayers:
+    layers = profile.layers
+    return ComparedLayers(
+        ms=[_number(value) for value in profile.layer_times.ms],
+        name=[visible_name(layer.name) for layer in layers],
+        type=[visible_name(layer.type) for layer in layers],
+        precision=[visible_name(layer.precision or UNKNOWN) for layer in layers],
+        dims=[shape_text(layer.outputs[0].shape) if layer.outputs else "" for layer in layers],
+        role=[layer.purpose for layer in layers],
+        tactic=[visible_name(layer.tactic) for layer in layers],
+        provider=[short_provider(layer.provider) for layer in layers],
+        onnx=[list(map(visible_name, layer.onnx_nodes)) for layer in layers],
+    )
+
+
+def _rows(comparison: ProfileComparison) -> MatchedRows:
+    rows, profiles = comparison.rows, range(len(comparison.subjects))
+    return MatchedRows(
+        layers=[[row.layers[profile] for row in rows] for profile in profiles],
+        methods=[[_METHODS.index(row.methods[profile]) for row in rows] for profile in profiles],
+        confidences=[[_number(row.confidences[profile]) for row in rows] for profile in profiles],
+    )
+
+
+def _number(value: float | None) -> float | None:
+    """Round to five significant digits; NaN and infinity, which JSON does not support, become null."""
+    if value is None or isinstance(value, int):
+        return value
+    return rounded(value) if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

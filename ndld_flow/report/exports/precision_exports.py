@@ -11,8 +11,8 @@ from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_divergence import DepthView
 from ndld_flow.report.collect_layers import Passage
-from ndld_flow.report.exports.csv_tables import csv_text
 from ndld_flow.report.exports.github_markdown import code, details, prose, table, table_markdown
+from ndld_flow.report.exports.spreadsheets import csv_text
 from ndld_flow.report.panels.accuracy import AccuracyView, collect_accuracy
 from ndld_flow.report.panels.precision import SearchView, collect_searches
 from ndld_flow.report.tables import ABSENT, Value

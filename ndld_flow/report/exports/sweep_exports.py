@@ -8,9 +8,9 @@ from pathlib import Path
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import counted, seconds
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
-from ndld_flow.report.exports.comparison_markdown import HEADING, that_fit
-from ndld_flow.report.exports.csv_tables import csv_text
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose, table
+from ndld_flow.report.exports.pull_requests import HEADING, that_fit
+from ndld_flow.report.exports.spreadsheets import csv_text
 from ndld_flow.report.noted_failures import noting
 from ndld_flow.report.render import write_page
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects

@@ -1,24 +1,32 @@
-"""Write a comparison for a pull request: the verdict first, then the evidence, with long parts folded."""
+"""Write comparisons, runs, profiles and differences of models as Markdown for pull requests and summaries of jobs.
+
+The verdict comes first, then the evidence, with long parts folded.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from ndld_flow.base.quantities import MINUS, TIMES, change, milliseconds, share, three_digits
+from ndld_flow.base.quantities import MINUS, TIMES, change, count, milliseconds, share, three_digits
 from ndld_flow.base.text import short_name
-from ndld_flow.records.comparison import (
-    NOT_RECORDED,
-    Comparison,
-    MetricVerdict,
-    ProfileComparison,
-)
+from ndld_flow.profiles.diagnose.subject import missed_precisions
+from ndld_flow.records.comparison import NOT_RECORDED, Comparison, MetricVerdict, ProfileComparison
+from ndld_flow.records.model_diff import ModelDiff
+from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_folder import RunDocuments
+from ndld_flow.report.collect_layers import layer_table
+from ndld_flow.report.collect_summary import GateView, Summary, collect_gates, collect_summary
 from ndld_flow.report.comparison.layers import LayerChange, layer_changes
 from ndld_flow.report.comparison.subjects import collect_rounds
 from ndld_flow.report.comparison.verdicts import metric_values
-from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table
+from ndld_flow.report.diff_rows import DiffLine, DiffPart, DiffRow, collect_diff
+from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table, table_markdown
 from ndld_flow.report.tables import ABSENT
+from ndld_flow.report.value_text import shape_text
+from ndld_flow.report.variant_text import split_conclusion
+from ndld_flow.report.verdict import outcome_line, verdict_lines
 
 _LAYERS = 10
 _SLOWER = 5
@@ -222,3 +230,176 @@ def _differences(comparison: Comparison, compared: ProfileComparison) -> str:
     summary = f"{len(rows)} {'difference' if len(rows) == 1 else 'differences'} in conditions"
     serious = sum(difference.forbids and not difference.allowed for difference in compared.differences)
     return details(f"{summary}, {serious} of which forbid a verdict" if serious else summary, table(head, rows))
+
+
+RUN_SUMMARY = "summary.md"
+"""The result of a run as Markdown, in its folder."""
+_LOG_LINES = 10
+_GATES = 50
+_LINE = 2000
+"""Characters of a line of the conclusion of `optimize`."""
+
+
+def run_markdown(documents: RunDocuments) -> str:
+    """Return Markdown that needs no other file: pictures are diagrams that GitHub and GitLab draw themselves."""
+    return "\n".join(that_fit(run_parts(documents)))
+
+
+def run_parts(documents: RunDocuments) -> Iterator[str]:
+    """Yield the parts of a run's Markdown: the conclusion of `optimize` if there is one, then the outcome."""
+    summary = collect_summary(documents)
+    if documents.optimization is not None:
+        headline, lines = split_conclusion(documents.optimization, _LINE)
+        items = (
+            *(prose(line, _LINE) for line in lines),
+            f"Repeat it: {code(documents.optimization.command, _LINE)}",
+        )
+        front = (prose(line, _LINE) for line in documents.optimization.describe_front())
+        yield f"{HEADING}{prose(headline, _LINE)}\n\n" + "".join(f"- {item}\n" for item in (*items, *front))
+    yield f"{HEADING}{SIGNS[ENDINGS[summary.outcome].tone]} {prose(outcome_line(summary))}\n"
+    yield from _run_failure(summary)
+    rows = (line.partition(" ") for line in verdict_lines(summary)[1:])
+    yield table(["", "Result"], [[word, prose(text)] for word, _, text in rows if not text.startswith("none ")])
+    gates = collect_gates(documents.run)[:_GATES]
+    if gates:
+        yield table(["Gate", "Measured", "Limit", ""], map(_run_gate, gates), numbers=(1, 2))
+    medians = {step: profile.latency.median_ms for step, profile in documents.of(Profile).items() if profile.latency_ms}
+    compared = {step for each in documents.of(Comparison).values() for part in each.profiles for step in part.steps}
+    if len(medians) > 1 and not compared >= medians.keys():  # else the comparison has its own chart
+        yield mermaid_bars("Median latency", medians, "ms")
+    for step in documents.of(Comparison):
+        profiles = documents.compared(step)
+        if profiles is not None:
+            yield from comparison_parts(documents.of(Comparison)[step], profiles)
+    if documents.unreadable:
+        yield "".join(f"- {prose(sentence)}\n" for sentence in documents.unreadable)
+
+
+def _run_failure(summary: Summary) -> Iterator[str]:
+    if summary.failure is None:
+        return
+    if summary.failure.message.strip() != summary.reasons[0]:  # else the outcome has all of it
+        yield f"{prose(summary.failure.message, 2000)}\n"
+    for step, log in summary.failure.logs:
+        lines = "<br>".join(prose(line, 200) for line in log.splitlines()[-_LOG_LINES:])
+        yield details(f"Last lines of {code(step)}", f"{lines}\n")
+
+
+def _run_gate(gate: GateView) -> list[str]:
+    limit = f"{gate.relation} {gate.right}".strip()
+    return [
+        code(gate.gate, 120) + (f" {prose(gate.note)}" if gate.outcome == "inconclusive" else ""),
+        prose(gate.left),
+        prose(limit),
+        f"{SIGNS.get(gate.outcome, '')} {gate.outcome}".strip(),
+    ]
+
+
+_PROFILE_LAYERS = 20
+_NOTHING = "\N{EN DASH}"
+
+
+def profile_markdown(profile_label: str, profile: Profile) -> str:
+    """Return the summary and the slowest layers of one profile."""
+    parts = [
+        f"### {code(profile_label, 100)}\n",
+        *_profile_conditions(profile),
+        _profile_latency(profile),
+        _profile_layers(profile),
+        details("Notes", "".join(f"- {prose(note)}\n" for note in profile.notes[:50])) if profile.notes else "",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _profile_conditions(profile: Profile) -> Iterator[str]:
+    device = ", ".join(profile.machine.gpus) or profile.machine.cpu or "unknown device"
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(profile.versions.items()))
+    providers = f" ({', '.join(profile.providers)})" if profile.providers else ""
+    yield f"{prose(profile.backend + providers)} on {prose(device)}{f'; {prose(versions)}' if versions else ''}.\n"
+    if profile.inputs:
+        inputs = ", ".join(f"{tensor.name} {tensor.dtype} {shape_text(tensor.shape)}" for tensor in profile.inputs)
+        yield f"Inputs: {prose(inputs)}.\n"
+
+
+def _profile_latency(profile: Profile) -> str:
+    if not profile.latency_ms:
+        return "Latency was not measured.\n"
+    summary = profile.latency
+    names = ("min", "median", "mean", "p90", "p95", "p99", "max")
+    values = [milliseconds(getattr(summary, f"{name}_ms")) for name in names]
+    head = [*names, "spread", "throughput", "passes"]
+    runs = f" in {len(profile.runs)} process runs" if len(profile.runs) > 1 else ""
+    cells = [*values, share(summary.cov), f"{three_digits(profile.throughput_per_s)} /s"]
+    note = {"on": "Measured with the profiler attached.\n\n", "off": ""}.get(
+        profile.profiler, "It is not recorded whether a profiler was attached.\n\n"
+    )
+    return note + table(head, [[*cells, f"{count(summary.sample_count)}{runs}"]], numbers=tuple(range(len(head))))
+
+
+def _profile_layers(profile: Profile) -> str:
+    medians = profile.layer_times.ms
+    total = math.fsum(medians)
+    if not total:
+        return ""
+    slowest = sorted(range(len(medians)), key=lambda place: -medians[place])[:_PROFILE_LAYERS]
+    title = f"Slowest {len(slowest)} of {count(len(medians))} layers, which take {milliseconds(total)} together"
+    layers = layer_table(profile, slowest, missed_precisions(profile), medians)
+    return details(title + tensor_cores_text(profile), table_markdown(layers))
+
+
+def tensor_cores_text(profile: Profile) -> str:
+    """Return `; 46.4 % of it on tensor cores, 0.0 % unknown`; empty if no unit is known."""
+    shares = profile.tensor_cores
+    return f"; {share(shares.on)} of it on tensor cores, {share(shares.unknown)} unknown" if shares else ""
+
+
+_DIFF_ROWS = 60
+_DIFF_ASIDE = 10
+"""Maximum rows if few are relevant; further renames are only counted."""
+_DIFF_SHORT = 6
+"""Maximum number of rows of a part that is not folded."""
+
+
+def diff_markdown(diff: ModelDiff, before: str, after: str) -> str:
+    """Return Markdown for a pull request's comment or a job's summary."""
+    view = collect_diff(diff)
+    head = f"### {prose(view.one_line)}\n\n{code(before, 100)} → {code(after, 100)}\n"
+    if not view.values_compared and view.parts:
+        head += "\nThe values of weights were not compared.\n"
+    left = _LONGEST - len(head)
+    parts = [head]
+    for part in view.parts:
+        text = _diff_part(part)
+        if len(text) + 1 > left:
+            parts.append("The page of `ndld-flow diff --html` has more: the maximum length of a comment is reached.\n")
+            break
+        left -= len(text) + 1
+        parts.append(text)
+    return "\n".join(parts)
+
+
+def _diff_part(part: DiffPart) -> str:
+    # Renames come last, and a few of them are enough.
+    matters = [row for row in part.rows if not row.is_aside]
+    rows = [*matters[:_DIFF_ROWS], *(row for row in part.rows if row.is_aside)][
+        : max(_DIFF_ASIDE, min(len(matters), _DIFF_ROWS))
+    ]
+    body = table(["", part.title.capitalize(), "", "What"], [_diff_cells(row) for row in rows])
+    more = len(part.rows) + part.left_out - len(rows)
+    if more:
+        body += f"\n… {more:,} more\n"
+    summary = f"{part.title}: {prose(part.words)}"
+    return f"**{summary}**\n\n{body}" if len(part.rows) <= _DIFF_SHORT else details(summary, body)
+
+
+def _diff_cells(row: DiffRow) -> list[str]:
+    name = f"{code(row.was)} → {code(row.name)}" if row.was else code(row.name)
+    scope = f" in {code(row.scope)}" if row.scope else ""
+    descriptions = [*([prose(row.detail)] if row.detail else []), *map(_diff_line, row.lines)]
+    return [f"`{row.sign}`", name + scope, code(row.kind), "<br>".join(descriptions)]
+
+
+def _diff_line(line: DiffLine) -> str:
+    before, after = ("none" if text is None else code(text, 100) or "empty" for text in (line.before, line.after))
+    label = f"{prose(line.label)}: " if line.label else ""
+    return f"{label}{before} → {after}{' (as a consequence)' if line.is_consequence else ''}"
