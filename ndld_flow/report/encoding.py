@@ -9,11 +9,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain
-from operator import attrgetter, sub
+from operator import sub
 from types import NoneType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from ndld_flow.base.text import visible_text
+from ndld_flow.records.document import Record
 
 Row = TypeVar("Row")
 
@@ -24,9 +25,9 @@ Json: TypeAlias = "str | int | float | bool | Sequence[Json] | dict[str, Json] |
 def packed(data: object) -> str:
     """Encode data as JSON, gzip and base64, which cannot close an HTML tag. Equal data give equal bytes.
 
-    Data are dataclasses, dictionaries, lists and plain values; `static/unpack.js` reads them. Nobody declares how a
-    list is written: a list of dataclasses becomes a column for each field, each distinct text is written once, and
-    integers that mostly increase become the differences of neighbours.
+    Data are dataclasses, records, dictionaries, lists and plain values; `static/unpack.js` reads them. Nobody declares
+    how a list is written: a list of dataclasses becomes a column for each field, each distinct text is written once,
+    and integers that mostly increase become the differences of neighbours. Numbers of records have six digits.
     """
     packer = _Packer()
     value = packer.value(data)
@@ -36,7 +37,7 @@ def packed(data: object) -> str:
 
 @dataclass(frozen=True)
 class Columns(Generic[Row]):
-    """Dataclasses of one kind that a page reads as an object with a list for each field."""
+    """Dataclasses or records of one kind that a page reads as an object with a list for each field."""
 
     kind: type[Row]
     rows: Sequence[Row]
@@ -57,8 +58,8 @@ class _Packer:
             return {name: self.value(item) for name, item in value.items()}
         if isinstance(value, Columns):
             return self.columns(value.kind, value.rows)
-        if is_dataclass(value):
-            return {field.name: self.value(getattr(value, field.name)) for field in fields(value)}
+        if is_dataclass(value) or isinstance(value, Record):
+            return {name: self.value(_shown(value, name)) for name in field_names(type(value))}
         return value
 
     def column(self, items: Sequence[Any]) -> list[object]:
@@ -72,12 +73,12 @@ class _Packer:
             return ["texts", self.column(self._positions(items))]
         if kind in (list, tuple):
             return ["lists", self.column(list(map(len, items))), self.column(list(chain.from_iterable(items)))]
-        if kind is not None and is_dataclass(kind):
+        if kind not in (None, Columns) and (is_dataclass(kind) or issubclass(kind, Record)):
             return ["rows", self.columns(kind, items)]
         return ["items", *map(self.value, items)]
 
     def columns(self, kind: type[Any], rows: Sequence[Any]) -> dict[str, object]:
-        return {field.name: self.column(list(map(attrgetter(field.name), rows))) for field in fields(kind)}
+        return {name: self.column([_shown(row, name) for row in rows]) for name in field_names(kind)}
 
     def _positions(self, texts: Sequence[str | None]) -> list[int | None]:
         # Columns have many repeats: each distinct text is looked up once, and repeats run in C.
@@ -88,6 +89,18 @@ class _Packer:
 
 
 _PLAIN = {str, int, float, bool, NoneType}
+
+
+def field_names(kind: type[Any]) -> list[str]:
+    """Return the fields of a dataclass or of a record, in their order."""
+    return list(kind.model_fields) if issubclass(kind, Record) else [field.name for field in fields(kind)]
+
+
+def _shown(row: object, name: str) -> object:
+    """Return a field; a dataclass holds the digits that its page needs, and a record all that were measured."""
+    value = getattr(row, name)
+    is_measured = isinstance(value, float) and isinstance(row, Record) and math.isfinite(value)
+    return rounded(value, 6) if is_measured else value
 
 
 def _visible(text: str) -> str:

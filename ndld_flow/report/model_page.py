@@ -11,7 +11,14 @@ from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.drawing.engine_graph import LayerEdge, Terminal
 from ndld_flow.drawing.graph import FAMILIES
 from ndld_flow.drawing.layout import Extent, lay_out
-from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelScope, ModelTensor
+from ndld_flow.drawing.model_document import (
+    HeldTensor,
+    ModelDocument,
+    ModelNode,
+    ModelOperator,
+    ModelScope,
+    ModelTensor,
+)
 from ndld_flow.report.collect_graph import NODE_SIZE, GraphPicture, GraphShape, fold, graph_shape
 from ndld_flow.report.encoding import Columns
 from ndld_flow.report.render import MODEL_PAGE, render, write_page
@@ -24,26 +31,6 @@ _ROOM_BELOW = 14.0
 
 
 @dataclass(frozen=True)
-class Port:
-    """An input or an output of the model."""
-
-    name: str
-    dtype: str
-    dims: str
-
-
-@dataclass(frozen=True)
-class OperatorRow:
-    """An operator of the model; `family` is a position in `FAMILIES`."""
-
-    name: str
-    family: int
-    uses: int
-    version: str
-    summary: str
-
-
-@dataclass(frozen=True)
 class Reduction:
     """The failure of a reduced model, and how it was reduced."""
 
@@ -52,23 +39,6 @@ class Reduction:
     facts: tuple[Fact, ...]
     trials: tuple[tuple[int, str, bool], ...]
     """(number of the trial, what was tried, whether it still failed)."""
-
-
-@dataclass(frozen=True)
-class HeldValues:
-    """A tensor that the model's file holds. Either its numbers are there, or why they are not."""
-
-    dtype: str
-    dims: str
-    elements: int
-    bytes: int
-    first: list[str]
-    where: str
-    unread: str
-    range: list[float | None] | None
-    counts: list[int] | None
-    """Numbers of NaN, infinite and zero values."""
-    histogram: list[int] | None
 
 
 @dataclass(frozen=True)
@@ -91,7 +61,7 @@ class DrawnModel:
     scopes: list[ScopeData]
     nodes: Columns[ModelNode]
     tensors: Columns[ModelTensor]
-    held: list[HeldValues]
+    held: Sequence[HeldTensor]
 
 
 @dataclass(frozen=True)
@@ -101,9 +71,9 @@ class ModelPage:
     title: str
     node_count: int
     facts: tuple[Fact, ...]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    operators: tuple[OperatorRow, ...]
+    inputs: tuple[ModelTensor, ...]
+    outputs: tuple[ModelTensor, ...]
+    operators: tuple[ModelOperator, ...]
     weight_bytes: int
     has_values: bool
     data: DrawnModel
@@ -113,8 +83,8 @@ class ModelPage:
 def write_model_page(document: ModelDocument, path: Path, reduction: Reduction | None = None) -> Path:
     """Write the page atomically and return its path. Raises `OutputsError` if it cannot be written."""
     with paused_garbage_collection():
-        page = collect_model_page(document, reduction)
-        return write_page(path, render(MODEL_PAGE, page), "ndld-flow draw" if reduction is None else "ndld-flow reduce")
+        text = render(MODEL_PAGE, collect_model_page(document, reduction), families=FAMILIES)
+    return write_page(path, text, "ndld-flow draw" if reduction is None else "ndld-flow reduce")
 
 
 def collect_model_page(document: ModelDocument, reduction: Reduction | None = None) -> ModelPage:
@@ -124,18 +94,9 @@ def collect_model_page(document: ModelDocument, reduction: Reduction | None = No
         short_name(document.title),
         len(document.nodes),
         tuple(Fact(visible_name(name), visible_text(value)) for name, value in document.facts if value),
-        tuple(_port(document, place) for place in main.inputs),
-        tuple(_port(document, place) for place in main.outputs),
-        tuple(
-            OperatorRow(
-                visible_name(operator.name),
-                FAMILIES.index(operator.family),
-                operator.uses,
-                operator.version,
-                operator.summary,
-            )
-            for operator in document.operators
-        ),
+        tuple(document.tensors[place] for place in main.inputs),
+        tuple(document.tensors[place] for place in main.outputs),
+        document.operators,
         sum(held.size_bytes for held in document.held),
         document.has_values,
         DrawnModel(
@@ -143,30 +104,9 @@ def collect_model_page(document: ModelDocument, reduction: Reduction | None = No
             scopes=[_scope(document, scope) for scope in document.scopes],
             nodes=Columns(ModelNode, document.nodes),
             tensors=Columns(ModelTensor, document.tensors),
-            held=[_held(tensor) for tensor in document.held],
+            held=document.held,
         ),
         reduction,
-    )
-
-
-def _port(document: ModelDocument, place: int) -> Port:
-    tensor = document.tensors[place]
-    return Port(visible_name(tensor.name), visible_name(tensor.dtype), visible_name(tensor.dims))
-
-
-def _held(tensor: HeldTensor) -> HeldValues:
-    numbers = tensor.numbers
-    return HeldValues(
-        dtype=tensor.dtype,
-        dims=tensor.dims,
-        elements=tensor.elements,
-        bytes=tensor.size_bytes,
-        first=[visible_name(text) for text in tensor.first],
-        where=visible_name(tensor.where),
-        unread=tensor.unread if numbers is None else "",
-        range=[numbers.minimum, numbers.maximum, numbers.mean, numbers.std] if numbers else None,
-        counts=[numbers.nans, numbers.infinities, numbers.zeros] if numbers else None,
-        histogram=list(numbers.histogram) if numbers else None,
     )
 
 

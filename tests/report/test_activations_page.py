@@ -233,7 +233,7 @@ def test_non_finite_values_are_text_on_the_page(small: Path, tmp_path: Path) -> 
     assert first.divergence is not None
     assert first.divergence.metrics["snr_db"] == math.inf
     assert math.isnan(first.divergence.metrics["cosine"])
-    assert first.channels.mean[0] == -math.inf
+    assert first.channels.rows[0].mean == -math.inf
     assert page.rows[0].snr == "equal"
 
 

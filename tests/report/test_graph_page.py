@@ -267,7 +267,7 @@ def test_without_values_no_tensor_contents_are_in_the_page(tmp_path: Path) -> No
     for secret in ("0.123456", "classified", "6.625", "0.5625", "0.875"):
         assert secret in whole + json.dumps(data_of(whole))
         assert secret not in bare + json.dumps(data_of(bare))
-    assert all(one["range"] is None and one["first"] == [] for one in data_of(bare)["held"])
+    assert all(one["numbers"] is None and one["first"] == [] for one in data_of(bare)["held"])
     assert all(one["unread"] == "this page was written without values" for one in data_of(bare)["held"])
     assert "their values are not in this page" in bare and "their values are not" not in whole
     svg = api.draw(path, tmp_path / "bare.svg", reading=Reading(values=False, constants=True)).read_text("utf-8")

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page
 
+from ndld_flow.records.activations import Histogram
 from ndld_flow.report.bundle import bundle
-from ndld_flow.report.encoding import packed
+from ndld_flow.report.encoding import Columns, packed
 from tests.support.page_data import unpack
 
 pytestmark = pytest.mark.browser
@@ -93,3 +94,13 @@ def test_a_page_reads_what_was_packed(page: Page, value: object) -> None:
 def test_equal_texts_and_counted_integers_cost_next_to_nothing() -> None:
     rows = [Inner("a text of a layer" * 10, (number, number + 1)) for number in range(10_000)]
     assert len(packed(rows)) < 1000
+
+
+def test_numbers_of_records_have_six_digits_and_those_of_dataclasses_all() -> None:
+    histogram = Histogram(low=1 / 3, high=math.inf, counts=(1, 2))
+    shown = {"low": 0.333333, "high": math.inf, "counts": [1, 2]}
+    columns = {"low": [0.333333] * 2, "high": [math.inf] * 2, "counts": [[1, 2]] * 2}
+    data = [histogram, Columns(Histogram, [histogram] * 2), Outer(1 / 3, (), None)]
+    assert unpack(packed(data)) == [shown, columns, {"value": 1 / 3, "inner": [], "maybe": None}]
+    assert unpack(packed([histogram] * 2)) == [shown] * 2
+    assert unpack(packed([Columns(Histogram, [histogram] * 2)] * 2)) == [columns] * 2

@@ -14,11 +14,12 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from ndld_flow.records.document import Record
 from ndld_flow.report.activations.page import ActivationsPage
 from ndld_flow.report.bundle import report_files
 from ndld_flow.report.comparison.page import ComparisonPage
 from ndld_flow.report.diff_page import DiffPage
-from ndld_flow.report.encoding import Columns
+from ndld_flow.report.encoding import Columns, field_names
 from ndld_flow.report.engines_page import EnginesPage
 from ndld_flow.report.history_page import HistoryPage
 from ndld_flow.report.model_page import ModelPage
@@ -58,20 +59,22 @@ def declarations() -> str:
 
 
 def _find(annotation: Any, found: dict[str, type]) -> None:
-    """Add the dataclasses that a type refers to."""
+    """Add the dataclasses and records that a type refers to."""
     for inner in get_args(annotation):
         _find(inner, found)
-    if not isinstance(annotation, type) or not is_dataclass(annotation) or found.get(annotation.__name__) is annotation:
+    if not isinstance(annotation, type) or not (is_dataclass(annotation) or issubclass(annotation, Record)):
         return
-    assert annotation.__name__ not in found, f"two dataclasses are called {annotation.__name__}"
+    if found.get(annotation.__name__) is annotation:
+        return
+    assert annotation.__name__ not in found, f"two classes are called {annotation.__name__}"
     found[annotation.__name__] = annotation
-    for hint in get_type_hints(annotation).values():
+    for hint in map(get_type_hints(annotation).get, field_names(annotation)):
         _find(hint, found)
 
 
 def _interface(declared: type) -> str:
     hints, texts = get_type_hints(declared), _field_texts(declared)
-    fields = (f"{_comment(texts.get(name), '  ')}  {name}: {_type(hint)};\n" for name, hint in hints.items())
+    fields = (f"{_comment(texts.get(name), '  ')}  {name}: {_type(hints[name])};\n" for name in field_names(declared))
     return f"{_comment(inspect.getdoc(declared), '')}interface {declared.__name__} {{\n{''.join(fields)}}}\n"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.records.activations import Activations, CapturedTensor, ChannelStatistics, Histogram
 from ndld_flow.records.run_folder import STORED
 from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_within_folder, pack_maps, read_activations
-from ndld_flow.report.encoding import rounded
+from ndld_flow.report.encoding import Columns, rounded
 from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.value_text import shape_text
@@ -145,46 +145,6 @@ class SampleData:
 
 
 @dataclass(frozen=True)
-class RangeData:
-    """The range of a tensor's values."""
-
-    elements: int
-    low: float
-    high: float
-    rms: float
-    smallest: float
-    nan: int
-    inf: int
-    beyond: float
-    subnormal: float
-    vanishing: float
-
-
-@dataclass(frozen=True)
-class HistogramData:
-    """Counts of values in equal parts between two ends."""
-
-    low: float
-    high: float
-    counts: list[int]
-
-
-@dataclass(frozen=True)
-class ChannelColumns:
-    """Statistics of a tensor's channels."""
-
-    number: list[int]
-    minimum: list[float]
-    maximum: list[float]
-    mean: list[float]
-    rms: list[float]
-    nonfinite: list[int]
-    saturated: list[int]
-    difference: list[float | None]
-    """RMS of the difference from the reference."""
-
-
-@dataclass(frozen=True)
 class TensorDistance:
     """Distance of a tensor from the reference's."""
 
@@ -224,13 +184,13 @@ class TensorData:
     reference_dtype: str
     shape: str
     layout: str
-    range: RangeData
-    reference_range: RangeData | None
-    histogram: HistogramData | None
-    reference_histogram: HistogramData | None
+    range: TensorRange
+    reference_range: TensorRange | None
+    histogram: Histogram | None
+    reference_histogram: Histogram | None
     saturated: int
     reference_saturated: int
-    channels: ChannelColumns
+    channels: Columns[ChannelStatistics]
     divergence: TensorDistance | None
     maps: list[MapData]
 
@@ -274,11 +234,6 @@ def activations_data(record: Activations, maps: PackedMaps, files: str) -> Drawn
     )
 
 
-def _number(value: float) -> float:
-    """Round to six significant digits; NaN and infinity stay."""
-    return rounded(value, 6) if math.isfinite(value) else value
-
-
 def _short_path(how: str, label: str) -> str:
     """Return the origin of values, with the path of a file as short as in the sample's label."""
     places = [place for part in label.split(", ") if part and (place := how.rfind(f"/{part}")) >= 0]
@@ -296,55 +251,23 @@ def _tensor(tensor: CapturedTensor, divergence: LayerDivergence | None, maps: li
         reference_dtype=short_name(tensor.reference_dtype, 40),
         shape=shape_text(tensor.shape),
         layout=short_name(tensor.layout, 20),
-        range=_range(tensor.range),
-        reference_range=_range(tensor.reference_range) if tensor.reference_range else None,
-        histogram=_histogram(tensor.histogram),
-        reference_histogram=_histogram(tensor.reference_histogram),
+        range=tensor.range,
+        reference_range=tensor.reference_range,
+        histogram=tensor.histogram if tensor.histogram.counts else None,
+        reference_histogram=other if (other := tensor.reference_histogram) and other.counts else None,
         saturated=tensor.saturated,
         reference_saturated=tensor.reference_saturated,
-        channels=_channels(tensor.channels),
+        channels=Columns(ChannelStatistics, tensor.channels),
         divergence=TensorDistance(
-            {short_name(name, 40): _number(value) for name, value in divergence.metrics.items()}, divergence.nonfinite
+            {
+                short_name(name, 40): rounded(value, 6) if math.isfinite(value) else value
+                for name, value in divergence.metrics.items()
+            },
+            divergence.nonfinite,
         )
         if divergence
         else None,
         maps=maps,
-    )
-
-
-def _range(values: TensorRange) -> RangeData:
-    return RangeData(
-        elements=values.elements,
-        low=_number(values.minimum),
-        high=_number(values.maximum),
-        rms=_number(values.rms),
-        smallest=_number(values.smallest_abs),
-        nan=values.nan_count,
-        inf=values.inf_count,
-        beyond=_number(values.beyond_share),
-        subnormal=_number(values.subnormal_share),
-        vanishing=_number(values.vanishing_share),
-    )
-
-
-def _histogram(histogram: Histogram | None) -> HistogramData | None:
-    if histogram is None or not histogram.counts:
-        return None
-    return HistogramData(_number(histogram.low), _number(histogram.high), list(histogram.counts))
-
-
-def _channels(channels: Sequence[ChannelStatistics]) -> ChannelColumns:
-    return ChannelColumns(
-        number=[channel.channel for channel in channels],
-        minimum=[_number(channel.minimum) for channel in channels],
-        maximum=[_number(channel.maximum) for channel in channels],
-        mean=[_number(channel.mean) for channel in channels],
-        rms=[_number(channel.rms) for channel in channels],
-        nonfinite=[channel.nonfinite for channel in channels],
-        saturated=[channel.saturated for channel in channels],
-        difference=[
-            None if channel.difference_rms is None else _number(channel.difference_rms) for channel in channels
-        ],
     )
 
 

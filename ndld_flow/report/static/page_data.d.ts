@@ -45,17 +45,18 @@ interface Ceilings {
   macs_per_s: Record<string, number>;
 }
 
-/** Statistics of a tensor's channels. */
-interface ChannelColumns {
-  number: number[];
-  minimum: number[];
-  maximum: number[];
-  mean: number[];
-  rms: number[];
-  nonfinite: number[];
-  saturated: number[];
-  /** RMS of the difference from the reference. */
-  difference: (number | null)[];
+/** One channel (the second dimension of NCHW) of a tensor, first sample, all items of its batch. Minimum, maximum, mean and rms are of the finite values, 0 if there are none. */
+interface ChannelStatistics {
+  channel: number;
+  minimum: number;
+  maximum: number;
+  mean: number;
+  rms: number;
+  nonfinite: number;
+  /** Elements at the largest or smallest value of their dtype, or of the activation's bounds (Clip, Sigmoid). */
+  saturated: number;
+  /** Root mean square of candidate minus reference, where both are finite; None without a reference. */
+  difference_rms: number | null;
 }
 
 /** The layers of one compared profile; each list has an item for each layer. */
@@ -235,7 +236,7 @@ interface DrawnModel {
   scopes: ScopeData[];
   nodes: Columns<ModelNode>;
   tensors: Columns<ModelTensor>;
-  held: HeldValues[];
+  held: HeldTensor[];
 }
 
 /** Passes of one process run; lists have an item for each pass that is drawn. */
@@ -378,23 +379,23 @@ interface GraphShape {
   constant: number[];
 }
 
-/** A tensor that the model's file holds. Either its numbers are there, or why they are not. */
-interface HeldValues {
+/** A tensor stored in the model. */
+interface HeldTensor {
   dtype: string;
   dims: string;
   elements: number;
-  bytes: number;
-  first: string[];
-  where: string;
+  size_bytes: number;
+  numbers: Numbers | null;
+  /** Reason why there are no statistics. */
   unread: string;
-  range: (number | null)[] | null;
-  /** Numbers of NaN, infinite and zero values. */
-  counts: number[] | null;
-  histogram: number[] | null;
+  /** The first elements, as text. */
+  first: string[];
+  /** External file that contains the data; empty if it is in the model's own file. */
+  where: string;
 }
 
-/** Counts of values in equal parts between two ends. */
-interface HistogramData {
+/** Counts of finite values in bins of equal width. Both models' histograms of a tensor have the same edges. */
+interface Histogram {
   low: number;
   high: number;
   counts: number[];
@@ -567,6 +568,22 @@ interface ModelTensor {
   held: number;
 }
 
+/** Statistics of all elements of a tensor. NaN and infinities are only counted. */
+interface Numbers {
+  /** None if no element is finite, as are the three below. */
+  minimum: number | number | null;
+  maximum: number | number | null;
+  /** None also if the sum exceeds the range of a double. */
+  mean: number | null;
+  /** Population standard deviation. */
+  std: number | null;
+  nans: number;
+  infinities: number;
+  zeros: number;
+  /** Counts of the finite elements in equal parts from minimum to maximum; one part if these are equal, none if there is no range. */
+  histogram: number[];
+}
+
 /** One point. */
 interface PointRow {
   number: number;
@@ -597,20 +614,6 @@ interface PointStepRow {
 interface PrecisionData {
   searches: SearchTrials[];
   depths: (DepthCurves | null)[];
-}
-
-/** The range of a tensor's values. */
-interface RangeData {
-  elements: number;
-  low: number;
-  high: number;
-  rms: number;
-  smallest: number;
-  nan: number;
-  inf: number;
-  beyond: number;
-  subnormal: number;
-  vanishing: number;
 }
 
 /** Layers, which several panels show, and the data of each panel's own script. */
@@ -705,13 +708,13 @@ interface TensorData {
   reference_dtype: string;
   shape: string;
   layout: string;
-  range: RangeData;
-  reference_range: RangeData | null;
-  histogram: HistogramData | null;
-  reference_histogram: HistogramData | null;
+  range: TensorRange;
+  reference_range: TensorRange | null;
+  histogram: Histogram | null;
+  reference_histogram: Histogram | null;
   saturated: number;
   reference_saturated: number;
-  channels: ChannelColumns;
+  channels: Columns<ChannelStatistics>;
   divergence: TensorDistance | null;
   maps: MapData[];
 }
@@ -720,6 +723,27 @@ interface TensorData {
 interface TensorDistance {
   metrics: Record<string, number>;
   nonfinite: number;
+}
+
+/** The values of one tensor over all samples. Shares are fractions, 0 to 1, of all its elements. */
+interface TensorRange {
+  tensor: string;
+  elements: number;
+  /** Smallest finite value; minimum, maximum and rms are 0 if nothing is finite. */
+  minimum: number;
+  maximum: number;
+  /** Root of the mean square of the finite values. */
+  rms: number;
+  /** Magnitude of the finite value other than 0 that is nearest to 0; 0 if all are 0. */
+  smallest_abs: number;
+  nan_count: number;
+  inf_count: number;
+  /** Finite values beyond the format's largest (65504 for fp16). */
+  beyond_share: number;
+  /** Values other than 0 below the format's smallest normal number, where it has fewer bits. */
+  subnormal_share: number;
+  /** Values other than 0 that the format rounds to 0. */
+  vanishing_share: number;
 }
 
 /** A tensor of a page. */

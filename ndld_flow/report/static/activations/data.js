@@ -127,7 +127,7 @@ export class ActivationsData {
 
   // The tensor to show first: one that is not finite, otherwise the one with the largest error.
   get opening() {
-    const broken = this.tensors.findIndex(({ range }) => range.nan + range.inf > 0);
+    const broken = this.tensors.findIndex(({ range }) => range.nan_count + range.inf_count > 0);
     const noise = this.tensors.map((tensor) => metricOf(tensor, "snr_db"));
     const furthest = noise.reduce((best, db, place) => (db < (noise[best] ?? Infinity) ? place : best), -1);
     return Math.max(0, broken < 0 ? furthest : broken);

@@ -68,12 +68,12 @@ function tensorFacts(data, place) {
   const { range, reference_range: reference } = tensor;
   const sides = reference ? [reference, range] : [range];
   const names = reference ? [data.reference, data.model] : [data.model];
-  /** @type {(label: string, of: (range: RangeData) => string) => HTMLElement} */
+  /** @type {(label: string, of: (range: TensorRange) => string) => HTMLElement} */
   const row = (label, of) => make("tr", {}, make("th", { scope: "row" }, label), ...sides.map((side) => make("td", { class: "n" }, of(side))));
   const format = tensor.format.name;
-  const rows = [row("Least", (values) => valueText(values.low, 5)), row("Most", (values) => valueText(values.high, 5)), row("RMS", (values) => valueText(values.rms, 5)), row("Nearest to 0", (values) => (values.smallest ? valueText(values.smallest, 3) : "–"))];
-  /** @type {[string, "nan" | "inf" | "beyond" | "subnormal" | "vanishing", (value: number) => string][]} */
-  const optional = [["NaN", "nan", count], ["Infinite", "inf", count], [`Beyond ${format}`, "beyond", smallShare], ["Subnormal", "subnormal", smallShare], ["Rounded to 0", "vanishing", smallShare]];
+  const rows = [row("Least", (values) => valueText(values.minimum, 5)), row("Most", (values) => valueText(values.maximum, 5)), row("RMS", (values) => valueText(values.rms, 5)), row("Nearest to 0", (values) => (values.smallest_abs ? valueText(values.smallest_abs, 3) : "–"))];
+  /** @type {[string, "nan_count" | "inf_count" | "beyond_share" | "subnormal_share" | "vanishing_share", (value: number) => string][]} */
+  const optional = [["NaN", "nan_count", count], ["Infinite", "inf_count", count], [`Beyond ${format}`, "beyond_share", smallShare], ["Subnormal", "subnormal_share", smallShare], ["Rounded to 0", "vanishing_share", smallShare]];
   for (const [label, key, text] of optional) if (sides.some((side) => side[key] > 0)) rows.push(row(label, (values) => (values[key] > 0 ? text(values[key]) : "0")));
   const table = make("table", { class: "dense tensor-facts" },
     make("thead", {}, make("tr", {}, make("td"), ...names.map((name) => make("th", { scope: "col", class: "n" }, make("bdi", {}, shortened(name, 14)))))), make("tbody", {}, ...rows));
@@ -120,9 +120,9 @@ export function mapsNote(data, maps, place, look) {
 
 // The table of a tensor's channels; a row opens its channel.
 
-/** @type {["minimum" | "maximum" | "mean" | "rms" | "difference", string][]} */
+/** @type {["minimum" | "maximum" | "mean" | "rms" | "difference_rms", string][]} */
 const CHANNEL_NUMBERS = [
-  ["minimum", "Least"], ["maximum", "Most"], ["mean", "Mean"], ["rms", "RMS"], ["difference", "RMS difference"],
+  ["minimum", "Least"], ["maximum", "Most"], ["mean", "Mean"], ["rms", "RMS"], ["difference_rms", "RMS difference"],
 ];
 
 /**
@@ -134,9 +134,9 @@ export function channelColumns({ channels }) {
   const measured = CHANNEL_NUMBERS.filter(([name]) => channels[name].some((value) => value !== null)).map(([key, label]) => {
     const values = channels[key];
     const top = values.reduce((/** @type {number} */ most, value) => (Number.isFinite(value) ? Math.max(most, Math.abs(value ?? 0)) : most), 0);
-    const heated = (key === "rms" || key === "difference") && top > 0;
+    const heated = (key === "rms" || key === "difference_rms") && top > 0;
     return {
-      key, label, width: key === "difference" ? "minmax(132px, 1fr)" : "minmax(104px, 1fr)", numeric: true, right: true, measure: "mean",
+      key, label, width: key === "difference_rms" ? "minmax(132px, 1fr)" : "minmax(104px, 1fr)", numeric: true, right: true, measure: "mean",
       heat: heated ? (row) => (Number.isFinite(values[row]) ? (values[row] ?? 0) / top : 0) : undefined,
       value: (row) => values[row], format: (value) => (value === null ? "–" : valueText(value, 5)), csv: (row) => values[row] ?? "",
     };
@@ -144,7 +144,7 @@ export function channelColumns({ channels }) {
   const { nonfinite, saturated } = channels;
   const counted = { width: "minmax(96px, 0.8fr)", numeric: true, right: true, measure: "sum", format: count };
   return [
-    { key: "channel", label: "Channel", width: "96px", numeric: true, position: true, right: true, value: (row) => channels.number[row] }, ...measured,
+    { key: "channel", label: "Channel", width: "96px", numeric: true, position: true, right: true, value: (row) => channels.channel[row] }, ...measured,
     { key: "nonfinite", label: "Not finite", ...counted, value: (row) => nonfinite[row], tone: (row) => (nonfinite[row] ? "bad" : "") },
     { key: "saturated", label: "Saturated", ...counted, value: (row) => saturated[row] },
   ];
@@ -171,7 +171,7 @@ export class ChannelTable {
     if (this.tensor === tensor) return;
     this.tensor = tensor;
     this.table = null;
-    const { number } = tensor.channels;
+    const { channel: number } = tensor.channels;
     if (!number.length) {
       this.host.replaceChildren(make("p", { class: "quiet small" }, "This tensor has no channels."));
       return;
@@ -192,7 +192,7 @@ export class ChannelTable {
    */
   follow(channel) {
     if (!this.table || !this.tensor) return;
-    const row = this.tensor.channels.number.indexOf(channel);
+    const row = this.tensor.channels.channel.indexOf(channel);
     const { selected } = this.table.model;
     if (row < 0 ? selected.size !== 1 : selected.size === 1 && selected.has(row)) return;
     this.following = true;

@@ -105,7 +105,7 @@ export class Histograms {
 
   /**
    * @param {SVGSVGElement} svg
-   * @param {HistogramData[]} histograms
+   * @param {Histogram[]} histograms
    * @param {number} low
    * @param {number} high
    */
@@ -125,7 +125,7 @@ export class Histograms {
   writeAbout(tensor) {
     const reference = tensor.reference_histogram ? "the line is the reference," : "";
     const sentences = [`${count(tensor.range.elements)} values of ${counted(this.data.samples.length, "sample")}; ${reference} the colours span the grey area`];
-    if (tensor.range.nan + tensor.range.inf) sentences.push(`${count(tensor.range.nan)} NaN and ${count(tensor.range.inf)} infinite are not in it`);
+    if (tensor.range.nan_count + tensor.range.inf_count) sentences.push(`${count(tensor.range.nan_count)} NaN and ${count(tensor.range.inf_count)} infinite are not in it`);
     if (tensor.saturated || tensor.reference_saturated) sentences.push(`${count(tensor.saturated)} saturated${this.data.two ? ` (reference ${count(tensor.reference_saturated)})` : ""}`);
     this.about.textContent = `${sentences.join("; ")}.`;
   }
@@ -143,7 +143,7 @@ function tickLabel(x, width, text) {
 }
 
 /**
- * @param {HistogramData} histogram
+ * @param {Histogram} histogram
  * @param {Scale} x
  * @param {Scale} y
  */

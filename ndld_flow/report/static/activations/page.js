@@ -29,14 +29,14 @@ const CHANNELS_ON_PAPER = 64;
 function channelsOnPaper(tensor) {
   const { channels } = tensor;
   const columns = channelColumns(tensor);
-  const rows = [...channels.number.keys()].slice(0, CHANNELS_ON_PAPER);
+  const rows = [...channels.channel.keys()].slice(0, CHANNELS_ON_PAPER);
   /**
    * @param {Column} column
    * @param {number} row
    */
   const text = (column, row) => String(column.format ? column.format(column.value(row), row) : column.value(row));
   return [
-    make("h3", {}, `Channels${channels.number.length > CHANNELS_ON_PAPER ? `, the first ${CHANNELS_ON_PAPER} of ${channels.number.length}` : ""}`),
+    make("h3", {}, `Channels${channels.channel.length > CHANNELS_ON_PAPER ? `, the first ${CHANNELS_ON_PAPER} of ${channels.channel.length}` : ""}`),
     make("table", { class: "dense" }, make("thead", {}, make("tr", {}, ...columns.map(({ label }) => make("th", { class: "n", scope: "col" }, label)))),
       make("tbody", {}, ...rows.map((row) => make("tr", {}, ...columns.map((column) => make("td", { class: "n" }, text(column, row))))))),
   ];
@@ -47,7 +47,7 @@ function channelsOnPaper(tensor) {
  * @param {() => Tensor} tensorNow
  */
 function preparePaper(host, tensorNow) {
-  beforePrinting.push(() => host.replaceChildren(...(tensorNow().channels.number.length ? channelsOnPaper(tensorNow()) : [])));
+  beforePrinting.push(() => host.replaceChildren(...(tensorNow().channels.channel.length ? channelsOnPaper(tensorNow()) : [])));
   afterPrinting.push(() => host.replaceChildren());
 }
 
@@ -242,9 +242,10 @@ export class Inspector {
   channelOrder(maps) {
     const { state, tensor } = this;
     const all = [...Array(maps.count).keys()];
-    const values = tensor.channels[/** @type {keyof Tensor["channels"]} */ (state.order)];
+    const key = state.order === "difference" ? "difference_rms" : state.order;
+    const values = tensor.channels[/** @type {keyof Tensor["channels"]} */ (key)];
     if (state.order === "number" || !values) return all;
-    const of = (/** @type {number} */ place) => values[tensor.channels.number.indexOf(maps.numbers[place])] ?? -1;
+    const of = (/** @type {number} */ place) => values[tensor.channels.channel.indexOf(maps.numbers[place])] ?? -1;
     return all.sort((a, b) => of(b) - of(a) || a - b);
   }
 
@@ -266,11 +267,11 @@ export class Inspector {
    */
   describe(maps, place) {
     const { channels } = this.tensor;
-    const row = channels.number.indexOf(maps.numbers[place]);
+    const row = channels.channel.indexOf(maps.numbers[place]);
     const lines = [`channel ${maps.numbers[place]}`];
     if (row >= 0) lines.push(`${valueText(channels.minimum[row] ?? NaN, 4)} to ${valueText(channels.maximum[row] ?? NaN, 4)}, RMS ${valueText(channels.rms[row] ?? NaN, 4)}`);
     if (channels.nonfinite[row]) lines.push(`${count(channels.nonfinite[row])} not finite`);
-    const difference = channels.difference[row] ?? NaN;
+    const difference = channels.difference_rms[row] ?? NaN;
     if (Number.isFinite(difference)) lines.push(`RMS difference ${valueText(difference, 3)}`);
     return lines.join("\n");
   }
@@ -279,7 +280,7 @@ export class Inspector {
     this.head.replaceChildren(...tensorHead(this.data, this.tensor));
     this.about.replaceChildren(...tensorAbout(this.data, this.state, (sample) => this.set({ sample })));
     const { channels } = this.tensor;
-    for (const option of this.order.options) option.hidden = option.value === "difference" && !channels.difference.some((value) => value !== null);
+    for (const option of this.order.options) option.hidden = option.value === "difference" && !channels.difference_rms.some((value) => value !== null);
     this.order.value = this.state.order;
     const shown = this.maps?.count ?? 0;
     const total = this.maps?.about.total ?? 0;

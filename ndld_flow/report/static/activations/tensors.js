@@ -31,7 +31,7 @@ import {
 
 const BY_NAME = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 /** @param {Tensor} tensor */
-const notFinite = ({ range }) => range.nan + range.inf;
+const notFinite = ({ range }) => range.nan_count + range.inf_count;
 /**
  * @param {number} value
  * @param {number} none
@@ -272,11 +272,11 @@ export class DepthStrip {
     const limit = (value, name, dy) => value === undefined || !isOnAxis(value) ? [] : [
       draw("line", { class: "border", x1: DEPTH.left, x2: width - DEPTH.right, y1: axis.y(value), y2: axis.y(value) }),
       draw("text", { class: "limit-name", x: width - DEPTH.right, y: axis.y(value) + dy, "text-anchor": "end" }, name)];
-    /** @type {(tensor: Tensor, range: RangeData, place: number, kind: string, shift: number) => SVGElement[]} */
+    /** @type {(tensor: Tensor, range: TensorRange, place: number, kind: string, shift: number) => SVGElement[]} */
     const bar = (tensor, range, place, kind, shift) => {
-      const most = range.inf ? 1e300 : largestOf(range);
+      const most = range.inf_count ? 1e300 : largestOf(range);
       if (!(most > 0)) return [];
-      const [top, bottom] = [axis.y(most), axis.y(range.smallest || 1e-300)];
+      const [top, bottom] = [axis.y(most), axis.y(range.smallest_abs || 1e-300)];
       const beyond = most > formatOf(tensor).largest ? " beyond" : "";
       return [draw("rect", { class: `${kind}${beyond}`, x: x(place) + shift * wide - wide / 2, width: wide, y: top, height: Math.max(1, bottom - top) }),
         ...(range.rms > 0 ? [draw("rect", { class: "rms", x: x(place) + shift * wide - wide / 2, width: wide, y: axis.y(range.rms) - 1, height: 2 })] : [])];

@@ -75,11 +75,11 @@ export function tensorBadges(tensor) {
   const { name } = tensor.format;
   /** @type {[string, string, string][]} */
   const badges = [];
-  if (range.nan) badges.push([`${count(range.nan)} NaN`, `NaN: ${count(range.nan)} of ${counted(range.elements, "value")}`, "bad"]);
-  if (range.inf) badges.push([`${count(range.inf)} inf`, `infinite: ${count(range.inf)} of ${counted(range.elements, "value")}`, "bad"]);
-  if (range.beyond) badges.push([`${smallShare(range.beyond)} beyond`, `too large for ${name}`, "bad"]);
+  if (range.nan_count) badges.push([`${count(range.nan_count)} NaN`, `NaN: ${count(range.nan_count)} of ${counted(range.elements, "value")}`, "bad"]);
+  if (range.inf_count) badges.push([`${count(range.inf_count)} inf`, `infinite: ${count(range.inf_count)} of ${counted(range.elements, "value")}`, "bad"]);
+  if (range.beyond_share) badges.push([`${smallShare(range.beyond_share)} beyond`, `too large for ${name}`, "bad"]);
   if (saturated) badges.push([`${smallShare(saturated / Math.max(1, range.elements))} saturated`, "at the largest or smallest value of the type, or of the activation's bounds", "warn"]);
-  if (range.vanishing) badges.push([`${smallShare(range.vanishing)} to 0`, `not 0, but rounded to it in ${name}`, "warn"]);
+  if (range.vanishing_share) badges.push([`${smallShare(range.vanishing_share)} to 0`, `not 0, but rounded to it in ${name}`, "warn"]);
   return badges;
 }
 
@@ -95,12 +95,12 @@ function sizePlace(value) {
   return 100 * clamp(at, 0, 1);
 }
 
-/** @param {RangeData} range */
-export const largestOf = (range) => Math.max(Math.abs(range.low), Math.abs(range.high));
+/** @param {TensorRange} range */
+export const largestOf = (range) => Math.max(Math.abs(range.minimum), Math.abs(range.maximum));
 
-/** @param {RangeData} range */
+/** @param {TensorRange} range */
 export function rangeText(range) {
-  return `${valueText(range.low, 4)} to ${valueText(range.high, 4)}, RMS ${valueText(range.rms, 4)}`;
+  return `${valueText(range.minimum, 4)} to ${valueText(range.maximum, 4)}, RMS ${valueText(range.rms, 4)}`;
 }
 
 /** @param {Tensor} tensor */
@@ -110,10 +110,10 @@ export function rangeBar(tensor) {
   const normal = format.normal || 1e-300;
   const bar = make("span", { class: "sizes", role: "img", "aria-label": `${rangeText(range)}; ${format.name} represents values up to ${valueText(format.largest, 5)}`, title: `Magnitudes of values, 1e${SIZE_AXIS.low} to 1e${SIZE_AXIS.high}: ${rangeText(range)}${reference ? `; the reference ${rangeText(reference)}` : ""}. Shaded: the range that ${format.name} represents in full precision` },
     make("u", { style: `left:${sizePlace(normal)}%;right:${100 - sizePlace(format.largest)}%` }));
-  /** @type {(tag: "s" | "i", extent: RangeData, name?: string) => void} */
+  /** @type {(tag: "s" | "i", extent: TensorRange, name?: string) => void} */
   const mark = (tag, extent, name = "") => {
-    const most = extent.inf ? Infinity : largestOf(extent);
-    if (most > 0) bar.append(make(tag, { class: `${name}${most > format.largest ? " beyond" : ""}`, style: `left:${sizePlace(extent.smallest || 1e-300)}%;right:${100 - sizePlace(most)}%` }));
+    const most = extent.inf_count ? Infinity : largestOf(extent);
+    if (most > 0) bar.append(make(tag, { class: `${name}${most > format.largest ? " beyond" : ""}`, style: `left:${sizePlace(extent.smallest_abs || 1e-300)}%;right:${100 - sizePlace(most)}%` }));
   };
   if (reference) mark("s", reference);
   mark("i", range);

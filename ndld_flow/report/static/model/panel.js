@@ -94,11 +94,11 @@ function significant(value) {
   return Number.isInteger(value) ? count(value) : String(Number(value.toPrecision(6)));
 }
 
-/** @param {HeldValues} held */
+/** @param {HeldTensor} held */
 function histogram(held) {
-  const counts = held.histogram;
-  if (!counts || counts.length < 2 || !held.range) return null;
-  const [low, high] = held.range.map(Number);
+  const { histogram: counts = [], minimum, maximum } = held.numbers ?? {};
+  if (counts.length < 2) return null;
+  const [low, high] = [Number(minimum), Number(maximum)];
   const most = Math.max(...counts);
   const wide = 10;
   const bars = counts.map((times, place) => {
@@ -116,20 +116,19 @@ function histogram(held) {
 
 /**
  * Rows about a tensor that the model holds: size and statistics.
- * @param {HeldValues} held
+ * @param {HeldTensor} held
  */
 function heldRows(held) {
   const rows = [
     factRow("Elements", count(held.elements)),
-    factRow("Bytes", held.bytes < 1024 ? count(held.bytes) : `${count(held.bytes)} (${size(held.bytes)})`),
+    factRow("Bytes", held.size_bytes < 1024 ? count(held.size_bytes) : `${count(held.size_bytes)} (${size(held.size_bytes)})`),
   ];
   if (held.where) rows.push(factRow("Stored in", make("bdi", {}, held.where)));
-  if (held.unread) rows.push(factRow("Statistics", `none: ${held.unread}`));
-  if (!held.range || !held.elements) return rows;
-  const [low, high, mean, deviation] = held.range;
-  const [nans, infinities, zeros] = held.counts ?? [0, 0, 0];
+  if (held.unread && !held.numbers) rows.push(factRow("Statistics", `none: ${held.unread}`));
+  if (!held.numbers || !held.elements) return rows;
+  const { minimum, maximum, mean, std, nans, infinities, zeros } = held.numbers;
   if (held.elements > 1) {
-    rows.push(factRow("Range", `${significant(low)} to ${significant(high)}`), factRow("Mean, deviation", `${significant(mean)}, ${significant(deviation)}`));
+    rows.push(factRow("Range", `${significant(minimum)} to ${significant(maximum)}`), factRow("Mean, deviation", `${significant(mean)}, ${significant(std)}`));
     rows.push(factRow("Zeros", zeros ? `${count(zeros)} (${share(zeros / held.elements)})` : "0"));
   }
   if (nans) rows.push(factRow("NaN", make("b", { class: "bad" }, count(nans))));
@@ -138,7 +137,7 @@ function heldRows(held) {
 }
 
 /**
- * @param {HeldValues} held
+ * @param {HeldTensor} held
  * @param {...Node} rows
  */
 function heldParts(held, ...rows) {
