@@ -116,9 +116,8 @@ class RecipeFile(Settings):
     `provider`): `openvino`, or its settings as in `profile`, such as `{backend: openvino, threads: 2}`.
     References, calibration and the emulation of fp16 and bf16 stay in ONNX Runtime."""
     custom_operators: dict[OperatorName, CustomOperator] = {}
-    """Operator, such as `com.acme::Scaled` -> its library for ONNX Runtime, its TensorRT plugin and its reference.
-    Steps that run, examine or build models load them unless they have `custom_ops` or `plugins` of their own, and
-    `check_operators` checks them."""
+    """Operator, such as `com.acme::Scaled` -> its library for ONNX Runtime, and its TensorRT plugin. Steps that run,
+    examine or build models load them unless they have `custom_ops` or `plugins` of their own."""
     environments: dict[str, EnvironmentSetting] = {}
     """Private environments, by name, with releases of libraries that steps run in: `{now: {onnxruntime: 1.27.0}, next:
     {onnxruntime: 1.31.1}}`, or the folder of an existing virtual environment. A step selects one with `environment:

@@ -84,8 +84,6 @@ def _describe_step(step_type: StepType, definitions: dict[str, Any]) -> dict[str
     for setting in cls.marked(Reads):
         if "anyOf" not in properties[setting]:  # an optional setting is `string or null` already
             properties[setting]["type"] = "string"
-    if "custom_operators" in schema.get("required", ()):  # those of the recipe
-        schema["required"].remove("custom_operators")
     schema |= {"properties": properties, "title": step_type.name, "additionalProperties": False}
     schema["description"] = f"{step_type.summary} Reads {reads.kind}, produces {makes.kind}."
     if cls.returns is not None:

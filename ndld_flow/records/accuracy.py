@@ -232,7 +232,7 @@ class SequenceAgreement(Record):
 
 
 class Accuracy(Document):
-    """Comparison of two models on the same inputs, by `check_accuracy`, or of operators, by `check_operators`."""
+    """Comparison of two models on the same inputs, by `check_accuracy`."""
 
     document: Literal["accuracy"] = "accuracy"
     format_version: int = 11

@@ -1,4 +1,4 @@
-"""Custom operators of a recipe: one place for an operator's reference, its library and its TensorRT plugin."""
+"""Custom operators of a recipe: one place for an operator's library and its TensorRT plugin."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +12,6 @@ from ndld_flow.step import DataFile, RunsCode
 
 OperatorName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]+::)?[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 """`com.acme::Scaled`; `Scaled` in the default domain, where TensorRT's plugins are."""
-PYTHON = ".py"
 
 
 class CustomOperator(Settings):
@@ -22,17 +21,11 @@ class CustomOperator(Settings):
     """ONNX Runtime's library with the operator, such as `libacme.so`. It needs a trusted recipe."""
     plugin: Annotated[Path | None, DataFile(), RunsCode()] = None
     """TensorRT's plugin: a library, or a `.py` with `tensorrt.plugin`. It needs a trusted recipe."""
-    reference: Annotated[
-        Path | None, DataFile(), RunsCode(lambda path: path if path is not None and path.suffix == PYTHON else None)
-    ] = None
-    """The definition against which `check_operators` checks the library: a `.py` with a numpy function of the
-    operator's name, which needs a trusted recipe; a `.onnx` with a local function of that name; or the function in
-    ONNX's text form (`.onnxtxt`)."""
 
     @model_validator(mode="after")
     def _check_given(self) -> "CustomOperator":
-        if self.library is None and self.plugin is None and self.reference is None:
-            raise ValueError("give at least one of `library`, `plugin` and `reference`")
+        if self.library is None and self.plugin is None:
+            raise ValueError("give a `library`, a `plugin`, or both")
         return self
 
 
@@ -45,7 +38,6 @@ def share_operators(entry: Mapping[str, Any], cls: type[Settings], operators: Ma
     shared = {
         "custom_ops": _paths("library", operators.values()),
         "plugins": _paths("plugin", operators.values()),
-        "custom_operators": dict(operators),
     }
     return given | {name: value for name, value in shared.items() if value and name in fields and name not in given}
 

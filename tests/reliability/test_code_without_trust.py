@@ -195,7 +195,6 @@ def test_settings_that_run_code_are_known() -> None:
         "check_accuracy.metric",
         "check_accuracy.provider_options",
         "check_accuracy.reference_environment",
-        "check_operators.loader",
         "constrain_precision.custom_ops",
         "convert_fp16.custom_ops",
         "edit.custom_ops",
