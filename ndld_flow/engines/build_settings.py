@@ -147,8 +147,8 @@ class BuildSettings(Settings):
     """The required release, such as `"10.8"`; by default any supported one. If it is not installed, pip installs it
     into a private environment when it is needed."""
     library: Annotated[Path | None, RunsCode()] = None
-    """A TensorRT other than the installed one: a virtual environment that has it, or an archive of TensorRT, unpacked
-    or not."""
+    """A TensorRT other than the installed one: a virtual environment that has it, or the folder of an unpacked
+    archive."""
     profiles: tuple[dict[str, ShapeSetting], ...] = ()
     """Optimization profiles, each a mapping of inputs to their shapes; by default one profile from the recipe's
     `inputs:`."""

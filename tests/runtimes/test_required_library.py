@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,6 @@ from tests.support.models import make_cnn
 from tests.support.tensorrt_standin import write_standin
 
 OURS = f"3.{sys.version_info.minor}"
-TAG = f"cp3{sys.version_info.minor}"
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the folders that are made here are Linux's")
 
@@ -73,28 +70,6 @@ def write_wheel(index: Path, backend: EngineBackend, version: str, release: str 
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
     return path
-
-
-def write_archive(path: Path, members: dict[str, bytes], folder: str = "TensorRT-10.16.1.11") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
-        for name, data in members.items():
-            member = tarfile.TarInfo(f"{folder}/{name}")
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return path
-
-
-def archive_members(tmp_path: Path, version: str = "10.16.1.11") -> dict[str, bytes]:
-    """Return the members of an archive of the stand-in, as NVIDIA arranges them."""
-    wheel = write_wheel(tmp_path / f"wheel-{version}", "tensorrt", version).read_bytes()
-    return {
-        f"python/tensorrt-{version}-{TAG}-none-linux_x86_64.whl": wheel,
-        f"python/tensorrt-{version}-cp38-none-linux_x86_64.whl": b"of another Python",
-        "lib/libnvinfer.so.10": b"",
-        "lib/libnvinfer_static.a": b"large",
-        "samples/sampleOnnxMNIST/model.onnx": b"not needed",
-    }
 
 
 def lines_of(library: Library) -> tuple[Library, list[str]]:
@@ -193,10 +168,7 @@ def test_an_environment_is_created_once_and_kept(index: Path, cache: Path, tmp_p
 
 @pytest.mark.thorough
 def test_unused_environments_are_counted_and_deleted(index: Path, cache: Path, tmp_path: Path) -> None:
-    archive = cache / "tensorrt/archives/TensorRT-9.0.0.1.Linux.x86_64-gnu.cuda-12.2.tar.gz"
-    archive.parent.mkdir(parents=True)
-    archive.write_bytes(b"of the user")
-    assert not api.gc(outputs=tmp_path / "outputs").keeps_libraries, "an archive of the user is no environment"
+    assert not api.gc(outputs=tmp_path / "outputs").keeps_libraries
     write_wheel(index, "tensorrt", "10.16.1.11")
     wanted = choose_library("tensorrt", "10.16", None)
     lines_of(wanted)
@@ -218,7 +190,6 @@ def test_unused_environments_are_counted_and_deleted(index: Path, cache: Path, t
     os.utime(unfinished, (0, 0))
     assert api.gc_libraries(max_age="9 days").libraries == (str(unfinished), str(kept.folder))
     assert find_kept_libraries() == []
-    assert archive.exists()
     assert choose_library("tensorrt", "10.16", None).origin.endswith("which the run creates")
 
 
@@ -288,13 +259,10 @@ def test_what_pip_cannot_install_is_described(index: Path, cache: Path) -> None:
     text = str(raised.value)
     assert text.startswith("TensorRT 10.16.1.11 is not installed, and pip cannot install tensorrt==10.16.1.11 (")
     assert "No matching distribution found for tensorrt==10.16.1.11)" in text
-    assert "download `TensorRT-10.16.1.11.Linux." in text
-    assert f"from https://developer.nvidia.com/tensorrt and put it, as it is, into {cache}/tensorrt/archives" in text
+    assert "download its archive from https://developer.nvidia.com/tensorrt," in text
     assert "\n" not in text
     assert not list((cache / "tensorrt/building").iterdir())
-    with pytest.raises(
-        BackendError, match=r"download `TensorRT-RTX-1\.6\.1\.120-Linux-.* https://developer.nvidia.com/tensorrt-rtx "
-    ):
+    with pytest.raises(BackendError, match=r"https://developer\.nvidia\.com/tensorrt-rtx,"):
         provide_library(choose_library("tensorrt_rtx", "1.6", None), lambda _: None)
 
 
@@ -331,100 +299,6 @@ def test_processes_that_need_it_at_the_same_time_create_it_once(index: Path, cac
     printed = [process.communicate()[0] for process in started]
     assert [text.splitlines()[-1] for text in printed] == ["private environment"] * 3
     assert sum("installing tensorrt==10.16.1.11" in text for text in printed) == 1
-
-
-# --- archives --------------------------------------------------------------------------------------------------------
-
-
-def test_an_archive_in_the_cache_folder_is_found_by_its_release(cache: Path, tmp_path: Path) -> None:
-    archives = cache / "tensorrt/archives"
-    members = archive_members(tmp_path)
-    write_archive(archives / f"TensorRT-10.16.1.11.Linux.{os.uname().machine}-gnu.cuda-13.0.tar.gz", members)
-    for other in ("TensorRT-10.16.9.9.Windows.win10.cuda-12.9.zip", "TensorRT-RTX-1.6.1.120-Linux-x86_64-cuda.tar.gz"):
-        (archives / other).write_bytes(b"")
-    wanted = choose_library("tensorrt", "10.16", None)
-    assert wanted.version == "10.16.1.11"
-    library, lines = lines_of(wanted)
-    assert lines == [f"unpacking TensorRT-10.16.1.11.Linux.{os.uname().machine}-gnu.cuda-13.0.tar.gz"]
-    assert library.origin == f"archive TensorRT-10.16.1.11.Linux.{os.uname().machine}-gnu.cuda-13.0.tar.gz"
-    assert version_in_child(library, tmp_path) == "10.16.1.11"
-    assert library.folder is not None
-    unpacked = {path.name for path in library.folder.rglob("*") if path.is_file()}
-    assert unpacked == {Path(name).name for name in members if name.startswith(("python", "lib/libnvinfer.so"))}
-    assert choose_library("tensorrt", "10.16", None) == library
-
-
-def test_archives_of_the_same_minor_release_change_no_key(cache: Path) -> None:
-    archives = cache / "tensorrt/archives"
-    archives.mkdir(parents=True)
-    for version in ("10.16.0.72", "12.1.0.9", "12.1.0.10"):
-        (archives / f"TensorRT-{version}.Linux.{os.uname().machine}-gnu.cuda-13.0.tar.gz").write_bytes(version.encode())
-    (archives / f"TensorRT-12.1.0.10.Linux.{os.uname().machine}-gnu.cuda-12.9.tar.gz").write_bytes(b"for another CUDA")
-    versions = {
-        release: choose_library("tensorrt", release, None).version for release in ("10.16", "10.16.0.72", "12.1")
-    }
-    assert versions == {"10.16": "10.16.1.11", "10.16.0.72": "10.16.0.72", "12.1": "12.1.0.10"}
-    assert "cuda-13.0" in choose_library("tensorrt", "12.1", None).origin
-
-
-def test_an_archive_that_settings_name_is_kept_by_its_contents(cache: Path, tmp_path: Path) -> None:
-    name = "TensorRT-10.16.1.11.Linux.x86_64-gnu.cuda-13.0.tar.gz"
-    archive = write_archive(tmp_path / name, archive_members(tmp_path))
-    library, _ = lines_of(choose_library(None, "", archive))
-    assert (library.backend, library.version) == ("tensorrt", "10.16.1.11")
-    same = tmp_path / "copies" / name
-    same.parent.mkdir()
-    same.write_bytes(archive.read_bytes())
-    assert choose_library(None, "", same) == library
-    write_archive(archive, {**archive_members(tmp_path / "more"), "lib/libnvinfer.so.10": b"other contents"})
-    assert choose_library(None, "", archive).supply is not None, "other contents"
-
-
-@pytest.mark.parametrize(
-    ("name", "backend", "reason"),
-    [
-        ("trt.tar.gz", None, "the name of this archive does not contain its release"),
-        ("TensorRT-10.16.1.11.Linux.x86_64-gnu.tar.gz", "tensorrt_rtx", "has TensorRT: set `backend: tensorrt`"),
-        ("TensorRT-10.16.1.11.Linux.x86_64-gnu.tar.gz", None, "cannot be unpacked"),
-        ("TensorRT-10.16.1.11.Windows.win10.zip", None, "cannot be unpacked"),
-    ],
-)
-def test_unusable_archives_are_refused(tmp_path: Path, name: str, backend: EngineBackend | None, reason: str) -> None:
-    (tmp_path / name).write_bytes(b"no archive")
-    with pytest.raises(BackendError, match=reason):
-        provide_library(choose_library(backend, "", tmp_path / name), lambda _: None)
-
-
-def test_an_archive_of_another_release_than_its_name_is_not_kept(tmp_path: Path) -> None:
-    archive = write_archive(tmp_path / "TensorRT-10.15.1.29.Linux.x86_64-gnu.tar.gz", archive_members(tmp_path))
-    with pytest.raises(BackendError, match=r"its archive cannot be used .*did not contain it"):
-        provide_library(choose_library(None, "", archive), lambda _: None)
-
-
-@pytest.mark.parametrize("suffix", ["tar.gz", "zip"])
-def test_no_member_is_written_elsewhere(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"TensorRT-10.16.1.11.Linux.x86_64-gnu.{suffix}"
-    names = ["lib/../../../../escaped.so", "lib/../../escaped.so", "python/../escaped.whl"]
-    if suffix == "zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            for name in names:
-                archive.writestr(f"TensorRT/{name}", b"")
-    else:
-        write_archive(path, dict.fromkeys(names, b""))
-    with pytest.raises(BackendError):
-        provide_library(choose_library(None, "", path), lambda _: None)
-    assert not [found for found in tmp_path.rglob("*") if "escaped" in found.name]
-
-
-def test_links_out_of_an_archive_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "TensorRT-10.16.1.11.Linux.x86_64-gnu.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        link = tarfile.TarInfo("TensorRT/lib/libnvinfer.so.10")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(link)
-    with pytest.raises(BackendError, match="cannot be unpacked"):
-        provide_library(choose_library(None, "", path), lambda _: None)
-    assert not [found for found in tmp_path.rglob("*") if found.is_symlink()]
 
 
 # --- building --------------------------------------------------------------------------------------------------------

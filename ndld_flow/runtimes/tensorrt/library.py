@@ -105,10 +105,8 @@ class Supply:
 
     folder: Path
     """Where it will be."""
-    requirement: str = ""
+    requirement: str
     """Requirement for pip, such as `tensorrt==10.16.1.11`."""
-    archive: Path | None = None
-    """An archive to unpack instead."""
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,12 @@
 `release: "10.16"` means the first of these:
 
 1. the installed one, or one of the system's packages, if it is of that release;
-2. NVIDIA's archive of it that the user has put into `archives/`;
-3. a private environment, into which pip installs the release from the index that it is configured for.
+2. a private environment, into which pip installs the release from the index that it is configured for.
 
-`library:` may name an archive, too. Archives and environments are kept under a digest, of the archive's contents or of
-what pip is asked for, and are reused by every recipe::
+Environments are kept under a digest of what pip is asked for, and are reused by every recipe::
 
-    ~/.cache/ndld_flow/tensorrt/archives/                              archives that the user has put here
-    ~/.cache/ndld_flow/tensorrt/tensorrt-10.16.1.11-0123456789abcdef/  a virtual environment, or an unpacked archive
-    ~/.cache/ndld_flow/tensorrt/building/, locks/, digests/            work in progress
+    ~/.cache/ndld_flow/tensorrt/tensorrt-10.16.1.11-0123456789abcdef/  a virtual environment
+    ~/.cache/ndld_flow/tensorrt/building/, locks/                      work in progress
 
 A plan only looks; the step that needs the release creates it, when it computes. So the version in a step's key must not
 depend on what is in the cache, nor on what an index offers today: `10.16` is the newest 10.16 that ndld_flow knows
@@ -29,11 +26,8 @@ import contextlib
 import json
 import os
 import platform
-import re
 import sys
-import tarfile
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +38,7 @@ from ndld_flow.runtimes.kept_library import KeptLibrary, find_kept, kept_root, p
 from ndld_flow.runtimes.pip_environment import PipError, create_environment
 from ndld_flow.runtimes.tensorrt.library import Library, Supply, find_library, find_of_system, is_of_release
 from ndld_flow.runtimes.tensorrt.release_names import known_releases
-from ndld_flow.store.digest import DigestMemory, digest_json
+from ndld_flow.store.digest import digest_json
 
 ON_PYPI: dict[EngineBackend, str] = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
 
@@ -52,15 +46,12 @@ _PAGES: dict[EngineBackend, str] = {
     "tensorrt": "https://developer.nvidia.com/tensorrt",
     "tensorrt_rtx": "https://developer.nvidia.com/tensorrt-rtx",
 }
-_ARCHIVE = re.compile(r"TensorRT(?P<rtx>-RTX)?-(?P<version>\d+(?:\.\d+){2,3})[.-].*\.(?:tar\.gz|tgz|tar\.xz|zip)")
-_MACHINES = {"x86_64": ("x86_64", "amd64"), "aarch64": ("aarch64", "arm64", "sbsa")}
-_NEEDED = re.compile(r"(python/[^/]+\.whl|(lib|bin|targets/[^/]+/lib)/.*(?<!\.a)(?<!\.lib))")
-"""Members of an archive that building and running engines needs: no samples, headers and static libraries."""
 _COMPLETE = "complete.json"
 """Written last into a folder, so that an interrupted one is not used."""
 _CONTENTS = "contents"
 _KEPT = "tensorrt"
 """The folder of the user's cache."""
+_ORIGIN = "private environment"
 
 
 def choose_library(backend: EngineBackend | None, release: str, place: Path | None) -> Library:
@@ -68,8 +59,6 @@ def choose_library(backend: EngineBackend | None, release: str, place: Path | No
 
     Raises BackendError if `place` has nothing that this Python can import.
     """
-    if place is not None and place.expanduser().is_file():
-        return _from_archive(place.expanduser().absolute(), backend)
     if place is not None or not release:
         return find_library(backend, place)
     return _find_release(backend or backend_of(release), release)
@@ -121,16 +110,12 @@ def provide_library(library: Library, report: Callable[[str], None]) -> Library:
         report,
     )
     if kept is None:
-        source = supply.archive.name if supply.archive is not None else supply.requirement
-        raise BackendError(_how_to_get(library, supply, f"{source} did not contain it"))
+        raise BackendError(_how_to_get(library, supply, f"{supply.requirement} did not contain it"))
     return kept
 
 
 def find_kept_libraries() -> list[KeptLibrary]:
-    """Return the environments and unpacked archives in the user's cache folder, unfinished ones included.
-
-    Archives that the user has put there are none of them.
-    """
+    """Return the environments in the user's cache folder, unfinished ones included."""
     return find_kept(_KEPT, "tensorrt.*-.*")
 
 
@@ -144,9 +129,6 @@ def _find_release(backend: EngineBackend, release: str) -> Library:
         if library.found and is_of_release(library.version, release):
             return library
     version = exact_release(backend, release)
-    archives = sorted(_archives(backend, version or release))
-    if archives:
-        return _from_archive(archives[-1][1], backend)
     if not version:
         return installed
     # NVIDIA's default needs CUDA 13, which needs driver 580.
@@ -155,13 +137,8 @@ def _find_release(backend: EngineBackend, release: str) -> Library:
     requirement = f"{distribution}=={version}"
     digest = digest_json([requirement, sys.implementation.cache_tag, sys.platform, platform.machine()])
     supply = Supply(kept_root(_KEPT) / f"{backend}-{version}-{digest[:16]}", requirement)
-    return _kept_or_pending(Library(backend, version, None, "private environment", supply=supply))
-
-
-def _kept_or_pending(library: Library) -> Library:
-    assert library.supply is not None
-    kept = _open_kept(library, library.supply)
-    return kept or replace(library, origin=f"{library.origin}, which the run creates")
+    pending = Library(backend, version, None, f"{_ORIGIN}, which the run creates", supply=supply)
+    return _open_kept(pending, supply) or pending
 
 
 def _open_kept(library: Library, supply: Supply) -> Library | None:
@@ -175,120 +152,28 @@ def _open_kept(library: Library, supply: Supply) -> Library | None:
         return None
     if kept.version != library.version or kept.missing:
         return None
-    return replace(kept, origin=library.origin.removesuffix(", which the run creates"))
-
-
-def _archives(backend: EngineBackend, release: str) -> Iterator[tuple[list[int], Path]]:
-    """Yield the archives of a release that the user has put into the cache folder, with their versions as numbers.
-
-    `release` is exact if it is known, so that another archive of the same minor release changes no key.
-    """
-    try:
-        archives = list((kept_root(_KEPT) / "archives").iterdir())
-    except OSError:
-        return
-    for archive in archives:
-        found = _ARCHIVE.fullmatch(archive.name)
-        if not found or _backend_of_archive(found) != backend or not _is_for_this_machine(archive.name):
-            continue
-        if is_of_release(found["version"], ".".join(release.split(".")[:4])):  # without `.post1`
-            yield [int(part) for part in found["version"].split(".")], archive
-
-
-def _backend_of_archive(found: re.Match[str]) -> EngineBackend:
-    return "tensorrt_rtx" if found["rtx"] else "tensorrt"
-
-
-def _is_for_this_machine(name: str) -> bool:
-    """Return whether an archive's name names no other machine or system."""
-    words = name.lower()
-    named = [machine for machine, aliases in _MACHINES.items() if any(alias in words for alias in aliases)]
-    ours = next((each for each, aliases in _MACHINES.items() if platform.machine().lower() in aliases), "")
-    return ("windows" in words) == (os.name == "nt") and (not named or ours in named)
-
-
-def _from_archive(archive: Path, backend: EngineBackend | None) -> Library:
-    """Return the TensorRT of an archive by its name, unpacked or not."""
-    found = _ARCHIVE.fullmatch(archive.name)
-    if found is None:
-        raise BackendError(
-            f"library {archive}: the name of this archive does not contain its release: keep NVIDIA's, such as "
-            f"`{_archive_name('tensorrt', '10.16.1.11')}`, or name the folder of the unpacked archive"
-        )
-    own = _backend_of_archive(found)
-    if backend not in (None, own):
-        raise BackendError(f"library {archive} has {TITLES[own]}: set `backend: {own}`, or name another archive")
-    try:
-        digest = DigestMemory(kept_root(_KEPT) / "digests").digest(archive)
-    except OSError as error:
-        raise BackendError(f"library {archive} cannot be read: {error.strerror}") from None
-    supply = Supply(kept_root(_KEPT) / f"{own}-{found['version']}-{digest[:16]}", archive=archive)
-    return _kept_or_pending(Library(own, found["version"], None, f"archive {archive.name}", supply=supply))
+    return replace(kept, origin=_ORIGIN)
 
 
 # --- creating --------------------------------------------------------------------------------------------------------
 
 
 def _create(library: Library, supply: Supply, building: Path, report: Callable[[str], None]) -> None:
-    """Create a private environment in a folder, or unpack an archive. Raises OSError and BackendError."""
-    if supply.archive is not None:
-        report(f"unpacking {supply.archive.name}")
-        _unpack(supply.archive, building / _CONTENTS)
-    else:
-        report(f"installing {supply.requirement} into a private environment")
-        try:
-            create_environment(building / _CONTENTS, [supply.requirement], report)
-        except PipError as error:
-            raise BackendError(_how_to_get(library, supply, str(error))) from None
-    source = supply.requirement or str(supply.archive)
-    (building / _COMPLETE).write_text(json.dumps({"source": source, "python": sys.version}), encoding="utf-8")
-
-
-def _unpack(archive: Path, target: Path) -> None:
-    """Unpack what is needed of an archive, without its first folder. Raises BackendError if it is damaged or unsafe."""
+    """Create a private environment in a folder. Raises OSError and BackendError."""
+    report(f"installing {supply.requirement} into a private environment")
     try:
-        if archive.suffix == ".zip":
-            _unpack_zip(archive, target)
-        elif not hasattr(tarfile, "data_filter"):  # the first releases of Python 3.11
-            python = platform.python_version()
-            raise BackendError(
-                f"Python {python} cannot check archives: unpack {archive} and set `library` to its folder"
-            )
-        else:
-            with tarfile.open(archive) as members:
-                for member in members:
-                    name = member.name.removeprefix("./").partition("/")[2]
-                    if _NEEDED.fullmatch(name):
-                        # The filter refuses links and paths that lead outside, and devices.
-                        members.extract(member.replace(name=name), target, filter="data")
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise BackendError(f"{archive} cannot be unpacked ({error}): download it again") from error
-
-
-def _unpack_zip(archive: Path, target: Path) -> None:
-    with zipfile.ZipFile(archive) as members:
-        for member in members.infolist():
-            member.filename = member.filename.partition("/")[2]
-            if _NEEDED.fullmatch(member.filename) and ".." not in member.filename.split("/"):
-                members.extract(member, target)
+        create_environment(building / _CONTENTS, [supply.requirement], report)
+    except PipError as error:
+        raise BackendError(_how_to_get(library, supply, str(error))) from None
+    written = json.dumps({"source": supply.requirement, "python": sys.version})
+    (building / _COMPLETE).write_text(written, encoding="utf-8")
 
 
 def _how_to_get(library: Library, supply: Supply, reason: str) -> str:
-    """Return why a release could not be created, and exactly what to download and where to put it."""
-    title, page = f"{TITLES[library.backend]} {library.version}", _PAGES[library.backend]
-    failed = f"pip cannot install {supply.requirement}" if supply.requirement else "its archive cannot be used"
+    """Return why a release could not be created, and what to do."""
     return (
-        f"{title} is not installed, and {failed} ({reason.rstrip('.')}). Let pip reach pypi.org and pypi.nvidia.com, "
-        f"or mirrors of them (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, pip.conf); or download "
-        f"`{_archive_name(library.backend, library.version)}` from {page} and put it, as it is, into "
-        f"{supply.folder.parent / 'archives'}; or set `library` to an environment that has it"
+        f"{TITLES[library.backend]} {library.version} is not installed, and pip cannot install {supply.requirement} "
+        f"({reason.rstrip('.')}). Let pip reach pypi.org and pypi.nvidia.com, or mirrors of them (PIP_INDEX_URL, "
+        f"PIP_EXTRA_INDEX_URL, pip.conf); or download its archive from {_PAGES[library.backend]}, unpack it, and set "
+        "`library` to that folder, or to an environment that has it"
     )
-
-
-def _archive_name(backend: EngineBackend, version: str) -> str:
-    """Return the name of NVIDIA's archive for this machine, with `*` for the version of CUDA."""
-    version = ".".join(version.split(".")[:4])
-    machine = platform.machine()
-    if backend == "tensorrt_rtx":
-        return f"TensorRT-RTX-{version}-{'Windows-amd64-*.zip' if os.name == 'nt' else f'Linux-{machine}-*.tar.gz'}"
-    return f"TensorRT-{version}.{'Windows.*.zip' if os.name == 'nt' else f'Linux.{machine}-gnu.*.tar.gz'}"

@@ -64,8 +64,8 @@ class TensorrtSettings(RuntimeSettings):
     """TensorRT: the runtime cache of TensorRT-RTX that an application ships, as `tensorrt_rtx --runtimeCacheFile`
     writes it for the GPU: `load_ms` is then that of a start which compiles no kernel that is in it."""
     library: Annotated[Path | None, RunsCode()] = None
-    """TensorRT: a TensorRT other than the installed one: a virtual environment that has it, or an archive of TensorRT,
-    unpacked or not."""
+    """TensorRT: a TensorRT other than the installed one: a virtual environment that has it, or the folder of an
+    unpacked archive."""
     release: Release = ""
     """TensorRT: the required release, as in `build_engine`; an engine needs the release that built it."""
     gpu: Annotated[int, Field(ge=0)] = 0
