@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -65,32 +64,6 @@ loudness_options = _all(
 )
 """The last one counts."""
 
-
-def _set_device_timeout(context: click.Context, _: click.Parameter, value: str | None) -> None:
-    if not value:
-        return
-    from ndld_flow.base.quantities import parse_duration_ms
-
-    try:
-        parse_duration_ms(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    before = os.environ.get(_DEVICE_TIMEOUT, "")  # an empty one counts as none
-    os.environ[_DEVICE_TIMEOUT] = value
-    context.call_on_close(lambda: os.environ.update({_DEVICE_TIMEOUT: before}))
-
-
-_DEVICE_TIMEOUT = "NDLD_FLOW_DEVICE_TIMEOUT"
-
-device_timeout_option = click.option(
-    "--device-timeout",
-    metavar="TIME",
-    expose_value=False,
-    callback=_set_device_timeout,
-    help="Wait at most this long, such as `30 min`, for a device that another process measures on; then measure "
-    f"all the same, which the result records. `0` does not wait. (Or set {_DEVICE_TIMEOUT}.)",
-)
-"""It sets the environment variable for this process and its workers."""
 
 recipe_options = _all(
     click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml"),

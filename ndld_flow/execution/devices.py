@@ -4,9 +4,6 @@ A GPU is known by its UUID, and each CPU by its number, so that measurements on 
 other and those on disjoint sets do not. Each has a lock in a folder that all users of the machine share, and one in the
 store: containers see neither each other's /run/lock nor /tmp, so those of one host exclude each other only if they
 share the store, or a folder that NDLD_FLOW_DEVICE_LOCKS names. There is no order among the processes that wait.
-
-A process whose patience ends measures all the same. It takes the locks as soon as it can, adds its note to those that
-it does not hold, and looks at them once a second; so does a holder, and both record that they measured together.
 """
 
 from __future__ import annotations
@@ -24,8 +21,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import parse_duration_ms, seconds
+from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.machine.check import Check
 from ndld_flow.machine.host import ranges
@@ -33,20 +29,17 @@ from ndld_flow.processes.worker import is_one_process
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.document import Record
 from ndld_flow.store.digest import digest_json
-from ndld_flow.store.locks import WAITS, FileLock, Lock, LockNote, describe_holder, open_lock, read_notes, take
+from ndld_flow.store.locks import WAITS, FileLock, Lock, LockNote, describe_holder, open_lock, read_note, take
 from ndld_flow.store.store import Store
 
 FOLDER_VARIABLE = "NDLD_FLOW_DEVICE_LOCKS"
 """The environment variable that names another folder for the locks that all users share."""
-TIMEOUT_VARIABLE = "NDLD_FLOW_DEVICE_TIMEOUT"
-"""The environment variable with the longest wait for a device, such as `30 min`; `0` for none."""
 _SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108 - used only if it is sticky and owned by root
 _STICKY_FOR_ALL = 0o1777
 _FOR_ALL = 0o666
 _PREFIX = "ndld_flow-"
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_TOO = "measured at the same time"
 _POLL_EVERY_S = 0.1
 _REMIND_EVERY_S = 300.0
 """Seconds between repeated reports: CI systems end a job that prints nothing for 10 minutes."""
@@ -70,7 +63,6 @@ class _DeviceLock:
     """`cpu 3`."""
     path: Path
     lock: Lock
-    is_held: bool = False
 
 
 @dataclass
@@ -78,107 +70,74 @@ class DeviceHold:
     """A device that a step measures, with everything that may have let others measure at the same time."""
 
     device: str
-    note: LockNote
-    _faults: dict[str, None] = field(default_factory=dict)
+    _faults: list[str] = field(default_factory=list)
     _locks: list[_DeviceLock] = field(default_factory=list)
 
     @property
     def faults(self) -> tuple[str, ...]:
         """Return the reasons why others may have measured at the same time, so far."""
-        return tuple(self._faults)
+        removed = [
+            f"{held.path} was removed while it measured, so others may have measured at the same time"
+            for held in self._locks
+            if isinstance(held.lock, FileLock) and not held.lock.is_at_its_path()
+        ]
+        return (*self._faults, *removed)
 
     def fail(self, fault: str) -> None:
         """Add a reason."""
-        self._faults[fault] = None
+        self._faults.append(fault)
 
-    def add(self, lock: _DeviceLock) -> None:
-        """Add a lock, held or not. Raises OSError."""
+    def take(self, lock: _DeviceLock, note: LockNote, report: Callable[[str], None]) -> None:
+        """Take a lock, when it is free. Raises OSError."""
+        if not take(lock.lock):
+            _wait(lock, note, report)
         self._locks.append(lock)
-        self._observe(lock)
-
-    def observe(self) -> None:
-        """Look for others that measure on the device too, about once a second during a measurement."""
-        for lock in self._locks:
-            try:
-                self._observe(lock)
-            except OSError as error:
-                self.fail(f"{lock.path} cannot be read: {error}")
-
-    def _observe(self, held: _DeviceLock) -> None:
-        if not held.is_held:
-            held.is_held = take(held.lock)
-            if not held.is_held:
-                self.fail(f"{describe_holder(held.path, self.note)} {_TOO}")
-        if not isinstance(held.lock, FileLock):
-            return
-        notes = read_notes(held.path)
-        if self.note not in notes:
-            (held.lock.write_note if held.is_held else held.lock.add_note)(self.note)
-        elif held.is_held:
-            self._faults.update({f"{other.describe()} {_TOO}": None for other in notes if other != self.note})
-        if held.is_held and not held.lock.is_at_its_path():
-            self.fail(f"{held.path} was removed while it measured, so others may have measured at the same time")
+        if isinstance(lock.lock, FileLock):
+            lock.lock.write_note(note)
 
     def release(self) -> None:
         """Release the device."""
         for held in self._locks:
-            if held.is_held:
-                held.lock.release()
-
-
-def read_timeout() -> float | None:
-    """Return the longest wait for a device in seconds; None if none is set. Raises RequestError."""
-    text = os.environ.get(TIMEOUT_VARIABLE, "").strip()
-    if not text:
-        return None
-    try:
-        return parse_duration_ms(text) / 1e3
-    except ValueError as error:
-        raise RequestError(f"{TIMEOUT_VARIABLE}: {error}.") from None
+            held.lock.release()
 
 
 @contextlib.contextmanager
 def holding(device: str, store: Store, claim: Claim) -> Iterator[DeviceHold]:
     """Hold a device, such as `cpu` or `gpu-0`, when it is free; that of a killed process is free at once.
 
-    A folder may not support locks, or not be writable, and others may hold the device for longer than the timeout: the
-    step then measures all the same, and the yielded value has the reasons. Raises RequestError for an invalid timeout.
+    A folder may not support locks, or not be writable: the step then measures all the same, and the yielded value has
+    the reasons.
     """
     run_pid = os.getpid() if is_one_process() else os.getppid()
-    hold = DeviceHold(device, LockNote.of_this_process(f"{claim.who} on {_describe_devices(device)}", run_pid))
+    note = LockNote.of_this_process(f"{claim.who} on {_describe_devices(device)}", run_pid)
+    hold = DeviceHold(device)
     try:
-        if device:
-            timeout_s = read_timeout()
-            end_s = None if timeout_s is None else time.monotonic() + timeout_s
-            for lock in _open_locks(store, hold):
-                try:
-                    lock.is_held = take(lock.lock) or _wait(lock, hold.note, claim.report, end_s)
-                    hold.add(lock)
-                except OSError as error:
-                    hold.fail(f"{lock.device} cannot be locked by {lock.path}: {error}")
+        for lock in _open_locks(store, hold) if device else ():
+            try:
+                hold.take(lock, note, claim.report)
+            except OSError as error:
+                hold.fail(f"{lock.device} cannot be locked by {lock.path}: {error}")
         yield hold
     finally:
         hold.release()
 
 
-def _wait(lock: _DeviceLock, own: LockNote, report: Callable[[str], None], end_s: float | None) -> bool:
-    """Wait for a lock until a time (monotonic seconds); return whether it is held then. Raises OSError."""
+def _wait(lock: _DeviceLock, own: LockNote, report: Callable[[str], None]) -> None:
+    """Wait until a lock is held. Raises OSError."""
     began_s = time.monotonic()
     reported, reported_s = "", 0.0
     while not take(lock.lock):
         now_s = time.monotonic()
-        if end_s is not None and now_s >= end_s:
-            return False
         holder = describe_holder(lock.path)
         if holder != reported or now_s - reported_s >= _REMIND_EVERY_S:
             reported, reported_s = holder, now_s
             so_far = f", for {seconds(now_s - began_s)} so far" if now_s - began_s >= _REMIND_EVERY_S else ""
             # Steps of one run take turns, which needs no line in the log.
-            same_run = any(note.run_pid == own.run_pid and note.host == own.host for note in read_notes(lock.path)[:1])
+            note = read_note(lock.path)
+            same_run = note is not None and (note.run_pid, note.host) == (own.run_pid, own.host)
             start = "its turn comes after " if same_run else WAITS
             report(f"{start}{lock.device}, held by {holder}{so_far}")
         time.sleep(_POLL_EVERY_S)
-    return True
 
 
 def _open_locks(store: Store, hold: DeviceHold) -> Iterator[_DeviceLock]:
@@ -318,11 +277,10 @@ class _Observed:
 class LoadMonitor:
     """Observes other running steps about once a second during a measurement in another process or thread."""
 
-    def __init__(self, store: Store, own: Path, also: Callable[[], None] = lambda: None) -> None:
-        """Start observing. `own`: the folder of our own announcement; `also` is called each time."""
+    def __init__(self, store: Store, own: Path) -> None:
+        """Start observing. `own`: the folder of our own announcement."""
         self._store = store
         self._own = own
-        self._also = also
         self._began_s = time.monotonic()
         self._observed: dict[str, _Observed] = {}
         self._over = threading.Event()
@@ -355,7 +313,6 @@ class LoadMonitor:
 
     def _observe(self) -> None:
         """Observe running steps once. A store that temporarily cannot be read does not end a measurement."""
-        self._also()
         with contextlib.suppress(OSError):
             folders = self._store.root / "building"
             others = {path.parent.name: path for path in folders.glob(f"*/{_NOTE}") if path.parent != self._own}

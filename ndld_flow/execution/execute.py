@@ -96,7 +96,7 @@ def running_steps(
         for fault in hold.faults:
             step_logger(steps[0].name).warning(_NOT_ALONE, fault)
         announce(steps, recipe, folder)
-        monitor = LoadMonitor(store, folder, hold.observe) if device else None
+        monitor = LoadMonitor(store, folder) if device else None
         if monitor is not None:
             stack.callback(monitor.end)
         yield StepScope(logs, monitor, hold)
@@ -111,7 +111,7 @@ def holding_device(work: RunningStep, device: str) -> Iterator[None]:
     log = step_logger(work.step.name)
     claim = Claim(f"step {work.step.name}{f' of {work.recipe}' if work.recipe else ''}", work.report)
     with holding(device, work.store, claim) as hold:
-        monitor = LoadMonitor(work.store, work.folder, hold.observe)
+        monitor = LoadMonitor(work.store, work.folder)
         try:
             yield
         finally:

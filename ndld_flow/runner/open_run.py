@@ -45,9 +45,6 @@ def working_on(request: Request, work: Literal["plan", "run"]) -> Iterator[Recip
         if work == "plan":
             yield loaded
             return
-        from ndld_flow.execution.devices import read_timeout
-
-        read_timeout()  # refuses an invalid one before anything runs
         with outputs.store.locks.working():
             outputs.store.sweep_building()
             yield loaded

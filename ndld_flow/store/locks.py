@@ -39,7 +39,7 @@ UNKNOWN_HOLDER = "another process"
 WAITS = "waits for "
 """Prefix of a message about a wait for another process, which is printed in every mode."""
 _POLL_EVERY_S = 0.05
-_LONGEST_NOTES = 4096
+_LONGEST_NOTE = 4096
 
 
 class Lock(Protocol):
@@ -116,16 +116,10 @@ class FileLock:
 
     def write_note(self, note: LockNote) -> None:
         """Show processes that wait for this lock who holds it."""
-        text = _line(note)
+        text = note.model_dump_json().encode() + b"\n"
         self._has_note = True
         os.pwrite(self._descriptor, text, 0)
         os.ftruncate(self._descriptor, len(text))
-
-    def add_note(self, note: LockNote) -> None:
-        """Add the note of a process that does without this lock to that of its holder. Raises OSError."""
-        with os.fdopen(_open_regular(self.path, self._mode), "wb", buffering=0) as file:
-            file.seek(0, os.SEEK_END)
-            file.write(_line(note))
 
     def is_at_its_path(self) -> bool:
         """Return whether others see the file that this process has locked."""
@@ -171,10 +165,6 @@ def _open_regular(path: Path, mode: int) -> int:
     return descriptor
 
 
-def _line(note: LockNote) -> bytes:
-    return note.model_dump_json().encode() + b"\n"
-
-
 def open_lock(path: Path, mode: int = 0) -> Lock:
     """Return a lock, not yet taken."""
     if sys.platform == "win32":
@@ -193,26 +183,22 @@ def take(lock: Lock) -> bool:
     return False
 
 
-def read_notes(path: Path) -> list[LockNote]:
-    """Return the notes in a lock's file: that of its holder, and those of others that do not wait for it."""
+def read_note(path: Path) -> LockNote | None:
+    """Return the note of a lock's holder; None if there is none that can be read."""
     if sys.platform == "win32":
-        return []
-    notes: list[LockNote] = []
-    with contextlib.suppress(OSError, ValidationError):
+        return None
+    try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
-            for line in (file.read(_LONGEST_NOTES) or b"").splitlines():
-                notes.append(LockNote.model_validate_json(line))
-    return notes
+            return LockNote.model_validate_json(file.read(_LONGEST_NOTE) or b"")
+    except (OSError, ValidationError):
+        return None
 
 
-def describe_holder(path: Path, own: LockNote | None = None) -> str:
-    """Return a description of the process that holds a lock, by its note; `another process` without a current one.
-
-    `own` is the note of a process that has added it without holding the lock.
-    """
-    notes = [note for note in read_notes(path) if note != own]
-    return notes[0].describe() if notes and is_current(notes[0]) else UNKNOWN_HOLDER
+def describe_holder(path: Path) -> str:
+    """Return a description of the process that holds a lock, by its note; `another process` without a current one."""
+    note = read_note(path)
+    return note.describe() if note is not None and is_current(note) else UNKNOWN_HOLDER
 
 
 def is_current(note: LockNote) -> bool:

@@ -22,7 +22,6 @@ import click
 from ndld_flow.cli.options import (
     Given,
     Loudness,
-    device_timeout_option,
     json_option,
     loudness_options,
     options_of,
@@ -62,7 +61,6 @@ def noise(
 
 
 @click.command("noise", help=__doc__, params=options_of(noise))
-@device_timeout_option
 @outputs_option
 @loudness_options
 @json_option

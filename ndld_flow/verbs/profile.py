@@ -31,7 +31,6 @@ import click
 from ndld_flow.cli.options import (
     Given,
     Loudness,
-    device_timeout_option,
     json_option,
     loudness_options,
     options_of,
@@ -75,7 +74,6 @@ def profile(
 
 
 @click.command("profile", help=__doc__, params=options_of(profile))
-@device_timeout_option
 @outputs_option
 @loudness_options
 @json_option

@@ -39,7 +39,6 @@ from ndld_flow.cli.options import (
     NamedPath,
     cache_options,
     choose_url,
-    device_timeout_option,
     json_option,
     loudness_options,
     outputs_option,
@@ -168,7 +167,6 @@ def list_files(recipe: AnyRecipe, overrides: Sequence[str] = ()) -> dict[str, Pa
 )
 @click.option("--print", "print_it", is_flag=True, help="Print the recipe with its overrides applied; run nothing.")
 @click.option("--defaults", is_flag=True, help="Print the files that make up the recipe, in their order; run nothing.")
-@device_timeout_option
 @outputs_option
 @loudness_options
 @json_option

@@ -18,11 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.base.errors import RequestError
 from ndld_flow.execution import devices as device_locks
 from ndld_flow.execution.devices import (
     FOLDER_VARIABLE,
-    TIMEOUT_VARIABLE,
     Claim,
     describe_holders,
     find_shared_folder,
@@ -30,7 +28,6 @@ from ndld_flow.execution.devices import (
     name_devices,
     name_machine,
 )
-from ndld_flow.store.locks import FileLock, LockNote, take
 from ndld_flow.store.store import Store
 
 HOLD = """
@@ -288,38 +285,9 @@ def lock_path() -> Path:
     return folder / f"ndld_flow-{name_machine()}-scales.lock"
 
 
-def test_measuring_without_waiting_is_recorded_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TIMEOUT_VARIABLE, "0")
-    store = Store(tmp_path / "store")
-    with holding("scales", store, Claim("step first", print)) as first:
-        first.observe()
-        alone = first.faults
-        assert alone == ()
-        with holding("scales", store, Claim("step second", print)) as second:
-            first.observe()
-            assert [text.split(" (")[0] for text in second.faults] == ["step first on scales"]
-            assert [text.split(" (")[0] for text in first.faults] == ["step second on scales"]
-    assert take(FileLock(lock_path())), "both have released it"
-
-
-def test_a_step_that_did_not_wait_takes_the_device_when_it_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(TIMEOUT_VARIABLE, "0")
-    lock = FileLock(lock_path(), 0o666)
-    lock.acquire(0)
-    with holding("scales", Store(tmp_path / "store"), Claim("step second", print)) as second:
-        lock.release()
-        second.observe()
-        with holding("scales", Store(tmp_path / "store"), Claim("step third", print)) as third:
-            assert third.faults
-    assert len(second.faults) == 1
-
-
 def test_a_removed_lock_is_recorded(tmp_path: Path) -> None:
     with holding("scales", Store(tmp_path / "store"), Claim("step a", print)) as hold:
         lock_path().unlink()
-        hold.observe()
         assert [fault for fault in hold.faults if "was removed while it measured" in fault]
 
 
@@ -336,26 +304,6 @@ def test_what_is_no_lock_is_not_written_and_recorded(tmp_path: Path, kind: str) 
         assert len(hold.faults) == 1
         assert str(lock_path()) in hold.faults[0]
     assert (target.read_text() == "precious") if kind == "link" else not target.exists()
-
-
-def test_a_note_of_a_stranger_is_shown_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TIMEOUT_VARIABLE, "0")
-    lock = FileLock(lock_path(), 0o666)
-    lock.acquire(0)
-    lock.write_note(LockNote.of_this_process("\x1b[2J\n" + "x" * 300, run_pid=1))
-    with holding("scales", Store(tmp_path / "store"), Claim("step a", print)) as hold:
-        assert len(hold.faults) == 1
-        assert hold.faults[0].isprintable()
-    lock.release()
-
-
-def test_an_invalid_timeout_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TIMEOUT_VARIABLE, "soon")
-    with (
-        pytest.raises(RequestError, match=rf"{TIMEOUT_VARIABLE}: 'soon' is not a quantity"),
-        holding("scales", Store(tmp_path / "store"), Claim("step a", print)),
-    ):
-        pass
 
 
 def test_doctor_shows_who_holds_a_device(tmp_path: Path) -> None:

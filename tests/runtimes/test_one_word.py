@@ -99,9 +99,9 @@ def check_run(folder: Path, word: str, subject: Subject) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests and users hold the CPU; no test here asserts a time."""
-    monkeypatch.setenv("NDLD_FLOW_DEVICE_TIMEOUT", "0")
+    monkeypatch.setenv("NDLD_FLOW_DEVICE_LOCKS", str(tmp_path))
 
 
 def write_recipe(folder: Path, subject: Subject, **more: Any) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.store.locks import UNKNOWN_HOLDER, FileLock, LockNote, describe_holder, read_notes, take
+from ndld_flow.store.locks import UNKNOWN_HOLDER, FileLock, LockNote, describe_holder, read_note, take
 
 FOR_ALL = 0o666
 HOLD = """
@@ -63,7 +63,8 @@ def test_the_lock_of_a_killed_process_is_free_and_its_note_is_not_shown(tmp_path
         process.kill()
         process.wait()
     assert is_free(path)
-    assert [note.pid for note in read_notes(path)] == [process.pid]
+    note = read_note(path)
+    assert note is not None and note.pid == process.pid
     assert describe_holder(path) == UNKNOWN_HOLDER
 
 
@@ -87,9 +88,7 @@ def test_a_note_is_shown_while_the_lock_is_held(tmp_path: Path) -> None:
     assert describe_holder(path) == UNKNOWN_HOLDER
     first = LockNote.of_this_process("step first")
     lock.write_note(first)
-    other = LockNote.of_this_process("step other")
-    FileLock(path).add_note(other)
-    assert read_notes(path) == [first, other]
+    assert read_note(path) == first
     assert describe_holder(path).startswith("step first (user ")
     lock.release()
     assert path.read_bytes() == b""
@@ -155,8 +154,6 @@ def test_what_a_stranger_has_put_in_place_is_not_opened(tmp_path: Path, kind: st
     lock = FileLock(path, FOR_ALL)
     with pytest.raises(OSError, match=str(path)):
         lock.acquire(0)
-    with pytest.raises(OSError, match=str(path)):
-        lock.add_note(LockNote.of_this_process("step first"))
     assert describe_holder(path) == UNKNOWN_HOLDER
     if kind != "broken link":
         assert kind in ("pipe", "folder") or path.read_text() == "precious"
