@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from ndld_flow.records.optimization import Optimization as Optimization
     from ndld_flow.records.profile import Layer as Layer
     from ndld_flow.records.profile import Profile as Profile
-    from ndld_flow.reduce.options import ReduceOptions as ReduceOptions
     from ndld_flow.reduce.pack import Reduced as Reduced
+    from ndld_flow.reduce.part import ReduceOptions as ReduceOptions
     from ndld_flow.runner.apply_finding import AppliedChange as AppliedChange
     from ndld_flow.runner.apply_finding import OfferedChange as OfferedChange
     from ndld_flow.runner.comment_run import Commented as Commented

@@ -37,7 +37,7 @@ from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.engines.unsupported_settings import refuse_settings
 from ndld_flow.engines.weak_typing import allow_precisions, calibrate_from_cache, make_up_ranges, set_layer_precisions
 from ndld_flow.machine.description import describe_machine
-from ndld_flow.models.layer_evidence import add_evidence
+from ndld_flow.models.node_weights import add_evidence
 from ndld_flow.precision.constraints.constraints import ignored_notes, requested_precisions, with_requested_precisions
 from ndld_flow.processes.worker import ReportProgress, peak_memory_bytes
 from ndld_flow.profiles.read.engine_layers import read_engine_info

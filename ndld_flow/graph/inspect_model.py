@@ -15,7 +15,7 @@ from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tensors, find_tensors
-from ndld_flow.graph.edit.find_nodes import find_nodes
+from ndld_flow.graph.edit.edited_model import find_nodes
 from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import dtype_name, value_dtype

@@ -13,8 +13,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import count, counted, size
 from ndld_flow.base.text import shortened
-from ndld_flow.drawing.graph import NodeKind, Reading, family_of
-from ndld_flow.drawing.model_document import (
+from ndld_flow.drawing.graph import (
     NONE,
     HeldTensor,
     ModelAttribute,
@@ -23,7 +22,10 @@ from ndld_flow.drawing.model_document import (
     ModelOperator,
     ModelScope,
     ModelTensor,
+    NodeKind,
+    Reading,
     TensorKind,
+    family_of,
 )
 from ndld_flow.models.drawn_graph import (
     MOST_NODES,

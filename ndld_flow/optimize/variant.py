@@ -148,14 +148,14 @@ class Subject:
     @cached_property
     def operators(self) -> frozenset[str]:
         """Return the operators of the model, those in bodies and functions too."""
-        from ndld_flow.models.weight_shares import operators_of
+        from ndld_flow.models.node_weights import operators_of
 
         return operators_of(self.model)
 
     @cached_property
     def has_groups(self) -> bool:
         """Return whether the model has convolutions in groups, such as depthwise ones."""
-        from ndld_flow.models.weight_shares import has_grouped_convolutions
+        from ndld_flow.models.node_weights import has_grouped_convolutions
 
         return has_grouped_convolutions(self.model)
 
@@ -169,14 +169,14 @@ class Subject:
     @cached_property
     def quantized_share(self) -> float:
         """Return the share of the weights that are quantized already."""
-        from ndld_flow.models.weight_shares import quantized_share
+        from ndld_flow.models.node_weights import quantized_share
 
         return quantized_share(self.model)
 
     @cached_property
     def weights(self) -> Mapping[str, int]:
         """Return the bytes of the weights of each operator."""
-        from ndld_flow.models.weight_shares import weight_bytes_by_operator
+        from ndld_flow.models.node_weights import weight_bytes_by_operator
 
         return weight_bytes_by_operator(self.model)
 

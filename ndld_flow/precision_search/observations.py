@@ -18,7 +18,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import load_model, save_model
 from ndld_flow.models.tensors import Array
-from ndld_flow.precision.constraints.search_result import first_output
+from ndld_flow.precision.constraints.rules import first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.evidence import FloatSuspect, Int8Error, Int8Suspect, MeasuresInt8, Suspect, step_of
 from ndld_flow.precision_search.reducers import Reducer

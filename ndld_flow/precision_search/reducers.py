@@ -15,8 +15,7 @@ from ndld_flow.models.element_types import infer_types, is_op, subgraphs_of
 from ndld_flow.models.files import load_model, save_model
 from ndld_flow.models.nodes import nodes_named, op_name
 from ndld_flow.models.type_groups import group_places
-from ndld_flow.precision.constraints.rules import NodeSelector, Rule, constrain_file
-from ndld_flow.precision.constraints.search_result import reasons_of_found
+from ndld_flow.precision.constraints.rules import NodeSelector, Rule, constrain_file, reasons_of_found
 from ndld_flow.precision.constraints.typed_model import plan_constraints, write_typed_model
 from ndld_flow.precision.fp16.choice import (
     Fp16Options,

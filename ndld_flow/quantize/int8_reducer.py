@@ -22,7 +22,7 @@ from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import load_model, save_model
 from ndld_flow.models.nodes import UniqueNames, add_initializer, nodes_named
 from ndld_flow.models.tensors import Array
-from ndld_flow.precision.constraints.search_result import find_kept_nodes, first_output
+from ndld_flow.precision.constraints.rules import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.evidence import NO_ERROR, Int8Error, Spread
 from ndld_flow.precision_search.reducers import searched_nodes

@@ -20,7 +20,7 @@ from ndld_flow.models.external_files import external_files, model_bytes
 from ndld_flow.models.files import describe_change, load_model, save_model
 from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.models.tensors import Array
-from ndld_flow.precision.constraints.search_result import first_output
+from ndld_flow.precision.constraints.rules import first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.processes.program import Program, minimal_environment, run_program
 from ndld_flow.quantize.calibration import Workspace

@@ -29,7 +29,7 @@ from ndld_flow.models.external_files import external_files, model_bytes
 from ndld_flow.models.files import load_model, save_model, summarize_model
 from ndld_flow.models.nodes import UniqueNames, add_initializer
 from ndld_flow.models.tensors import Array
-from ndld_flow.precision.constraints.search_result import find_kept_nodes, first_output
+from ndld_flow.precision.constraints.rules import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.quantize.calibration import Ranges, Workspace, calibrate, recall_measured
 from ndld_flow.quantize.isolated_layers import COPIED, TURNED, WIDENED, IsolatedLayers, WeightRole

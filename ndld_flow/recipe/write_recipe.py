@@ -186,7 +186,7 @@ def write_recipe(
 
 def _advise(model: Path, options: RecipeOptions) -> str:
     """Return what INT8 may gain. Raises RequestError for `--int8` and weights that are INT8 already."""
-    from ndld_flow.models.weight_shares import quantized_share, weight_bytes_by_operator
+    from ndld_flow.models.node_weights import quantized_share, weight_bytes_by_operator
 
     quantized = quantized_share(model)
     left = f"runtimes, threads and fused operators: ndld-flow optimize {shlex.quote(str(model))} --data DIR"

@@ -21,9 +21,8 @@ from ndld_flow.processes.fork_server import ForkServer
 from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.reduce.failure import FailedRun, Failure, failures_of_record, run_once, words_in
 from ndld_flow.reduce.inspect_model import Inspector
-from ndld_flow.reduce.options import ReduceOptions
 from ndld_flow.reduce.pack import Reduced, draw_reduced, write_zip
-from ndld_flow.reduce.part import MODEL, NodeFacts, Whole
+from ndld_flow.reduce.part import MODEL, NodeFacts, ReduceOptions, Whole
 from ndld_flow.reduce.search import (
     NodeSearch,
     bypass,

@@ -9,9 +9,8 @@ from pathlib import Path
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.drawing.engine_graph import LayerEdge, Terminal
-from ndld_flow.drawing.graph import FAMILIES
-from ndld_flow.drawing.layout import Extent, lay_out
-from ndld_flow.drawing.model_document import (
+from ndld_flow.drawing.graph import (
+    FAMILIES,
     HeldTensor,
     ModelDocument,
     ModelNode,
@@ -19,6 +18,7 @@ from ndld_flow.drawing.model_document import (
     ModelScope,
     ModelTensor,
 )
+from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.report.collect_graph import NODE_SIZE, GraphPicture, GraphShape, fold, graph_shape
 from ndld_flow.report.encoding import Columns
 from ndld_flow.report.render import MODEL_PAGE, render, write_page

@@ -270,7 +270,7 @@ def _compare_graphs(
     for each, path in zip(measured, kept, strict=True):
         if not path.is_file():
             return None, _why_no_graph(each)
-    from ndld_flow.graph.diff.executed_graphs import compare_executed_graphs
+    from ndld_flow.graph.diff.diff_models import compare_executed_graphs
 
     sources = {context.artifacts[f"{side}/from"].path for side in ("base", "from")}
     try:

@@ -74,8 +74,7 @@ class ConstrainPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.models.changed_model import check_changed_model
-        from ndld_flow.precision.constraints.rules import constrain_file
-        from ndld_flow.precision.constraints.search_result import read_search_result, settings_notes
+        from ndld_flow.precision.constraints.rules import constrain_file, read_search_result, settings_notes
 
         search = None if self.found_by is None else read_search_result(context.read("found_by").path)
         constrained_model = constrain_file(

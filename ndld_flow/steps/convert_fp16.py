@@ -81,7 +81,7 @@ class ConvertFp16(LoadsCustomOps, Step[Onnx, Onnx]):
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.graph.edit.edit_file import raise_opset
-        from ndld_flow.precision.constraints.search_result import settings_notes
+        from ndld_flow.precision.constraints.rules import settings_notes
         from ndld_flow.precision.fp16.convert import convert_to_fp16, refuse_broken
 
         target, search = out / Onnx.main, self._search(context)
@@ -108,7 +108,7 @@ class ConvertFp16(LoadsCustomOps, Step[Onnx, Onnx]):
         )
 
     def _search(self, context: Context) -> PrecisionSearch | None:
-        from ndld_flow.precision.constraints.search_result import read_search_result, refuse_other_precision
+        from ndld_flow.precision.constraints.rules import read_search_result, refuse_other_precision
 
         if self.found_by is None:
             return None
@@ -117,7 +117,7 @@ class ConvertFp16(LoadsCustomOps, Step[Onnx, Onnx]):
         return search
 
     def _request(self, search: PrecisionSearch | None) -> Fp16Options:
-        from ndld_flow.precision.constraints.search_result import reasons_of_found
+        from ndld_flow.precision.constraints.rules import reasons_of_found
         from ndld_flow.precision.fp16.choice import Fp16Options, ValueLimits
 
         outside = self.block.values_outside

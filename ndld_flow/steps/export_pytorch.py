@@ -18,8 +18,7 @@ from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, met
 from ndld_flow.store.kinds import Onnx, TorchModule
 
 if TYPE_CHECKING:
-    from ndld_flow.export.pytorch.comparison import OutputDistance
-    from ndld_flow.export.pytorch.export_model import ExportedModule
+    from ndld_flow.export.pytorch.export_model import ExportedModule, OutputDistance
 
 
 class ExportPytorch(SampleSettings, Step[Onnx, TorchModule]):
@@ -93,7 +92,7 @@ class ExportPytorch(SampleSettings, Step[Onnx, TorchModule]):
         return Result(f"{counts}, {verdict}", metrics=metrics)
 
     def _compare(self, exported: ExportedModule, source: Onnx, out: Path, context: Context) -> list[OutputDistance]:
-        from ndld_flow.export.pytorch.comparison import ModuleCheck, compare_module
+        from ndld_flow.export.pytorch.export_model import ModuleCheck, compare_module
         from ndld_flow.models.files import model_inputs
         from ndld_flow.processes.program import log_to
         from ndld_flow.samples.sample_feeds import make_samples

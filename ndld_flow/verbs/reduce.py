@@ -29,7 +29,7 @@ from ndld_flow.cli.options import Given, json_option, options_of, outputs_option
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.execution.listener import Listener, ignore
-from ndld_flow.reduce.options import ReduceOptions
+from ndld_flow.reduce.part import ReduceOptions
 
 if TYPE_CHECKING:
     from ndld_flow.execution.request import AnyRecipe

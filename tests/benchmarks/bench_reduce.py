@@ -37,8 +37,7 @@ from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.execution.events import Event, Notice
 from ndld_flow.inputs import InputSpec
 from ndld_flow.processes.fork_server import ForkServer
-from ndld_flow.reduce.options import ReduceOptions
-from ndld_flow.reduce.part import Whole
+from ndld_flow.reduce.part import ReduceOptions, Whole
 from ndld_flow.reduce.search import measure_quickly
 from ndld_flow.reduce.trials import Stage, Trials
 from tests.support.planted_faults import KINDS, STEP, Planted, count_nodes, models_to_plant_in, plant

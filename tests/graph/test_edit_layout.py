@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.operations.add_postprocessing import AddPostprocessing
-from ndld_flow.graph.edit.operations.add_preprocessing import AddPreprocessing
+from ndld_flow.graph.edit.operations.add_preprocessing import AddPostprocessing, AddPreprocessing
 from ndld_flow.graph.edit.operations.transformations import ChangeLayout
 from tests.support.surgery_checks import Array, assert_same, numbers, op_types, operate, outputs_of, parsed
 

@@ -8,7 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from ndld_flow.graph.diff.executed_graphs import compare_executed_graphs
+from ndld_flow.graph.diff.diff_models import compare_executed_graphs
 from tests.support.models import make_cnn
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.find_nodes import find_nodes
+from ndld_flow.graph.edit.edited_model import find_nodes
 from ndld_flow.graph.edit.node_groups import Neighbourhood
 from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.models.nodes import node_label

@@ -11,8 +11,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from ndld_flow.drawing.graph import Reading
-from ndld_flow.drawing.model_document import HeldTensor
+from ndld_flow.drawing.graph import HeldTensor, Reading
 from ndld_flow.models import model_document
 from ndld_flow.models.model_document import ContentsReader, read_document
 from ndld_flow.models.nodes import constant_of

@@ -92,7 +92,7 @@ def test_without_times_the_weights_decide(in_folder: Path) -> None:
 
 def test_a_model_in_int8_needs_no_samples_for_int8(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of its layers are others, so that Conv and MatMul take no time."""
-    monkeypatch.setattr("ndld_flow.models.weight_shares.quantized_share", lambda _: 0.97)
+    monkeypatch.setattr("ndld_flow.models.node_weights.quantized_share", lambda _: 0.97)
     _, sentences = proposed(subject_of({"QLinearConv": 0.5, "MatMulInteger": 0.5}, data=()))
     assert "INT8 is not tried: 97 % of the weights are quantized already." in sentences
     assert not any("real samples" in each or "dynamic ranges" in each for each in sentences)

@@ -22,8 +22,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.reduce import cutting
 from ndld_flow.reduce.cutting import cut_part
 from ndld_flow.reduce.failure import failure_of_error
-from ndld_flow.reduce.options import ReduceOptions
-from ndld_flow.reduce.part import Cut, Whole
+from ndld_flow.reduce.part import Cut, ReduceOptions, Whole
 from tests.support.command_line import ndld_flow
 from tests.support.models import func_model
 from tests.support.page_data import data_of

@@ -17,8 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, OutputsError, RequestError
 from ndld_flow.base.quantities import TIMES
-from ndld_flow.drawing.graph import Look, Reading
-from ndld_flow.drawing.model_document import ModelDocument, ModelNode, ModelScope
+from ndld_flow.drawing.graph import Look, ModelDocument, ModelNode, ModelScope, Reading
 from ndld_flow.models import drawn_graph, model_document
 from ndld_flow.models.model_document import read_document
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY

@@ -12,8 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ndld_flow.models.changed_model import load_failure
-from ndld_flow.models.model_defects import examine_model
+from ndld_flow.models.changed_model import examine_model, load_failure
 from ndld_flow.step import Step
 from ndld_flow.steps.apply_precision import ApplyPrecision
 from ndld_flow.steps.constrain_precision import ConstrainPrecision

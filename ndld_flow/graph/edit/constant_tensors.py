@@ -18,8 +18,7 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import one_paragraph, suggest
-from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
-from ndld_flow.graph.edit.find_nodes import find_nodes
+from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, find_nodes
 from ndld_flow.graph.edit.graph_edits import connect
 from ndld_flow.graph.edit.operation import InitializerOperation
 from ndld_flow.graph.edit.settings import TensorSelect, TensorValue

@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
+from ndld_flow.models.changed_model import looks_like_plugin
 from ndld_flow.models.element_types import functions_by_graph, type_name
 from ndld_flow.models.files import MAX_OPSET
-from ndld_flow.models.model_defects import looks_like_plugin
 from ndld_flow.models.op_reference import AttributeReference, OperatorVersion, Port, PortKind, operators
 
 _FURTHEST = 1000

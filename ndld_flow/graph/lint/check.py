@@ -25,10 +25,10 @@ from ndld_flow.graph.lint.settings import BUILT_IN, ENTRY_POINTS, LintSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.operator_libraries import libraries_in_use
 from ndld_flow.machine.plugins import find_plugins, load_plugin, plugin_origin
+from ndld_flow.models.changed_model import is_plugin
 from ndld_flow.models.element_types import bodies_of, graphs_of
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import DEFAULT_DOMAIN, load_model, read_proto
-from ndld_flow.models.model_defects import is_plugin
 from ndld_flow.models.op_reference import CONTRIB_DOMAINS
 from ndld_flow.records.inspection import UNDECIDED, Finding, Findings, Severity
 

@@ -1,4 +1,4 @@
-"""Precision rules: selection of their nodes, and constraints written into a model.
+"""Precision rules and results of a precision search: the nodes that they select, and constraints written into a model.
 
 A name selects its node regardless of its operator, an operator all its nodes that support the precision, and a pattern
 those that `convert_fp16` would convert as well: no node that is known to need more than fp16. Rules may come from a
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import onnx_ir as ir
+from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
@@ -25,12 +26,95 @@ from ndld_flow.models.files import blaming_model, load_model, repairs_of, save_m
 from ndld_flow.models.nodes import FLOATING, INTEGERS, UniqueNames, constraints_of, op_name, precision_of
 from ndld_flow.models.type_groups import ALL_FLOATS, group_places
 from ndld_flow.precision.constraints.constraints import check_precision
-from ndld_flow.precision.constraints.search_result import find_kept_nodes
 from ndld_flow.precision.constraints.typed_model import CALLS_FUNCTION
 from ndld_flow.precision.fp16.choice import keep_shape_arithmetic, why_sensitive
+from ndld_flow.records.document import read_document
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY, PRECISIONS
 from ndld_flow.records.model_diff import GraphChange
-from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.records.precision_search import KeptNode, PrecisionSearch
+
+
+def first_output(node: ir.Node) -> str:
+    """Return the name of the first output that has one."""
+    return next((value.name for value in node.outputs if value.name), "")
+
+
+def read_search_result(path: Path) -> PrecisionSearch:
+    """Read the result of a search. Raises `RequestError` for any other file."""
+    try:
+        return read_document(PrecisionSearch, path)
+    except ValidationError as error:
+        raise RequestError(f"{path} is not the result of a precision search: {error.errors()[0]['msg']}.") from None
+
+
+def refuse_other_precision(search: PrecisionSearch, wanted: str, step: str) -> None:
+    """Raise a `RequestError` if a search was for another precision than the step converts to."""
+    if search.precision != wanted:
+        raise RequestError(
+            f"`found_by`: the search was for {search.precision}, but {step} converts to {wanted}, and each precision "
+            f"breaks other nodes. Search with `precision: {wanted}`."
+        )
+
+
+def settings_notes(search: PrecisionSearch, model: str, settings: Mapping[str, object]) -> list[str]:
+    """Return notes on settings that differ from the search's, whose set may then be wrong."""
+    notes = [
+        f"found_by: the search had `{name}: {_yaml(theirs)}`, but this step has {_yaml(settings[name])}: the nodes "
+        "found may not be enough"
+        for name, theirs in search.settings.items()
+        if name in settings and settings[name] != theirs
+    ]
+    if search.model != model:
+        notes.append(f"found_by: the search ran on the model of {search.model}, but this is the model of {model}")
+    if not search.passed:
+        notes.append("found_by: the search found no set that meets its bound; this is the best one it tried")
+    return notes
+
+
+def _yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def reasons_of_found(model: ir.Model, search: PrecisionSearch) -> dict[ir.Node, str]:
+    """Return the nodes of `model` that a search keeps -> why. Raises `RequestError` if one is missing."""
+    return {
+        node: f"found by search: {kept.cause}, {kept.evidence[0].sentence}"
+        for kept in search.kept
+        for node in _matching(model, search, kept)
+    }
+
+
+def find_kept_nodes(model: ir.Model, search: PrecisionSearch) -> list[ir.Node]:
+    """Return the nodes of `model` that a search keeps, bodies included: by operator and first output, then by name.
+
+    Raises `RequestError` if one is missing.
+    """
+    return list(reasons_of_found(model, search))
+
+
+def _matching(model: ir.Model, search: PrecisionSearch, kept: KeptNode) -> list[ir.Node]:
+    same_type = [node for node in model.graph.all_nodes() if op_name(node) == kept.op_type]
+    output = _key_output(kept)
+    by_output = [node for node in same_type if output and first_output(node) == output]
+    matching = by_output or [node for node in same_type if kept.node and node.name == kept.node]
+    if not matching:
+        raise RequestError(_missing(same_type, search, kept))
+    return matching
+
+
+def _key_output(kept: KeptNode) -> str:
+    return next((name for name in kept.outputs if name), "")
+
+
+def _missing(same_type: Sequence[ir.Node], search: PrecisionSearch, kept: KeptNode) -> str:
+    near = suggest(kept.node, [node.name for node in same_type if node.name])
+    here = near.replace("known:", "this one has", 1) if same_type else f"this one has no {kept.op_type}"
+    name = short_name(kept.node or _key_output(kept))
+    return (
+        f'`found_by`: the search ran on the model of {search.model}, and its {kept.op_type} "{name}" is not in '
+        f"the model of this step; {here or 'none has a name'}. Give both steps the same `from`."
+    )
+
 
 _NARROW = ("fp16", "bf16")
 _SETS_TYPE = "its type is set explicitly"

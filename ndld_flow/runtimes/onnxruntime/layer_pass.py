@@ -18,7 +18,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import milliseconds
 from ndld_flow.models.element_types import subgraphs_of
 from ndld_flow.models.files import load_model
-from ndld_flow.models.layer_evidence import evidence_of, with_producers
+from ndld_flow.models.node_weights import evidence_of, with_producers
 from ndld_flow.models.nodes import constant_tensor, node_label, precision_of
 from ndld_flow.models.tensor_statistics import shape_of
 from ndld_flow.models.tensors import numpy_dtype

@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ndld_flow.models.files import load_model
-from ndld_flow.models.layer_evidence import evidence_of, with_producers
+from ndld_flow.models.node_weights import evidence_of, with_producers
 from ndld_flow.models.nodes import node_label, precision_of
 from ndld_flow.precision.constraints.constraints import join_precisions
 from ndld_flow.profiles.read.layer_work import count_macs, tensor_bytes

@@ -1,1 +1,1 @@
-"""Checks of models, one per file; every module in this folder is found."""
+"""Checks of models, by subject; every module in this folder is found."""

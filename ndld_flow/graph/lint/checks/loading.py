@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from ndld_flow.base.errors import ModelError
 from ndld_flow.graph.lint.check import Check, Subject, named_node
 from ndld_flow.machine.operator_libraries import libraries_in_use
-from ndld_flow.models.changed_model import UNREGISTERED, runtime_message
+from ndld_flow.models.changed_model import UNREGISTERED, examine_model, is_deprecated, runtime_message
 from ndld_flow.models.files import check_model
-from ndld_flow.models.model_defects import examine_model, is_deprecated
 from ndld_flow.records.inspection import Finding
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import counted
-from ndld_flow.models.layer_evidence import add_evidence
+from ndld_flow.models.node_weights import add_evidence
 from ndld_flow.precision.constraints.constraints import requested_precisions, with_requested_precisions
 from ndld_flow.profiles.read.engine_layers import EngineInfo, bare_layer, read_engine_info
 from ndld_flow.profiles.read.tensorrt_profile import timeline

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ndld_flow.models.weight_shares import quantized_share, weight_bytes_by_operator
+from ndld_flow.models.node_weights import quantized_share, weight_bytes_by_operator
 
 
 def save(text: str, path: Path) -> Path:

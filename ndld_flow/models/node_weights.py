@@ -1,18 +1,20 @@
-"""Evidence for matching layers: the weights and the windows of the ONNX nodes that a layer came from.
+"""The weights of nodes: evidence for matching layers, and the bytes and the share of quantized ones by operator.
 
 Names do not identify a node: exporters number nodes, and one additional layer shifts all later numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.models.files import load_model
+from ndld_flow.models.files import all_graphs, load_model, load_structure
 from ndld_flow.models.nodes import node_label
 from ndld_flow.models.tensor_statistics import sample_digest
 from ndld_flow.records.profile import Layer, LayerWeight
@@ -113,3 +115,55 @@ def _window(node: ir.Node) -> tuple[tuple[str, tuple[int, ...]], ...]:
             value = attribute.value
             found.append((name, tuple(value) if isinstance(value, list | tuple) else (int(value),)))
     return tuple(found)
+
+
+_QUANTIZED = re.compile(
+    "DequantizeLinear|QLinear.*|QGemm|QAttention|.*Integer.*|DynamicQuantize.*|MatMulNBits|GatherBlock.*"
+)
+"""Operators that read quantized weights."""
+
+
+def weight_bytes_by_operator(path: Path) -> Mapping[str, int]:
+    """Return the bytes of the weights that nodes of each operator read; a weight that several read counts once.
+
+    Raises `ModelError` as `load_structure` does.
+    """
+    found: Counter[str] = Counter()
+    for operator, tensor in _weights(path):
+        found[operator] += tensor.nbytes
+    return found
+
+
+def quantized_share(path: Path) -> float:
+    """Return the share of the weights' elements that are of 8 bits or fewer, and read by operators that expect that.
+
+    Raises `ModelError` as above.
+    """
+    sizes = [
+        (tensor.size, bool(_QUANTIZED.fullmatch(name)) and tensor.dtype.itemsize <= 1)
+        for name, tensor in _weights(path)
+    ]
+    return sum(count for count, is_quantized in sizes if is_quantized) / max(sum(count for count, _ in sizes), 1)
+
+
+def _weights(path: Path) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    """Yield each weight once, initializers and Constants, with the operator that reads it."""
+    seen: set[int] = set()
+    for graph in all_graphs(load_structure(path)):
+        for node in graph:
+            for value in node.inputs:
+                tensor = None if value is None or id(value) in seen else ir.convenience.get_const_tensor(value)
+                if tensor is not None:
+                    seen.add(id(value))
+                    yield node.op_type, tensor
+
+
+def operators_of(path: Path) -> frozenset[str]:
+    """Return the operators of a model, those in bodies and functions too. Raises `ModelError` as above."""
+    return frozenset(node.op_type for graph in all_graphs(load_structure(path)) for node in graph)
+
+
+def has_grouped_convolutions(path: Path) -> bool:
+    """Return whether a model has convolutions in groups, such as depthwise ones. Raises `ModelError` as above."""
+    nodes = (node for graph in all_graphs(load_structure(path)) for node in graph)
+    return any(node.op_type == "Conv" and node.attributes.get_int("group", 1) > 1 for node in nodes)
