@@ -36,7 +36,7 @@ from ndld_flow.models.drawn_graph import (
     type_text_of,
     without_data,
 )
-from ndld_flow.models.element_types import dtype_name, held_tensor
+from ndld_flow.models.element_types import dtype_name, functions_by_graph, held_tensor
 from ndld_flow.models.external_data import location_of
 from ndld_flow.models.files import load_structure
 from ndld_flow.models.nodes import (
@@ -45,7 +45,6 @@ from ndld_flow.models.nodes import (
     constant_of,
     constant_tensor,
     dims_text,
-    function_address,
     is_constant,
     node_details,
     op_name,
@@ -173,6 +172,7 @@ class _Reader:
     inputs: Mapping[str, Path]
     scopes: dict[ir.Graph, int] = field(default_factory=dict)
     addresses: list[str] = field(default_factory=list)
+    functions: dict[ir.Graph, ir.Function] = field(default_factory=dict)
     parents: dict[ir.Graph, int] = field(default_factory=dict)
     nodes: list[ModelNode] = field(default_factory=list)
     nodes_of: dict[ir.Graph, list[int]] = field(default_factory=dict)
@@ -183,6 +183,7 @@ class _Reader:
     def read(self) -> None:
         graphs = scopes_of(self.model)
         self.scopes = {graph: place for place, graph in enumerate(graphs.values())}
+        self.functions = functions_by_graph(self.model)
         self.addresses = list(graphs)
         for graph, place in self.scopes.items():
             for node in graph:
@@ -208,11 +209,8 @@ class _Reader:
 
     def _opsets(self, graph: ir.Graph) -> dict[str, int]:
         """Return the opsets of a graph: a function's own, which also apply to its subgraphs, or the model's."""
-        address = f"{self.addresses[self.scopes[graph]]}/"
-        for function in self.model.functions.values():
-            if address.startswith(f"{function_address(function)}/") and function.opset_imports:
-                return dict(function.opset_imports)
-        return dict(self.model.opset_imports)
+        function = self.functions.get(graph)
+        return dict((function and function.opset_imports) or self.model.opset_imports)
 
     def _node(self, node: ir.Node, scope: int, opsets: dict[str, int]) -> ModelNode:
         bodies = tuple(self.scopes[body] for _, body in own_subgraphs(node))

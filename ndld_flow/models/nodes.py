@@ -71,6 +71,19 @@ def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     return value
 
 
+def put_first(graph: ir.Graph | ir.Function, node: ir.Node) -> None:
+    """Insert a node at the front of a graph."""
+    if len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+
+
+def put_constant(graph: ir.Graph | ir.Function, value: ir.Value, tensor: ir.TensorProtocol) -> None:
+    """Insert a Constant node with this output at the front of a graph."""
+    put_first(graph, ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=value.name))
+
+
 def graph_of(node: ir.Node) -> ir.Graph:
     """Return the graph of a node; in a function, its body."""
     assert isinstance(node.graph, ir.Graph)

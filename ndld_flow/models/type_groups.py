@@ -31,6 +31,7 @@ from ndld_flow.models.element_types import (
     subgraphs_of,
     with_element,
 )
+from ndld_flow.models.nodes import put_first
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,19 @@ class Use:
             self.reader.outputs[self.index] = value
 
 
-def insert_after_producer(value: ir.Value, node: ir.Node, graph: ir.Graph) -> None:
-    """Insert a node after the producer of a value, or at the start of the graph if it has none."""
-    producer = value.producer()
+def insert_cast(value: ir.Value, dtype: ir.DataType, name: str, node_name: str) -> ir.Value:
+    """Insert a Cast after the producer of a value, or at the start of its graph, and return its output."""
+    output = ir.Value(name=name, type=ir.TensorType(dtype), shape=value.shape)
+    attributes = [ir.AttrInt64("to", dtype.value)]
+    node = ir.Node("", "Cast", [value], attributes, outputs=[output], name=node_name)
+    producer, graph = value.producer(), value.graph
+    if graph is None:
+        raise ValueError(f"{value.name!r} belongs to no graph")
     if producer is not None:
         graph.insert_after(producer, node)
-    elif len(graph):
-        graph.insert_before(graph[0], node)
     else:
-        graph.append(node)
+        put_first(graph, node)
+    return output
 
 
 @dataclass(frozen=True)

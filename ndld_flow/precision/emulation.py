@@ -33,7 +33,7 @@ from ndld_flow.models.nodes import UniqueNames, fixed_tensor
 from ndld_flow.models.type_groups import (
     CONTROL_FLOW,
     MOVES,
-    insert_after_producer,
+    insert_cast,
     is_constant,
 )
 from ndld_flow.precision.fp16.convert import refuse_old, tidy
@@ -232,11 +232,7 @@ class _Rounder:
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, name_hint: str) -> ir.Value:
         name = self._names.value(f"{name_hint}_{FORMATS[dtype].precision}")
-        cast = ir.Value(name=name, shape=value.shape, type=ir.TensorType(dtype))
-        attribute = ir.AttrInt64("to", dtype.value)
-        node = ir.Node("", "Cast", [value], [attribute], outputs=[cast], name=self._names.node(f"{name}_cast"))
-        insert_after_producer(value, node, graph_of(value))
-        return cast
+        return insert_cast(value, dtype, name, self._names.node(f"{name}_cast"))
 
     def _narrow(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Return a widened value cast back to the type that a native node reads."""

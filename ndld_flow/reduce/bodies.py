@@ -19,7 +19,7 @@ from ndld_flow.graph.edit.functions import inline_functions
 from ndld_flow.graph.edit.node_groups import deep_nodes, replace_uses
 from ndld_flow.graph.edit.subgraphs import inline_branches
 from ndld_flow.models.files import all_graphs, save_model
-from ndld_flow.models.nodes import graph_of, node_label
+from ndld_flow.models.nodes import graph_of, node_label, put_constant, put_first
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
 from ndld_flow.reduce.cutting import Captured, list_nodes, open_whole
@@ -108,7 +108,7 @@ def _first_of_scan(edited: EditedModel, node: ir.Node) -> None:
     for value, axis in zip(sequences, axes, strict=True):
         taken = ir.node("Gather", [value, zero], {"axis": axis})
         taken.outputs[0].name = edited.fresh_name("first_slice")
-        body.insert_before(body[0], taken) if len(body) else body.append(taken)
+        put_first(body, taken)
         slices.append(taken.outputs[0])
     _feed(edited, body, [*states, *slices])
     scanned = body.outputs[len(states) :]
@@ -142,17 +142,10 @@ def _stacked(edited: EditedModel, body: ir.Graph, values: Sequence[ir.Value]) ->
 
 
 def _constant(edited: EditedModel, graph: ir.Graph, array: Array) -> ir.Value:
-    node = ir.node("Constant", [], {"value": ir.Tensor(array)})
-    node.outputs[0].name = edited.fresh_name("constant")
-    node.outputs[0].type, node.outputs[0].shape = (
-        ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-        ir.Shape(array.shape),
-    )
-    if len(graph):
-        graph.insert_before(graph[0], node)
-    else:
-        graph.append(node)
-    return node.outputs[0]
+    type_ = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+    value = ir.Value(name=edited.fresh_name("constant"), type=type_, shape=ir.Shape(array.shape))
+    put_constant(graph, value, ir.Tensor(array))
+    return value
 
 
 def _become_branch(edited: EditedModel, node: ir.Node, body: ir.Graph, outputs: Sequence[ir.Value]) -> None:

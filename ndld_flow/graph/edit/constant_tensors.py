@@ -26,7 +26,7 @@ from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, 
 from ndld_flow.models.derived_tensors import UNPACKED_BYTES, GeneratedTensor, element_bytes, element_pieces, on_disk
 from ndld_flow.models.element_types import dtype_name
 from ndld_flow.models.external_data import MissingTensor, placement_of
-from ndld_flow.models.nodes import constant_of, scopes_of
+from ndld_flow.models.nodes import constant_of, put_constant, scopes_of
 from ndld_flow.models.sparse_tensors import SparseInitializer, dense_array
 from ndld_flow.models.tensor_statistics import tensor_bytes
 
@@ -387,16 +387,6 @@ def add_initializer(edited: EditedModel, tensor: ir.TensorProtocol, name: str, s
         value.const_value = tensor
         graph.register_initializer(value)
     return value
-
-
-def put_constant(graph: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Node:
-    """Add a Constant node with this output at the front of a graph."""
-    node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=value.name)
-    if len(graph):
-        graph.insert_before(graph[0], node)
-    else:
-        graph.append(node)
-    return node
 
 
 def connect_readers(edited: EditedModel, value: ir.Value, places: Sequence[str]) -> None:

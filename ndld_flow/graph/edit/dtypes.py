@@ -17,10 +17,10 @@ from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.models.derived_tensors import ConvertedTensor, Lost, check_conversion, in_type
 from ndld_flow.models.element_types import dtype_name, held_tensor, signature_of, tensor_of
 from ndld_flow.models.input_shapes import Snapshot
-from ndld_flow.models.nodes import constant_of, node_label
+from ndld_flow.models.nodes import constant_of, node_label, put_first
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.type_groups import Use, insert_after_producer
+from ndld_flow.models.type_groups import Use, insert_cast
 
 _STRING_TARGETS = 6
 """Before this opset, the target of Cast was a string."""
@@ -54,7 +54,7 @@ class DtypeConversion:
             constant.hold(self._tensor(constant.tensor, name))
             if casts:
                 uses = _uses(constant.value)
-                self._read_after(constant.value, uses, self._cast(constant.value, before, constant.graph))
+                self._read_after(constant.value, uses, self._cast(constant.value, before))
 
     def attributes(self, nodes: Sequence[ir.Node]) -> None:
         """Convert tensor attributes: `value` of ConstantOfShape, and lists of tensors."""
@@ -88,8 +88,8 @@ class DtypeConversion:
             if before == self._dtype:
                 continue
             uses = _uses(value)
-            there = self._cast(value, self._dtype, value.graph)
-            self._read_after(value, uses, self._cast(there, before, value.graph))
+            there = self._cast(value, self._dtype)
+            self._read_after(value, uses, self._cast(there, before))
             self.converted += 1
 
     def _other(self, tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
@@ -111,18 +111,10 @@ class DtypeConversion:
             self._edited.log.info("%s: %s", name, words)
         return converted
 
-    def _cast(self, value: ir.Value, dtype: ir.DataType, graph: ir.Graph) -> ir.Value:
+    def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Insert a Cast after a value and return its output."""
-        output = ir.Value(
-            name=self._edited.fresh_name(f"{value.name}_{dtype_name(dtype)}"),
-            type=ir.TensorType(dtype),
-            shape=value.shape,
-        )
-        attributes = [ir.AttrInt64("to", dtype.value)]
-        name = self._edited.fresh_name(f"Cast_{value.name}_{dtype_name(dtype)}")
-        node = ir.Node("", "Cast", [value], attributes, outputs=[output], name=name)
-        insert_after_producer(value, node, graph)
-        return output
+        name = self._edited.fresh_name(f"{value.name}_{dtype_name(dtype)}")
+        return insert_cast(value, dtype, name, self._edited.fresh_name(f"Cast_{value.name}_{dtype_name(dtype)}"))
 
     def _read_after(self, value: ir.Value, uses: Sequence[Use], new: ir.Value) -> None:
         """Replace `value` by `new` for its readers. An output of the graph keeps its name."""
@@ -196,9 +188,7 @@ def _cast_input(edited: EditedModel, value: ir.Value, dtype: ir.DataType) -> Non
     for node, index in tuple(value.uses()):
         if node is not cast:
             node.replace_input_with(index, output)
-    graph = edited.model.graph
-    first = next(iter(graph), None)
-    graph.append(cast) if first is None else graph.insert_before(first, cast)
+    put_first(edited.model.graph, cast)
 
 
 def _cast_output(edited: EditedModel, value: ir.Value, dtype: ir.DataType) -> None:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.functions import IR_OF_DEFAULTS, IR_OF_FUNCTIONS, FunctionName, Imports
+from ndld_flow.graph.edit.functions import IR_OF_DEFAULTS, IR_OF_FUNCTIONS, FunctionName
 from ndld_flow.graph.edit.graph_edits import prune_values, remove_node
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
@@ -26,6 +26,7 @@ from ndld_flow.graph.edit.node_groups import (
     replace_uses,
 )
 from ndld_flow.graph.edit.pattern_matching import Match, Pairs, Pattern
+from ndld_flow.graph.edit.schemas import Imports
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.nodes import (
     captured_values,

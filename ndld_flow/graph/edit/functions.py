@@ -24,7 +24,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import remove_node
 from ndld_flow.graph.edit.names import Nesting, values_of
 from ndld_flow.graph.edit.node_groups import Renaming, copy_nodes, deep_nodes, replace_uses
-from ndld_flow.graph.edit.schemas import Schemas, check_inputs
+from ndld_flow.graph.edit.schemas import Imports, Schemas, check_inputs
 from ndld_flow.models.element_types import functions_by_graph, is_known_op, schema_of
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.nodes import free_name, function_address, graph_of, identifier, node_label
@@ -98,24 +98,6 @@ def find_function(model: ir.Model, name: str) -> ir.Function:
     if len(functions) > 1:
         raise RequestError(f"{name!r} is ambiguous: {', '.join(map(function_address, functions))}")
     return functions[0]
-
-
-class Imports:
-    """Opset imports of each graph: a function has its own, which hold for its subgraphs too."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self._model = model
-        self._own = functions_by_graph(model)
-
-    def of(self, graph: object) -> dict[str, int]:
-        """Return domain -> version, for reading only."""
-        return self._own[graph].opset_imports if graph in self._own else self._model.opset_imports
-
-    def add(self, graph: object, domains: Mapping[str, int]) -> None:
-        """Import domains into the model and, for a graph in a function, into the function, unless they are imported."""
-        for imports in (self.of(graph), self._model.opset_imports):
-            for domain, version in domains.items():
-                imports.setdefault(domain, version)
 
 
 def drop_unused_domains(model: ir.Model) -> None:

@@ -13,7 +13,6 @@ included.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +24,11 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph, short_name
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import prune_values
+from ndld_flow.graph.edit.schemas import Imports
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.models.element_types import schema_of, signature_of, type_name
 from ndld_flow.models.files import oldest_ir_version, reject_unknown_opset
-from ndld_flow.models.nodes import free_name, function_address, identifier, node_label, scopes_of
+from ndld_flow.models.nodes import free_name, identifier, node_label, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
@@ -433,7 +433,9 @@ def import_domain(edited: EditedModel, domain: str, version: int) -> str:
 def _adapt_all(model: ir.Model, target: int) -> dict[ir.Node, Adapted]:
     adapted: dict[ir.Node, Adapted] = {}
     refused: list[str] = []
-    for scope, source, graph in _graphs(model):
+    imports = Imports(model)
+    for scope, graph in scopes_of(model).items():
+        source = imports.of(graph).get("", 1)
         for node in graph:
             try:
                 if must_change(node, source, target):
@@ -449,15 +451,6 @@ def _adapt_all(model: ir.Model, target: int) -> dict[ir.Node, Adapted]:
             f"not all nodes can be converted to opset {target}. {'; '.join(refused[:_MOST_LISTED])}{more}"
         )
     return adapted
-
-
-def _graphs(model: ir.Model) -> Iterator[tuple[str, int, ir.Graph]]:
-    """Yield address, opset and graph; a function has its own opset."""
-    own = {function_address(function): function.opset_imports for function in model.functions.values()}
-    for scope, graph in scopes_of(model).items():
-        around = (imports for address, imports in own.items() if f"{scope}/".startswith(f"{address}/"))
-        opsets = next(around, model.opset_imports)
-        yield scope, opsets.get("", 1), graph
 
 
 def _replace(node: ir.Node, instead: Adapted, taken: set[str]) -> None:

@@ -24,7 +24,6 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.functions import Imports
 from ndld_flow.graph.edit.graph_edits import known_shapes, prune_values
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
@@ -45,6 +44,7 @@ from ndld_flow.graph.edit.pattern_matching import (
     is_numeric,
     same_value,
 )
+from ndld_flow.graph.edit.schemas import Imports
 from ndld_flow.graph.edit.settings import RewriteConditions
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.models.element_types import schema_of

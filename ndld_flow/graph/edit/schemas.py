@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -18,30 +18,42 @@ _FURTHEST = 1000
 _OF_ONNX = frozenset(("", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"))
 
 
+class Imports:
+    """Opset imports of each graph: a function has its own, which hold for its subgraphs too."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._own = functions_by_graph(model)
+
+    def of(self, graph: object) -> dict[str, int]:
+        """Return domain -> version, for reading only."""
+        return self._own[graph].opset_imports if graph in self._own else self._model.opset_imports
+
+    def add(self, graph: object, domains: Mapping[str, int]) -> None:
+        """Import domains into the model and, for a graph in a function, into the function, unless they are imported."""
+        for imports in (self.of(graph), self._model.opset_imports):
+            for domain, version in domains.items():
+                imports.setdefault(domain, version)
+
+
 class Schemas:
     """Operators by graph of a model: a function may import other opsets."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
-        self._functions = functions_by_graph(model)
+        self._imports = Imports(model)
 
-    def opset(self, graph: ir.Graph | None, domain: str) -> int:
+    def opset(self, graph: object, domain: str) -> int:
         """Return the version of a domain in a graph; the newest if it is not imported yet."""
-        function = self._functions.get(graph) if graph is not None else None
-        own = None if function is None else function.opset_imports.get(domain)
-        imported = own or self._model.opset_imports.get(domain)
+        imported = self._imports.of(graph).get(domain) or self._model.opset_imports.get(domain)
         if imported is None:
             versions = (known.newest.since_version for (where, _), known in operators().items() if where == domain)
             imported = min(max(versions, default=1), MAX_OPSET)
         return imported
 
-    def import_domain(self, graph: ir.Graph | None, domain: str) -> None:
+    def import_domain(self, graph: object, domain: str) -> None:
         """Import a domain into the model, and into the function that a graph belongs to."""
-        version = self.opset(graph, domain)
-        self._model.opset_imports.setdefault(domain, version)
-        function = self._functions.get(graph) if graph is not None else None
-        if function is not None:
-            function.opset_imports.setdefault(domain, version)
+        self._imports.add(graph, {domain: self.opset(graph, domain)})
 
     def of(self, node: ir.Node) -> OperatorVersion | None:
         """Return a node's operator; None for an unknown one."""

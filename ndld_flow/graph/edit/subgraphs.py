@@ -13,7 +13,6 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, values_of
 from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
-from ndld_flow.graph.edit.functions import Imports
 from ndld_flow.graph.edit.graph_edits import drop_nodes, known_shapes, prune_values
 from ndld_flow.graph.edit.interface import types_by_signatures
 from ndld_flow.graph.edit.joining import (
@@ -39,10 +38,19 @@ from ndld_flow.graph.edit.node_groups import (
     read_in_nodes,
     replace_uses,
 )
+from ndld_flow.graph.edit.schemas import Imports
 from ndld_flow.models.element_types import Types, bodies_of, dtype_name, dtype_of, functions_by_graph
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import show_shape
-from ndld_flow.models.nodes import captured_by, captured_values, free_name, identifier, node_label, own_subgraphs
+from ndld_flow.models.nodes import (
+    captured_by,
+    captured_values,
+    free_name,
+    identifier,
+    node_label,
+    own_subgraphs,
+    put_constant,
+)
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",), "SequenceMap": ("body",)}
@@ -362,12 +370,9 @@ class _Inlining:
                 f"weight {value.name!r} of the branch cannot be in a function: inline the function first"
             )
         name = free_name(identifier(f"{value.name}_constant"), self._taken)
-        constant = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], num_outputs=1, name=name)
-        output = constant.outputs[0]
-        output.name, output.type, output.shape = name, value.type, value.shape
-        for use in tuple(value.uses()):
-            use.node.replace_input_with(use.idx, output)
-        graph.insert_before(graph[0], constant)
+        output = ir.Value(name=name, type=value.type, shape=value.shape)
+        value.replace_all_uses_with(output)
+        put_constant(graph, output, tensor)
 
 
 def _add(counts: Counter[str], names: Iterable[str], by: int) -> None:

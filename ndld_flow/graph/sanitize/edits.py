@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ndld_flow.models.nodes import add_initializer, free_name, graph_of
+from ndld_flow.models.element_types import functions_by_graph
+from ndld_flow.models.files import all_graphs
+from ndld_flow.models.nodes import add_initializer, free_name, graph_of, put_constant
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 Array = npt.NDArray[Any]
@@ -57,10 +59,7 @@ class Edits:
 
     def graphs(self) -> Iterator[ir.Graph]:
         """Yield the main graph, its subgraphs, then functions' bodies."""
-        yield from self.model.graphs()
-        for function in self.model.functions.values():
-            yield function.graph
-            yield from function.subgraphs()
+        return all_graphs(self.model)
 
     def opset(self, graph: ir.Graph | None) -> int:
         """Return the version of the default domain in a graph; a function may import its own."""
@@ -76,11 +75,7 @@ class Edits:
         """Return graph -> the function that it belongs to. No edit moves a graph in or out of a function."""
         if len(self.model.functions) != self._function_count:
             self._function_count = len(self.model.functions)
-            self._functions = {
-                graph: function
-                for function in self.model.functions.values()
-                for graph in (function.graph, *function.subgraphs())
-            }
+            self._functions = functions_by_graph(self.model)
         return self._functions
 
     def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
@@ -112,10 +107,9 @@ class Edits:
         tensor = ir.Tensor(np.asarray(array, order="C"), name=name)
         if self.may_hold_initializers(graph):
             return add_initializer(graph, tensor)
-        node = ir.node("Constant", [], {"value": tensor}, name=name)
-        node.outputs[0].name = name
-        graph.insert_before(graph[0], node)
-        return node.outputs[0]
+        value = ir.Value(name=name)
+        put_constant(graph, value, tensor)
+        return value
 
     def replace(self, old: ir.Value, new: ir.Value) -> bool:
         """Redirect all readers of `old` to `new`, which must always have the same values.

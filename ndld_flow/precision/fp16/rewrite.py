@@ -15,7 +15,7 @@ from ndld_flow.models.type_groups import (
     Group,
     Groups,
     Use,
-    insert_after_producer,
+    insert_cast,
     is_constant,
 )
 
@@ -249,12 +249,10 @@ class Rewriter:
         if not name and (source, dtype) in self._casts:
             return self._casts[source, dtype]
         name = name or self._names.value(f"{value.name}_{FORMATS[dtype].precision}")
-        cast = self._casts[source, dtype] = ir.Value(name=name, shape=value.shape, type=ir.TensorType(dtype))
         node_name = self._names.node(f"{value.name}_to_{FORMATS[dtype].precision}")
-        node = ir.Node("", "Cast", [source], [ir.AttrInt64("to", dtype.value)], outputs=[cast], name=node_name)
-        insert_after_producer(source, node, graph_of(source))
+        self._casts[source, dtype] = insert_cast(source, dtype, name, node_name)
         self.casts_added += 1
-        return cast
+        return self._casts[source, dtype]
 
     def _cast_source(self, value: ir.Value) -> ir.Value | None:
         """Return the source of the Cast that computes a value, unless it has strings: few runtimes cast strings to

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ndld_flow.graph.edit.edited_model import EditedModel
-    from ndld_flow.graph.edit.functions import Imports
+    from ndld_flow.graph.edit.schemas import Imports
 
 
 class Rewrite(Operation):
@@ -232,8 +232,8 @@ def apply_rules(edited: EditedModel, rules: Rules, path: Path | None = None) -> 
     from onnxscript.rewriter.pattern import RewriteRuleSet
 
     from ndld_flow.base.user_code import locating_errors
-    from ndld_flow.graph.edit.functions import Imports
     from ndld_flow.graph.edit.graph_edits import known_shapes
+    from ndld_flow.graph.edit.schemas import Imports
     from ndld_flow.models.files import all_graphs
 
     if not rules:

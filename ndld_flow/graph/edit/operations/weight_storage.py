@@ -167,7 +167,8 @@ class InitializersToConstants(Operation):
     def apply(self, edited: EditedModel) -> str:
         import onnx_ir as ir
 
-        from ndld_flow.graph.edit.constant_tensors import put_constant, select_initializers
+        from ndld_flow.graph.edit.constant_tensors import select_initializers
+        from ndld_flow.models.nodes import put_constant
 
         initializers = select_initializers(edited.model, self.select, self.allow_empty)
         for initializer in initializers:
