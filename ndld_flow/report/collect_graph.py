@@ -1,19 +1,13 @@
 """Lay out the graphs of profiles' layers for a page.
 
-For one page::
-
-    graphs = collect_graphs(profiles)                 # Sequence[Profile], in the page's order
-    data["graphs"] = [graph_shape(one) for one in graphs.pictures]
-    data["graph_of"] = list(graphs.of_profile)        # for each profile its position among them, or None
-
-Profiles of one topology share a picture: ten profiles of one model cost no more than one, in time and in bytes. Names
+Profiles of one topology share a graph: ten profiles of one model cost no more than one, in time and in bytes. Names
 and colours of nodes are not included: the page has them by layer already. `graph/view.js` shows the graphs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from ndld_flow.base.text import short_name
@@ -30,74 +24,84 @@ _BLOCK_SIZE = (156.0, 52.0)
 _ASPECT = 2.0
 """Width over height of the graph's area in a page."""
 MOST_LAYERS = 20_000
-"""Maximum number of layers in all pictures of a page: two seconds of layout, and near the limit of browsers."""
-_LAID_OUT: dict[Hashable, GraphPicture] = {}
-"""Cache of pictures by topology, least recently used first. Layout dominates the cost of a report, and the points of a
+"""Maximum number of layers in all graphs of a page: two seconds of layout, and near the limit of browsers."""
+_LAID_OUT: dict[Hashable, GraphShape] = {}
+"""Cache of graphs by topology, least recently used first. Layout dominates the cost of a report, and the points of a
 sweep mostly share topologies.
 """
 
 
 @dataclass(frozen=True)
-class GraphPicture:
-    """A laid-out graph: one node per layer, then one per terminal."""
+class GraphShape:
+    """A graph that is laid out: one node per layer, then one per terminal, the edges, and their corners."""
 
-    layout: Layout
-    edges: tuple[LayerEdge, ...]
-    terminals: tuple[Terminal, ...]
-    families: tuple[int, ...]
+    width: int
+    height: int
+    node: tuple[int, int]
+    """Width and height of all nodes."""
+    x: list[int]
+    y: list[int]
+    family: list[int]
     """Family of each layer, as a position in `FAMILIES`."""
+    inputs: list[str]
+    outputs: list[str]
+    source: list[int]
+    target: list[int]
+    back: list[int]
+    far: list[int]
+    corners: list[int]
+    """Number of corners of each edge."""
+    corner_x: list[int]
+    corner_y: list[int]
     by_order: bool = False
     """True if the profile does not record the layers' inputs, so that layers are joined in execution order."""
-    size: tuple[float, float] = NODE_SIZE
-    blocks: Blocks | None = None
+    blocks: BlockShapes | None = None
     """The same graph folded into blocks, if that makes it easier to read."""
+    composite: list[int] = field(default_factory=list)
+    """Nodes that contain a graph."""
+    constant: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """A graph folded into blocks, each drawn as one node."""
+class BlockShapes:
+    """A graph folded into blocks: the block of each node, and the graph of the blocks."""
 
-    of: tuple[int, ...]
-    """The block of each node."""
-    heads: tuple[int, ...]
+    of: list[int]
+    head: list[int]
     """The node of each block that it is named and coloured by."""
-    titles: tuple[str, ...]
+    titles: list[str]
     """The module of each block; empty where names do not show one."""
-    picture: GraphPicture
+    graph: GraphShape
 
 
-@dataclass(frozen=True)
-class GraphSet:
-    """All graphs of a page."""
+def collect_graphs(
+    profiles: Sequence[Profile], most_layers: int = MOST_LAYERS
+) -> tuple[list[GraphShape], list[int | None]]:
+    """Lay out each topology once, in profile order, up to `most_layers` layers.
 
-    pictures: tuple[GraphPicture, ...]
-    of_profile: tuple[int | None, ...]
-    """For each profile its position in `pictures`; None without layers or beyond `MOST_LAYERS`."""
-
-
-def collect_graphs(profiles: Sequence[Profile], most_layers: int = MOST_LAYERS) -> GraphSet:
-    """Lay out each topology once, in profile order, up to `most_layers` layers."""
+    Return the graphs, and for each profile the position of its graph; None without layers or beyond the maximum.
+    """
     places: dict[Hashable, int] = {}
-    pictures: list[GraphPicture] = []
+    graphs: list[GraphShape] = []
     of_profile: list[int | None] = []
     left = most_layers
     for profile in profiles:
         key = _topology(profile)
         if key not in places and 0 < len(profile.layers) <= left:
             left -= len(profile.layers)
-            places[key] = len(pictures)
-            # The order of the dictionary is that of use: the oldest pictures are dropped.
-            picture = _LAID_OUT.pop(key, None) or _lay_out(profile)
-            _LAID_OUT[key] = picture
-            while sum(len(kept.families) for kept in _LAID_OUT.values()) > MOST_LAYERS:
+            places[key] = len(graphs)
+            # The order of the dictionary is that of use: the oldest graphs are dropped.
+            graph = _LAID_OUT.pop(key, None) or _lay_out(profile)
+            _LAID_OUT[key] = graph
+            while sum(len(kept.family) for kept in _LAID_OUT.values()) > MOST_LAYERS:
                 del _LAID_OUT[next(iter(_LAID_OUT))]
-            pictures.append(picture)
+            graphs.append(graph)
         of_profile.append(places.get(key))
-    return GraphSet(tuple(pictures), tuple(of_profile))
+    return graphs, of_profile
 
 
 def _topology(profile: Profile) -> Hashable:
-    """Return a key that is equal for profiles with equal pictures."""
+    """Return a key that is equal for profiles with equal graphs."""
     layers = profile.layers
     return (
         _families(layers),
@@ -109,7 +113,7 @@ def _topology(profile: Profile) -> Hashable:
     )
 
 
-def _lay_out(profile: Profile) -> GraphPicture:
+def _lay_out(profile: Profile) -> GraphShape:
     edges, terminals = edges_of(profile)
     count = len(profile.layers)
     layout = _layout([Extent(*NODE_SIZE)] * (count + len(terminals)), edges, _ASPECT)
@@ -117,7 +121,7 @@ def _lay_out(profile: Profile) -> GraphPicture:
     inner = [edge for edge in edges if edge.source < count and edge.target < count]
     by_order = bool(inner) and not any(edge.tensor for edge in inner)
     blocks = fold([layer.name for layer in profile.layers], families, edges, terminals, _ASPECT)
-    return GraphPicture(layout, edges, terminals, families, by_order, blocks=blocks)
+    return replace(graph_shape(layout, edges, terminals, families), by_order=by_order, blocks=blocks)
 
 
 def _layout(extents: Sequence[Extent], edges: Sequence[LayerEdge], aspect: float) -> Layout:
@@ -131,7 +135,7 @@ def fold(
     edges: Sequence[LayerEdge],
     terminals: Sequence[Terminal],
     aspect: float,
-) -> Blocks | None:
+) -> BlockShapes | None:
     """Return the blocks of a graph, laid out; None if it is readable without them or has none.
 
     `edges` are among the nodes and then the terminals; `families` are positions in `FAMILIES`.
@@ -141,19 +145,18 @@ def fold(
     of = find_blocks(names, [FAMILIES[family] for family in families], inner)
     if of is None:
         return None
+    single = [[name] for name in names]
     within = find_inner_blocks(names, inner, of)
+    blocks, between = _folded(of if within is None else within, single, families, edges, terminals, aspect)
     if within is None:
-        return _folded(of, [[name] for name in names], families, edges, terminals, aspect)
-    blocks = _folded(within, [[name] for name in names], families, edges, terminals, aspect)
+        return blocks
     outer = dict(zip(within, of, strict=True))
     grouped: list[list[str]] = [[] for _ in outer]
     for block, name in zip(within, names, strict=True):
         grouped[block].append(name)
-    picture = blocks.picture
-    above = _folded(
-        [outer[block] for block in range(len(outer))], grouped, picture.families, picture.edges, terminals, aspect
-    )
-    return replace(blocks, picture=replace(picture, blocks=above))
+    of_blocks = [outer[block] for block in range(len(outer))]
+    above, _ = _folded(of_blocks, grouped, blocks.graph.family, between, terminals, aspect)
+    return replace(blocks, graph=replace(blocks.graph, blocks=above))
 
 
 def _folded(
@@ -163,24 +166,23 @@ def _folded(
     edges: Sequence[LayerEdge],
     terminals: Sequence[Terminal],
     aspect: float,
-) -> Blocks:
-    """Lay out blocks; `names` are those of all nodes in each node of the graph that is folded."""
+) -> tuple[BlockShapes, list[LayerEdge]]:
+    """Lay out blocks, and return them with the edges between them.
+
+    `names` are those of all nodes in each node of the graph that is folded.
+    """
     members: list[list[int]] = [[] for _ in range(max(of) + 1)]
     for node, block in enumerate(of):
         members[block].append(node)
     place = [*of, *range(len(members), len(members) + len(terminals))]
-    between = dict.fromkeys(
-        LayerEdge(place[edge.source], place[edge.target], edge.tensor)
-        for edge in edges
-        if place[edge.source] != place[edge.target]
-    )
-    layout = _layout([Extent(*_BLOCK_SIZE)] * (len(members) + len(terminals)), tuple(between), aspect)
-    heads = tuple(next((node for node in nodes if FAMILIES[families[node]] in HEADS), nodes[0]) for nodes in members)
+    joined = (LayerEdge(place[edge.source], place[edge.target], edge.tensor) for edge in edges)
+    between = list(dict.fromkeys(edge for edge in joined if edge.source != edge.target))
+    layout = _layout([Extent(*_BLOCK_SIZE)] * (len(members) + len(terminals)), between, aspect)
+    heads = [next((node for node in nodes if FAMILIES[families[node]] in HEADS), nodes[0]) for nodes in members]
     names_of_blocks = [[name for node in nodes for name in names[node]] for nodes in members]
-    titles = tuple(short_name(title, 28) for title in block_titles(names_of_blocks))
-    colours = tuple(families[head] for head in heads)
-    picture = GraphPicture(layout, tuple(between), tuple(terminals), colours, size=_BLOCK_SIZE)
-    return Blocks(tuple(of), heads, titles, picture)
+    titles = [short_name(title, 28) for title in block_titles(names_of_blocks)]
+    graph = graph_shape(layout, between, terminals, [families[head] for head in heads], _BLOCK_SIZE)
+    return BlockShapes(list(of), heads, titles, graph), between
 
 
 def _families(layers: Sequence[Layer]) -> tuple[int, ...]:
@@ -188,57 +190,23 @@ def _families(layers: Sequence[Layer]) -> tuple[int, ...]:
     return tuple(places[family_of_layer(layer.type, layer.name)] for layer in layers)
 
 
-@dataclass(frozen=True)
-class GraphShape:
-    """A graph that is laid out: nodes, edges and the corners of edges."""
-
-    width: int
-    height: int
-    node: tuple[int, int]
-    """Width and height of all nodes."""
-    x: list[int]
-    y: list[int]
-    family: list[int]
-    inputs: list[str]
-    outputs: list[str]
-    source: list[int]
-    target: list[int]
-    back: list[int]
-    far: list[int]
-    corners: list[int]
-    """Number of corners of each edge."""
-    corner_x: list[int]
-    corner_y: list[int]
-    by_order: bool
-    blocks: BlockShapes | None
-    composite: list[int]
-    """Nodes that contain a graph."""
-    constant: list[int]
-
-
-@dataclass(frozen=True)
-class BlockShapes:
-    """A graph folded into blocks: the block of each node, and the graph of the blocks."""
-
-    of: list[int]
-    head: list[int]
-    titles: list[str]
-    graph: GraphShape
-
-
-def graph_shape(picture: GraphPicture, composite: Sequence[int] = (), constant: Sequence[int] = ()) -> GraphShape:
-    """Return one graph as columns of integers; `graph/data.js` reads it."""
-    layout, edges = picture.layout, picture.edges
-    terminals, blocks = picture.terminals, picture.blocks
+def graph_shape(
+    layout: Layout,
+    edges: Sequence[LayerEdge],
+    terminals: Sequence[Terminal],
+    families: Sequence[int],
+    size: tuple[float, float] = NODE_SIZE,
+) -> GraphShape:
+    """Return one graph as columns of integers, without blocks; `graph/data.js` reads it."""
     points = [route.points for route in layout.routes]
     flat = list(chain.from_iterable(points))
     return GraphShape(
         width=round(layout.width),
         height=round(layout.height),
-        node=(round(picture.size[0]), round(picture.size[1])),
+        node=(round(size[0]), round(size[1])),
         x=[round(box.x) for box in layout.boxes],
         y=[round(box.y) for box in layout.boxes],
-        family=list(picture.families),
+        family=list(families),
         inputs=[terminal.name for terminal in terminals if terminal.is_input],
         outputs=[terminal.name for terminal in terminals if not terminal.is_input],
         source=[edge.source for edge in edges],
@@ -248,10 +216,4 @@ def graph_shape(picture: GraphPicture, composite: Sequence[int] = (), constant: 
         corners=list(map(len, points)),
         corner_x=[round(x) for x, _ in flat],
         corner_y=[round(y) for _, y in flat],
-        by_order=picture.by_order,
-        blocks=BlockShapes(list(blocks.of), list(blocks.heads), list(blocks.titles), graph_shape(blocks.picture))
-        if blocks
-        else None,
-        composite=list(composite),
-        constant=list(constant),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
@@ -19,7 +19,7 @@ from ndld_flow.drawing.graph import (
     ModelTensor,
 )
 from ndld_flow.drawing.layout import Extent, lay_out
-from ndld_flow.report.collect_graph import NODE_SIZE, GraphPicture, GraphShape, fold, graph_shape
+from ndld_flow.report.collect_graph import NODE_SIZE, GraphShape, fold, graph_shape
 from ndld_flow.report.encoding import Columns
 from ndld_flow.report.render import MODEL_PAGE, render, write_page
 from ndld_flow.report.value_text import Fact
@@ -112,20 +112,17 @@ def collect_model_page(document: ModelDocument, reduction: Reduction | None = No
 
 def _scope(document: ModelDocument, scope: ModelScope) -> ScopeData:
     nodes = [document.nodes[place] for place in scope.nodes]
-    composite, constant = (
-        [place for place, node in enumerate(nodes) if node.kind == kind] for kind in ("composite", "constant")
-    )
     return ScopeData(
         address=visible_name(scope.address),
         parent=scope.parent,
         first=scope.nodes[0] if scope.nodes else 0,
         terminals=[*scope.inputs, *scope.outside, *scope.outputs],
         doc=visible_text(scope.doc),
-        graph=graph_shape(_picture(document, scope, nodes), composite, constant),
+        graph=_graph(document, scope, nodes),
     )
 
 
-def _picture(document: ModelDocument, scope: ModelScope, nodes: Sequence[ModelNode]) -> GraphPicture:
+def _graph(document: ModelDocument, scope: ModelScope, nodes: Sequence[ModelNode]) -> GraphShape:
     entering = (*scope.inputs, *scope.outside)
     sources = {tensor: len(nodes) + place for place, tensor in enumerate(entering)}
     sources |= {tensor: place for place, node in enumerate(nodes) for tensor in node.outputs}
@@ -157,4 +154,8 @@ def _picture(document: ModelDocument, scope: ModelScope, nodes: Sequence[ModelNo
     )
     families = tuple(FAMILIES.index(node.family) for node in nodes)
     blocks = fold([node.name for node in nodes], families, edges, terminals, _ASPECT)
-    return GraphPicture(layout, tuple(edges), tuple(terminals), families, blocks=blocks)
+    composite, constant = (
+        [place for place, node in enumerate(nodes) if node.kind == kind] for kind in ("composite", "constant")
+    )
+    graph = graph_shape(layout, edges, terminals, families)
+    return replace(graph, blocks=blocks, composite=composite, constant=constant)

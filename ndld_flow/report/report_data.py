@@ -8,7 +8,7 @@ from typing import Literal
 
 from ndld_flow.base.text import visible_name, visible_text
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
-from ndld_flow.report.collect_graph import GraphShape, collect_graphs, graph_shape
+from ndld_flow.report.collect_graph import GraphShape, collect_graphs
 from ndld_flow.report.collect_layers import UNKNOWN, LayersView, channels_text, has_timed_layers, knows_units
 from ndld_flow.report.encoding import nanoseconds, rounded
 from ndld_flow.report.measured import short_provider
@@ -235,15 +235,15 @@ def report_data(panels: Iterable[PanelView], profiles: Iterable[Profile]) -> Rep
     timed = filter(has_timed_layers, profiles) if "layers" in views else ()
     layers = list(zip(views.get("layers", ()), timed, strict=True))
     engines = views.get("engines", ())
-    graphs = collect_graphs([*(profile for _, profile in layers), *(engine.profile for engine in engines)])
+    graphs, graph_of = collect_graphs([*(profile for _, profile in layers), *(engine.profile for engine in engines)])
     tensors = Tensors()
     return ReportData(
         layers=[
             *(timed_layers(view, profile, tensors) for view, profile in layers),
             *(untimed_layers(view.step, view.profile.layers, view.missed, tensors) for view in engines),
         ],
-        graphs=[graph_shape(picture) for picture in graphs.pictures],
-        graph_of=list(graphs.of_profile),
+        graphs=graphs,
+        graph_of=graph_of,
         tensors=tensors.rows(),
         panels=panel_data(shown),
     )

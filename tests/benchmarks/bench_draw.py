@@ -18,7 +18,7 @@ from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.graph import Look, Reading
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.models.drawn_graph import read_graph
-from ndld_flow.report.collect_graph import collect_graphs, graph_shape
+from ndld_flow.report.collect_graph import collect_graphs
 from ndld_flow.report.encoding import packed
 from ndld_flow.runs.draw import draw_page
 from tests.support.graph_page import collect_graph, residual_profile
@@ -70,9 +70,7 @@ def bench_pages() -> None:
     profile = residual_profile(5_000)
     print(f"graph of a profile of 5,000 layers: {seconds(lambda: collect_graph(profile)):.3f} s")
     print(f"of ten such profiles: {seconds(lambda: collect_graphs([profile] * 10)):.3f} s")
-    picture = collect_graph(profile)
-    assert picture is not None
-    shape = graph_shape(picture)
+    shape = collect_graph(profile)
     print(f"its data: {seconds(lambda: packed(shape)):.3f} s, {len(packed(shape)):,} bytes packed")
 
 

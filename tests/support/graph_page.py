@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
 from ndld_flow.report.bundle import bundle, report_files
-from ndld_flow.report.collect_graph import GraphPicture, collect_graphs, graph_shape
+from ndld_flow.report.collect_graph import GraphShape, collect_graphs
 from tests.support.run_fixtures import MACHINE
 
 STYLES = ("tokens.css", "page.css", "charts.css", "tables.css", "graph.css")
@@ -63,20 +63,20 @@ def residual_profile(count: int) -> Profile:
     return profile_of(layers, outputs=[f"t{count - 1}"])
 
 
-def collect_graph(profile: Profile) -> GraphPicture | None:
+def collect_graph(profile: Profile) -> GraphShape | None:
     """The graph of one profile; None without layers."""
-    return next(iter(collect_graphs([profile], len(profile.layers)).pictures), None)
+    return next(iter(collect_graphs([profile], len(profile.layers))[0]), None)
 
 
 def write_graph_page(profile: Profile, folder: Path, script: str = "") -> Path:
     """`report.html` with `view` and `picked` in its global scope; `script` runs after them."""
-    picture = collect_graph(profile)
-    assert picture is not None
+    graph = collect_graph(profile)
+    assert graph is not None
     layers = [
         {"name": each.name, "type": each.type, "ms": ms, "precision": each.precision, "role": each.role}
         for each, ms in zip(profile.layers, profile.layer_times.ms, strict=True)
     ]
-    data = json.dumps({"graph": asdict(graph_shape(picture)), "layers": layers}).replace("<", "\\u003c")
+    data = json.dumps({"graph": asdict(graph), "layers": layers}).replace("<", "\\u003c")
     styles = "\n".join(report_files().joinpath("static", name).read_text("utf-8") for name in STYLES)
     scripts = bundle("tests/javascript/graph_page.js", _REPOSITORY)
     page = folder / "report.html"

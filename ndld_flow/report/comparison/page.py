@@ -14,7 +14,7 @@ from ndld_flow.base.quantities import change
 from ndld_flow.base.text import joined, short_name, visible_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, Coverage, MatchMethod, ProfileComparison
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.collect_graph import GraphShape, collect_graphs, graph_shape
+from ndld_flow.report.collect_graph import GraphShape, collect_graphs
 from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.collect_stacks import StacksView, collect_stacks
 from ndld_flow.report.comparison.layers import AlignedRow, check_rows, largest_changes
@@ -180,15 +180,15 @@ def comparison_data(
     comparison: Comparison, subjects: Sequence[SubjectView], profiles: Sequence[Sequence[Profile]]
 ) -> ComparisonData:
     """Return all data of the page."""
-    graphs = collect_graphs(list(chain.from_iterable(profiles)), _GRAPH_LAYERS)
+    graphs, graph_of = collect_graphs(list(chain.from_iterable(profiles)), _GRAPH_LAYERS)
     return ComparisonData(
         verdict=comparison.verdict,
         why=short_name(comparison.why, 600),
         methods=_METHODS,
         subjects=[SubjectData(subject.letter, subject.series, subject.label) for subject in subjects],
         profiles=[_compared(profile, own) for profile, own in zip(comparison.profiles, profiles, strict=True)],
-        graphs=[graph_shape(picture) for picture in graphs.pictures],
-        graph_of=list(graphs.of_profile),
+        graphs=graphs,
+        graph_of=graph_of,
     )
 
 

@@ -25,7 +25,9 @@ interface AgainRow {
 /** A graph folded into blocks: the block of each node, and the graph of the blocks. */
 interface BlockShapes {
   of: number[];
+  /** The node of each block that it is named and coloured by. */
   head: number[];
+  /** The module of each block; empty where names do not show one. */
   titles: string[];
   graph: GraphShape;
 }
@@ -353,7 +355,7 @@ interface FormatLimits {
   largest: number;
 }
 
-/** A graph that is laid out: nodes, edges and the corners of edges. */
+/** A graph that is laid out: one node per layer, then one per terminal, the edges, and their corners. */
 interface GraphShape {
   width: number;
   height: number;
@@ -361,6 +363,7 @@ interface GraphShape {
   node: [number, number];
   x: number[];
   y: number[];
+  /** Family of each layer, as a position in `FAMILIES`. */
   family: number[];
   inputs: string[];
   outputs: string[];
@@ -372,7 +375,9 @@ interface GraphShape {
   corners: number[];
   corner_x: number[];
   corner_y: number[];
+  /** True if the profile does not record the layers' inputs, so that layers are joined in execution order. */
   by_order: boolean;
+  /** The same graph folded into blocks, if that makes it easier to read. */
   blocks: BlockShapes | null;
   /** Nodes that contain a graph. */
   composite: number[];
