@@ -1,7 +1,6 @@
-"""Tables of a report: columns and rows, declared once and drawn as HTML, Markdown or terminal text.
+"""Tables of a report: columns and rows, declared once and drawn as HTML or terminal text.
 
-`data_table` in `macros.html.j2`, `table_markdown` and `TerminalTable` draw them. Rows hold values; their columns
-format them.
+`data_table` in `macros.html.j2` and `TerminalTable` draw them. Rows hold values; their columns format them.
 """
 
 from __future__ import annotations

@@ -235,22 +235,21 @@ def write_artifact(artifact: ArtifactRecord, kept: Path, target: Path) -> bool:
 
 
 def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
-    """Write tables, traces and Markdown of each profile and comparison, and Markdown of the run; return notes on those
-    that fail.
+    """Write tables and traces of each profile, those and Markdown of each comparison, and Markdown of the run; return
+    notes on those that fail.
     """
     from ndld_flow.records.build import Build
     from ndld_flow.records.comparison import Comparison
     from ndld_flow.records.profile import Profile
     from ndld_flow.report.exports.chrome_trace import chrome_trace
     from ndld_flow.report.exports.precision_exports import write_precision_exports
-    from ndld_flow.report.exports.pull_requests import RUN_SUMMARY, profile_markdown, run_markdown
+    from ndld_flow.report.exports.pull_requests import RUN_SUMMARY, run_markdown
     from ndld_flow.report.exports.spreadsheets import engine_layers_csv, layers_csv
     from ndld_flow.report.noted_failures import noting
 
     texts: dict[str, Callable[[], str]] = {RUN_SUMMARY: partial(run_markdown, documents)}
     for step, profile in documents.of(Profile).items():
         labelled = [(profile.label, profile)]
-        texts[f"{step}/profile.md"] = partial(profile_markdown, profile.label, profile)
         if profile.layers:
             texts[f"{step}/layers.csv"] = partial(layers_csv, labelled)
         if profile.timeline:

@@ -335,7 +335,7 @@ def test_noise_with_too_few_runs_is_refused(folder: Path, setting: str, monkeypa
 
 def test_a_run_writes_files_for_other_programs(folder: Path) -> None:
     step = folder / "outputs" / "runs" / "pair" / "latest" / "speed"
-    assert {"profile.json", "profile.md", "layers.csv", "trace.json"} <= {path.name for path in step.iterdir()}
+    assert {"profile.json", "layers.csv", "trace.json"} <= {path.name for path in step.iterdir()}
     assert json.loads((step / "trace.json").read_text())["traceEvents"]
     rows = list(csv.reader((step / "layers.csv").read_text().splitlines()))
     profile = Profile.model_validate_json((step / "profile.json").read_text())

@@ -40,7 +40,7 @@ from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, compa
 from ndld_flow.report.exports.comparison_picture import comparison_picture
 from ndld_flow.report.exports.github_markdown import code, mermaid_bars, prose, table
 from ndld_flow.report.exports.picture_file import picture_text
-from ndld_flow.report.exports.pull_requests import comparison_markdown, profile_markdown
+from ndld_flow.report.exports.pull_requests import comparison_markdown
 from ndld_flow.report.exports.spreadsheets import LAYER_COLUMNS, comparison_csv, layers_csv, layers_frame
 
 HOSTILE = (
@@ -341,7 +341,6 @@ def test_hostile_names_are_escaped_everywhere(name: str) -> None:
     assert len(markdown) < 12_000
     assert "<img" not in markdown
     assert markdown.count("```") == 0
-    cells_of(profile_markdown(name, measured[0]))
     suite = Xml.fromstring(comparison_junit(comparison))  # noqa: S314
     assert len(list(suite.iter("testcase"))) == 1
     json.loads(comparison_benchmark_json(comparison))
@@ -377,34 +376,14 @@ def test_a_comment_fits_the_limit_of_github() -> None:
     assert markdown.count("<details>") == markdown.count("</details>")
 
 
-def test_one_profile_is_written_as_markdown() -> None:
-    markdown = profile_markdown("source", make_profile("source"))
-    rows = cells_of(markdown)
-    assert "### <code>source</code>" in markdown
-    assert "onnxruntime on A CPU; onnxruntime 1.2." in markdown
-    assert ["0", "Conv_0", "Conv", "1×8", "float32", "57.1 %", "4.00 ms"] in rows
-    assert rows[1][0] == "7.01 ms"  # the median of the runs' minima
-    assert rows[1][-1] == "6 in 3 process runs"
-    assert "- a note" in markdown
-
-
 def asked_of_first(precision: str) -> Profile:
     one = make_profile("source")
     first = one.layers[0].model_copy(update={"asked_precision": precision})
     return one.model_copy(update={"layers": (first, *one.layers[1:])})
 
 
-def test_requested_precisions_are_in_markdown_and_tables() -> None:
-    rows = cells_of(profile_markdown("source", asked_of_first("fp16")))
-    assert ["0", "Conv_0", "Conv", "1×8", "float32", "≠ fp16", "57.1 %", "4.00 ms"] in rows
+def test_requested_precisions_are_in_tables() -> None:
     assert layers_frame(asked_of_first("fp16"))["asked_precision"].tolist() == ["fp16", "", ""]
-
-
-def test_a_profile_without_passes_or_layers_is_written_as_markdown() -> None:
-    nothing = make_profile("x").model_copy(update={"runs": (), "layers": (), "timeline": (), "notes": ()})
-    markdown = profile_markdown("x", nothing)
-    assert "Latency was not measured" in markdown
-    assert "<details>" not in markdown
 
 
 def test_layer_changes_are_sorted_by_size() -> None:

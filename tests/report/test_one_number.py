@@ -34,7 +34,7 @@ from ndld_flow.records.run_folder import read_run
 from ndld_flow.report.comparison.page import collect_comparison
 from ndld_flow.report.comparison.verdicts import metric_values
 from ndld_flow.report.exports.comparison_picture import largest_changes, picture_groups
-from ndld_flow.report.exports.pull_requests import comparison_markdown, profile_markdown, run_markdown
+from ndld_flow.report.exports.pull_requests import comparison_markdown, run_markdown
 from ndld_flow.report.exports.spreadsheets import comparison_csv, layers_csv
 from ndld_flow.report.exports.sweep_exports import points_csv, sweep_markdown
 from ndld_flow.report.exports.sweep_picture import sweep_drawing
@@ -112,7 +112,6 @@ def test_layers_add_up_to_their_sum_in_every_surface() -> None:
     assert sum(group.sum_ms for group in triage(one).by_type) == pytest.approx(total)
     cells = list(csv.DictReader(io.StringIO(layers_csv([("one", one)]))))
     assert [float(row["median_ms"]) for row in cells] == pytest.approx(one.layer_times.ms)
-    assert f"which take {milliseconds(total)} together" in profile_markdown("one", one)
 
 
 def test_the_changes_of_layers_add_up_to_the_change_of_their_sum() -> None:

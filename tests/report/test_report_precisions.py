@@ -17,7 +17,6 @@ from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import channels_text, collect_layers
 from ndld_flow.report.exports.chrome_trace import chrome_trace
-from ndld_flow.report.exports.pull_requests import profile_markdown
 from ndld_flow.report.exports.spreadsheets import layers_csv
 from tests.support import trtexec_exports as trt
 from tests.support.command_line import ndld_flow
@@ -109,9 +108,11 @@ def test_tables_show_all_three_precisions(int8: Profile) -> None:
         "weights_dtype": "int8", "multiply_unit": "tensor core INT8",
         "precision_basis": "tactic: i8f16_i8i32_f32, weights: int8",
     }  # fmt: skip
-    text = profile_markdown("int8", int8)
-    assert "| Reads → writes | Multiply unit |" in text and "int8 + float16 → float16" in text
-    assert "70.0 % of it on tensor cores, 20.0 % unknown" in text
+    (view,) = collect_layers({"int8": int8})
+    titles = [column.title for column in view.slowest.columns]
+    cells = [dict(zip(titles, row, strict=True)) for row in view.slowest.rows]
+    assert "int8 + float16 → float16" in [row["Reads → writes"] for row in cells]
+    assert "Multiply unit" in titles
     assert '"reads":"int8 + float16"' in chrome_trace([("int8", int8)])
 
 
@@ -120,7 +121,7 @@ def test_without_a_known_unit_there_is_no_column_of_units(tmp_path: Path) -> Non
     one = read_profile(trt.write_exports(tmp_path / "e", a=trt.layer_info(engine), b=trt.layer_times(engine)))
     (view,) = collect_layers({"speed": one})
     assert view.units == () and view.profile.tensor_cores is None
-    assert "Multiply unit" not in profile_markdown("p", one)
+    assert "Multiply unit" not in [column.title for column in view.slowest.columns]
 
 
 def test_channels_are_shown(int8: Profile) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 from ndld_flow.base.text import short_name
-from ndld_flow.report.tables import Cell, Table
 
 _SPECIAL = re.compile(
     r"[\\`*\[\]<#!|~&@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=[\w/\u200b])|\bwww(?=\.)|^\s*/", re.IGNORECASE
@@ -54,19 +53,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[
     """Return a table of Markdown cells; the columns at positions `numbers` are right-aligned."""
     lines = [head, ["--:" if index in numbers else ":--" for index in range(len(head))], *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-def table_markdown(shown: Table) -> str:
-    """Return a table with the same columns and texts as in a report."""
-    numbers = [index for index, column in enumerate(shown.columns) if column.kind == "number"]
-    rows = ([_cell(cell) for cell in row] for row in shown.cells())
-    return table([prose(column.title) for column in shown.columns], rows, numbers)
-
-
-def _cell(cell: Cell) -> str:
-    if cell.column.kind == "outcome":
-        return f"{SIGNS.get(cell.text, '')} {cell.text}".strip()
-    return code(cell.text) if cell.column.kind == "name" else prose(cell.text)
 
 
 def mermaid_bars(title: str, bars: Mapping[str, float], unit: str) -> str:

@@ -1,21 +1,18 @@
-"""Exports of precision searches and accuracy comparisons: tables, summaries for pull requests."""
+"""Tables of precision searches and accuracy comparisons, as CSV."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ndld_flow.base.quantities import count, seconds
 from ndld_flow.records.accuracy import Accuracy, LayerDivergence
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_divergence import DepthView
-from ndld_flow.report.collect_layers import Passage
-from ndld_flow.report.exports.github_markdown import code, details, prose, table, table_markdown
 from ndld_flow.report.exports.spreadsheets import csv_text
 from ndld_flow.report.panels.accuracy import AccuracyView, collect_accuracy
 from ndld_flow.report.panels.precision import SearchView, collect_searches
-from ndld_flow.report.tables import ABSENT, Value
+from ndld_flow.report.tables import Value
 
 _RANGE = (
     "minimum",
@@ -125,85 +122,7 @@ def _sample_rows(accuracy: Accuracy, metrics: Sequence[str], scores: Sequence[st
             score_cells = [None] * len(score_cells)
 
 
-_KEPT = 30
-_SIGN = {True: "✅", False: "❌"}
-
-
-def search_markdown(view: SearchView) -> str:
-    """Return the summary of a search, its kept nodes and its cost."""
-    sentences = [*map(_passages, view.sentences), f"Cost: {_passages(view.cost_words)}"]
-    if not view.kept:
-        kept = ""
-    else:
-        rows = [
-            [
-                code(row.node) or "(no name)",
-                code(row.op_type),
-                row.cause,
-                "; ".join(prose(sentence) for sentence, _ in row.evidence[:2]),
-                ", ".join(map(prose, row.without)) or ABSENT,
-            ]
-            for row in view.kept[:_KEPT]
-        ]
-        left = len(view.search.kept) - _KEPT
-        more = f"\n{count(left)} more are in `kept.csv`.\n" if left > 0 else ""
-        kept = f"{table(['Kept', 'Type', 'Cause', 'Evidence', 'Without it'], rows)}{more}"
-    parts = [
-        f"### {_SIGN[view.outcome.passed]} {code(view.step)}: {prose(view.outcome.bound_outcome)}\n",
-        "".join(f"- {sentence}\n" for sentence in sentences),
-        *(
-            f"- **Open**: {prose(insight.title)}. {_passages(insight.evidence)} {_passages(insight.next_step)}\n"
-            for insight in view.insights
-        ),
-        kept,
-        _trials(view),
-    ]
-    return "\n".join(part for part in parts if part)
-
-
-def _passages(passages: tuple[Passage, ...]) -> str:
-    return "".join(code(text, 100) if is_code else prose_piece(text) for text, is_code in passages)
-
-
-def prose_piece(text: str) -> str:
-    """Return a part of a sentence, preserving blanks at both ends."""
-    lead, trail = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
-    return f"{lead}{prose(text.strip())}{trail}"
-
-
-def _trials(view: SearchView) -> str:
-    if not view.search.trials:
-        return ""
-    total, shown = len(view.search.trials), len(view.trial_table.rows)
-    more = f"\n{count(total - shown)} more are in `trials.csv`.\n" if total > shown else ""
-    return details(f"{count(total)} trials in {seconds(view.search.wall_s)}", table_markdown(view.trial_table) + more)
-
-
-def accuracy_markdown(view: AccuracyView) -> str:
-    """Return the outcome of a comparison, its margins and where divergence starts."""
-    starts = f"Divergence starts at {code(view.first_divergent, 100)}.\n" if view.first_divergent else ""
-    parts = [
-        f"### {_SIGN[view.accuracy.outcome == 'passed']} {code(view.candidate)} against {code(view.reference)}\n",
-        table_markdown(view.labelled) if view.labelled else "",
-        _outputs(view),
-        starts,
-        "".join(f"- {prose(note)}\n" for note in view.accuracy.notes[:20]),
-    ]
-    return "\n".join(part for part in parts if part)
-
-
-def _outputs(view: AccuracyView) -> str:
-    head = ["Output", *map(code, view.metrics), "Passed"]
-    rows = [
-        [code(row.output), *(cell.value if cell else ABSENT for cell in row.cells), _SIGN[not row.failed]]
-        for row in view.rows
-    ]
-    limits = ["tolerance", *((prose(limit) or "any") for limit in view.tolerances), ""]
-    return table(head, [*rows, limits], numbers=tuple(range(1, 1 + len(view.metrics))))
-
-
 LAYERS, TRIALS, KEPT, SAMPLES = "layers.csv", "trials.csv", "kept.csv", "samples.csv"
-SEARCH_SUMMARY, ACCURACY_SUMMARY = "search.md", "accuracy.md"
 
 
 def write_precision_exports(documents: RunDocuments, folder: Path) -> None:
@@ -213,7 +132,6 @@ def write_precision_exports(documents: RunDocuments, folder: Path) -> None:
         _write(own / TRIALS, trials_csv(search))
         _write(own / KEPT, kept_csv(search))
         _write_depth(view, own)
-        _write(own / SEARCH_SUMMARY, search_markdown(view))
     for (step, accuracy), compared in zip(
         documents.of(Accuracy).items(), collect_accuracy(documents.of(Accuracy)), strict=True
     ):
@@ -221,7 +139,6 @@ def write_precision_exports(documents: RunDocuments, folder: Path) -> None:
         if accuracy.samples:
             _write(own / SAMPLES, samples_csv(accuracy))
         _write_depth(compared, own)
-        _write(own / ACCURACY_SUMMARY, accuracy_markdown(compared))
 
 
 def _write_depth(view: SearchView | AccuracyView, own: Path) -> None:

@@ -1,4 +1,4 @@
-"""Write comparisons, runs, profiles and differences of models as Markdown for pull requests and summaries of jobs.
+"""Write comparisons, runs and differences of models as Markdown for pull requests and summaries of jobs.
 
 The verdict comes first, then the evidence, with long parts folded.
 """
@@ -8,23 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from ndld_flow.base.quantities import MINUS, TIMES, change, count, milliseconds, share, three_digits
+from ndld_flow.base.quantities import MINUS, TIMES, change, milliseconds, share, three_digits
 from ndld_flow.base.text import short_name
-from ndld_flow.profiles.diagnose.subject import missed_precisions
 from ndld_flow.records.comparison import NOT_RECORDED, Comparison, MetricVerdict, ProfileComparison
 from ndld_flow.records.model_diff import ModelDiff
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
-from ndld_flow.report.collect_layers import layer_table
 from ndld_flow.report.collect_summary import GateView, Summary, collect_gates, collect_summary
 from ndld_flow.report.comparison.layers import LayerChange, layer_changes
 from ndld_flow.report.comparison.subjects import collect_rounds
 from ndld_flow.report.comparison.verdicts import metric_values
 from ndld_flow.report.diff_rows import DiffLine, DiffPart, DiffRow, collect_diff
-from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table, table_markdown
+from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table
 from ndld_flow.report.tables import ABSENT
-from ndld_flow.report.value_text import shape_text
 from ndld_flow.report.variant_text import split_conclusion
 from ndld_flow.report.verdict import outcome_line, verdict_lines
 
@@ -293,64 +290,6 @@ def _run_gate(gate: GateView) -> list[str]:
         prose(limit),
         f"{SIGNS.get(gate.outcome, '')} {gate.outcome}".strip(),
     ]
-
-
-_PROFILE_LAYERS = 20
-_NOTHING = "\N{EN DASH}"
-
-
-def profile_markdown(profile_label: str, profile: Profile) -> str:
-    """Return the summary and the slowest layers of one profile."""
-    parts = [
-        f"### {code(profile_label, 100)}\n",
-        *_profile_conditions(profile),
-        _profile_latency(profile),
-        _profile_layers(profile),
-        details("Notes", "".join(f"- {prose(note)}\n" for note in profile.notes[:50])) if profile.notes else "",
-    ]
-    return "\n".join(part for part in parts if part)
-
-
-def _profile_conditions(profile: Profile) -> Iterator[str]:
-    device = ", ".join(profile.machine.gpus) or profile.machine.cpu or "unknown device"
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(profile.versions.items()))
-    providers = f" ({', '.join(profile.providers)})" if profile.providers else ""
-    yield f"{prose(profile.backend + providers)} on {prose(device)}{f'; {prose(versions)}' if versions else ''}.\n"
-    if profile.inputs:
-        inputs = ", ".join(f"{tensor.name} {tensor.dtype} {shape_text(tensor.shape)}" for tensor in profile.inputs)
-        yield f"Inputs: {prose(inputs)}.\n"
-
-
-def _profile_latency(profile: Profile) -> str:
-    if not profile.latency_ms:
-        return "Latency was not measured.\n"
-    summary = profile.latency
-    names = ("min", "median", "mean", "p90", "p95", "p99", "max")
-    values = [milliseconds(getattr(summary, f"{name}_ms")) for name in names]
-    head = [*names, "spread", "throughput", "passes"]
-    runs = f" in {len(profile.runs)} process runs" if len(profile.runs) > 1 else ""
-    cells = [*values, share(summary.cov), f"{three_digits(profile.throughput_per_s)} /s"]
-    note = {"on": "Measured with the profiler attached.\n\n", "off": ""}.get(
-        profile.profiler, "It is not recorded whether a profiler was attached.\n\n"
-    )
-    return note + table(head, [[*cells, f"{count(summary.sample_count)}{runs}"]], numbers=tuple(range(len(head))))
-
-
-def _profile_layers(profile: Profile) -> str:
-    medians = profile.layer_times.ms
-    total = math.fsum(medians)
-    if not total:
-        return ""
-    slowest = sorted(range(len(medians)), key=lambda place: -medians[place])[:_PROFILE_LAYERS]
-    title = f"Slowest {len(slowest)} of {count(len(medians))} layers, which take {milliseconds(total)} together"
-    layers = layer_table(profile, slowest, missed_precisions(profile), medians)
-    return details(title + tensor_cores_text(profile), table_markdown(layers))
-
-
-def tensor_cores_text(profile: Profile) -> str:
-    """Return `; 46.4 % of it on tensor cores, 0.0 % unknown`; empty if no unit is known."""
-    shares = profile.tensor_cores
-    return f"; {share(shares.on)} of it on tensor cores, {share(shares.unknown)} unknown" if shares else ""
 
 
 _DIFF_ROWS = 60
