@@ -14,6 +14,7 @@ import click
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RecipeError
+from ndld_flow.base.places import change_value
 from ndld_flow.cli.explain_step import format_default, format_type
 from ndld_flow.cli.options import (
     NamedPath,
@@ -23,7 +24,6 @@ from ndld_flow.cli.options import (
     outputs_option,
     shapes_option,
 )
-from ndld_flow.recipe.places import change_value
 from ndld_flow.recipe.step_types import StepType, StepTypes
 from ndld_flow.recipe.write_recipe import StepRecipe, parse_shape, settings_as_options
 from ndld_flow.recipe.yaml_file import parse_yaml

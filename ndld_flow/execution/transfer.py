@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.places import put_value
 from ndld_flow.base.text import short_name
 from ndld_flow.base.user_code import UserCode, find_code, list_files
 from ndld_flow.execution.execute import Work
@@ -17,7 +18,6 @@ from ndld_flow.execution.executor import Task
 from ndld_flow.execution.messages import TaskOrder, WorkOrder, write_order
 from ndld_flow.inputs import Data, names_one_file, patterns_of
 from ndld_flow.models.external_files import external_files
-from ndld_flow.recipe.places import put_value
 from ndld_flow.recipe.recipe import name_files
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.step import DataFile, SampleData

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ndld_flow.base.errors import Problem, RecipeError
+from ndld_flow.base.places import find_value
 from ndld_flow.recipe.compose import Composed, compose_recipe, compose_written
 from ndld_flow.recipe.config_files import choose, find_folders
 from ndld_flow.recipe.overrides import AxisError, check_overrides
-from ndld_flow.recipe.places import find_value
 from ndld_flow.recipe.recipe import Recipe, RecipeFile
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.recipe.validate import name_recipe, validate_recipe

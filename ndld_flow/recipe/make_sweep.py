@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pydantic import JsonValue, ValidationError
 
 from ndld_flow.base.errors import Problem, RecipeError
+from ndld_flow.base.places import find_value
 from ndld_flow.base.text import suggest
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.config_files import choose, find_folders
 from ndld_flow.recipe.gates import Gate, parse_constraint, parse_expression
 from ndld_flow.recipe.overrides import AxisError
-from ndld_flow.recipe.places import find_value
 from ndld_flow.recipe.points import Changes, Objective, Sweep, Variations, open_variations
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sweep_axes import GivenAxis, SweptAxis, add_axes, find_root_key, first_choices, overlap, read_axes

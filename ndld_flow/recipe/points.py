@@ -11,10 +11,10 @@ from typing import Any
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import Problem, RecipeError
+from ndld_flow.base.places import change_value, find_value
 from ndld_flow.recipe.compose import Composed, holds_interpolation, resolve_interpolations
 from ndld_flow.recipe.config_files import choose
 from ndld_flow.recipe.gates import Expression, Gate
-from ndld_flow.recipe.places import change_value, find_value
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.resolved import keep_interpolations, resolve_recipe
 from ndld_flow.recipe.sweep_axes import SweptAxis, overlap

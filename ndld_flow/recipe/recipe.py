@@ -18,11 +18,11 @@ from pydantic import (
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.lazy_pattern import lazy_pattern
+from ndld_flow.base.places import put_value, take_value
 from ndld_flow.base.settings import Settings, values_of
 from ndld_flow.base.user_code import UserCode, find_code
 from ndld_flow.inputs import Data, InputSpec, InputSpecs, patterns_of, without_names
 from ndld_flow.recipe.gates import Gate
-from ndld_flow.recipe.places import put_value, take_value
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.recipe.targets import HERE, Needs, Target

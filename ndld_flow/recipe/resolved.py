@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 from pydantic import JsonValue
 
+from ndld_flow.base.places import put_value
 from ndld_flow.inputs import Data, InputSpec, patterns_of
 from ndld_flow.recipe.compose import DEPENDS_ON_SURROUNDINGS
-from ndld_flow.recipe.places import put_value
 from ndld_flow.recipe.recipe import SOURCE, ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.targets import ON
 from ndld_flow.step import DataFile, Reads, SampleData

@@ -156,9 +156,14 @@ class RunRecord(Document):
     results: dict[str, str] = {}
     """Step that made a model or an engine -> its size, and how much faster than the source it was proved to be."""
 
+    @property
+    def records(self) -> dict[str, StepRecord]:
+        """Return step -> its record, of the steps that have finished, in recipe order."""
+        return {step.name: step.record for step in self.steps if step.record is not None}
+
     def needs(self) -> tuple[set[str], set[str]]:
         """Return the keys of the results that it has, and the digests of these and of its models."""
-        records = [step.record for step in self.steps if step.record is not None]
+        records = self.records.values()
         sources = [source.artifact.digest for source in (self.source, *self.models.values())]
         return {record.key for record in records}, {*sources, *(record.artifact.digest for record in records)}
 

@@ -10,6 +10,7 @@ from ndld_flow.base.quantities import count, number, percent
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange, noise_of
 from ndld_flow.report.encoding import rounded
+from ndld_flow.report.tables import ABSENT
 from ndld_flow.report.value_text import shape_text
 
 NOT_FINITE = -1.0
@@ -194,7 +195,7 @@ def _distance(layer: LayerDivergence | None) -> float | None:
 def _error_words(layer: LayerDivergence | None) -> str:
     error = error_of(layer)
     if error is None:
-        return "\N{EN DASH}"
+        return ABSENT
     if error != NOT_FINITE:
         return number(error)
     return f"{count(layer.nonfinite)} NaN or infinite" if layer and layer.nonfinite else "not finite"

@@ -218,7 +218,7 @@ def _pair(documents: RunDocuments, measured: dict[str, Profile]) -> tuple[str | 
     others = {step: profile for step, profile in measured.items() if step != base}
     if not others:
         return None, base
-    models = [step.name for step in documents.run.steps if step.record and step.record.artifact.kind in MODEL_KINDS]
+    models = [name for name, made in documents.run.records.items() if made.artifact.kind in MODEL_KINDS]
     return base, next(filter(None, (_first_of(name, others) for name in reversed(models))), list(others)[-1])
 
 
@@ -262,7 +262,7 @@ def _first_of(label: str, profiles: dict[str, Profile]) -> str | None:
 
 def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
     profile = documents.of(Profile)[step]
-    record = next((run_step.record for run_step in documents.run.steps if run_step.name == step), None)
+    record = documents.run.records.get(step)
     return MeasuredLatency(
         step=short_name(step),
         label=profile_titles(documents.of(Profile))[step],

@@ -17,8 +17,8 @@ from ndld_flow.profiles.diagnose.subject import Bound, Insight, Subject, is_prod
 from ndld_flow.records.profile import Layer, Profile, Span, TensorInfo
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
-from ndld_flow.report.measured import profile_titles, short_provider
-from ndld_flow.report.tables import Column, Table, Value
+from ndld_flow.report.measured import UNKNOWN, profile_titles, short_provider
+from ndld_flow.report.tables import Column, Table, Value, without_empty_columns
 from ndld_flow.report.value_text import shape_text
 
 # Maximum number of rows that a link selects, to limit the size of pages.
@@ -240,8 +240,6 @@ def _lane(name: str, spans: Sequence[Span]) -> LaneView:
     )
 
 
-UNKNOWN = "unknown"
-"""Displayed for a precision or multiply unit without evidence."""
 _REQUESTED = Column("Requested", "label")
 _COLUMNS = (
     Column("#", "number"),
@@ -421,10 +419,10 @@ def layer_table(
     """
     total = sum(medians_ms)
     units = knows_units(profile.layers)
-    columns: dict[Column, list[Value]] = {column: [] for column in _COLUMNS}
+    rows: list[tuple[Value, ...]] = []
     for place in places:
         layer = profile.layers[place]
-        cells: tuple[Value, ...] = (
+        cells = (
             layer.index,
             visible_name(layer.name),
             visible_name(layer.type),
@@ -439,8 +437,7 @@ def layer_table(
             medians_ms[place] / total if total else None,
             medians_ms[place] if medians_ms else None,
         )
-        for column, cell in zip(_COLUMNS, cells, strict=True):
-            columns[column].append(cell)
-    shown = [column for column, values in columns.items() if any(value not in (None, "") for value in values)]
-    bad = {(row, shown.index(_REQUESTED)) for row, place in enumerate(places) if place in missed}
-    return Table(tuple(shown), tuple(zip(*(columns[column] for column in shown), strict=True)), frozenset(bad))
+        rows.append(cells)
+    table = without_empty_columns(_COLUMNS, rows)
+    bad = {(row, table.columns.index(_REQUESTED)) for row, place in enumerate(places) if place in missed}
+    return replace(table, bad=frozenset(bad))

@@ -231,8 +231,7 @@ _MOST_FAULTS = 3
 def _find_warnings(documents: RunDocuments) -> tuple[str, ...]:
     """Return the notes of measurements, checks and changed models that are warnings, each once."""
     parts = (documents.of(Profile), documents.of(Accuracy), documents.of(Activations))
-    records = (step.record for step in documents.run.steps if step.record is not None)
-    changes = (record.change for record in records if record.change is not None)
+    changes = (record.change for record in documents.run.records.values() if record.change is not None)
     notes = [note for part in parts for document in part.values() for note in document.notes]
     notes += [note for change in changes for note in change.notes]
     warnings = [*documents.run.doubts, *(note for note in notes if is_warning(note))]
@@ -260,7 +259,7 @@ def _failure(run: RunRecord) -> FailureView | None:
             for step, lines in failure.log_lines.items()
         ),
         traceback=visible_text(failure.traceback),
-        finished=tuple(short_name(step.name) for step in run.steps if step.record is not None),
+        finished=tuple(map(short_name, run.records)),
         not_reached=tuple(short_name(step.name) for step in run.steps if step.outcome == "skipped"),
     )
 
@@ -308,7 +307,7 @@ def has_failed_check(step: RunStep) -> bool:
 
 
 def _graph_outcome(run: RunRecord) -> GraphOutcome:
-    records = {step.name: step.record for step in run.steps if step.record is not None}
+    records = run.records
     models = [name for name, record in records.items() if record.artifact.kind == "onnx"]
     given = [*run.models] if len(run.models) == 1 else []  # another file, which the recipe compares with its model
     final = (models or given or ["source"])[-1]

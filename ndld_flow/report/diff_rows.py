@@ -29,6 +29,7 @@ from ndld_flow.records.model_diff import (
     counted_words,
     own_counts,
 )
+from ndld_flow.report.tables import ABSENT
 
 Sign = Literal["+", "-", "~"]
 _Item = NodeItem | TensorItem | WeightItem | FunctionItem
@@ -37,7 +38,6 @@ _Changed = NodeChanged | TensorChanged | WeightChanged | FunctionChanged
 _TITLES: dict[Part, str] = {"opsets": "opset imports", "texts": "versions and metadata"}
 _ASIDE: frozenset[Aspect] = frozenset({"name", "consequence"})
 _LONGEST = 240
-NONE = "\N{EN DASH}"
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _distance(changed: WeightChanged) -> str:
 
 
 def _names(names: tuple[str, ...]) -> str:
-    return ", ".join(short_name(name, 60) or NONE for name in names)
+    return ", ".join(short_name(name, 60) or ABSENT for name in names)
 
 
 def _name(item: _Item) -> str:

@@ -11,10 +11,10 @@ from ndld_flow.base.quantities import count, counted, size, size_change
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.profiles.compare.engines import CHOICES, NOT_SET, EngineSide, count_changes, facts_of_engine
 from ndld_flow.records.engine_lock import EngineComparison, LayerAspect, MatchedEngineLayer
-from ndld_flow.report.collect_layers import UNKNOWN
+from ndld_flow.report.measured import UNKNOWN
 from ndld_flow.report.render import PageParts, render, write_page
+from ndld_flow.report.tables import ABSENT
 
-NONE = "\N{EN DASH}"
 _SURE = 0.9
 _ROWS_WITHOUT_SCRIPT = 100
 _LONGEST = 300
@@ -213,7 +213,7 @@ def _tiles(compared: EngineComparison, before: EngineSide, after: EngineSide) ->
     for aspect in CHOICES:
         unknown = sum(aspect in row.unknown for row in matched)
         if matched and unknown == len(matched):
-            yield Tile(_TITLES[aspect].capitalize(), NONE, "not recorded for any layer of one or both")
+            yield Tile(_TITLES[aspect].capitalize(), ABSENT, "not recorded for any layer of one or both")
             continue
         note = f"of {counted(len(matched) - unknown, 'matched layer')}" if matched else "no layers match"
         if unknown:
@@ -224,7 +224,7 @@ def _tiles(compared: EngineComparison, before: EngineSide, after: EngineSide) ->
         yield Tile("Engine file", size(compared.after_bytes), change)
     else:
         known = [None if value is None else size(value) for value in (compared.before_bytes, compared.after_bytes)]
-        yield Tile("Engine file", " → ".join(text or NONE for text in known), "sizes are not in exports of layers")
+        yield Tile("Engine file", " → ".join(text or ABSENT for text in known), "sizes are not in exports of layers")
 
 
 def _notes(compared: EngineComparison, before: EngineSide, after: EngineSide) -> Iterator[str]:

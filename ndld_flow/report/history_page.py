@@ -16,13 +16,13 @@ from ndld_flow.history.series import ANY_MACHINE
 from ndld_flow.records.history import HistoryStep, MetricHistory, MetricSeries
 from ndld_flow.report.encoding import rounded
 from ndld_flow.report.render import PageParts, render, write_page
+from ndld_flow.report.tables import ABSENT
 
 _MOST_POINTS = 400_000
 """Number of points of a page, of which each takes about 5 bytes."""
 _MOST_CHANGES = 200
 _MANY = 12
 """Number of series from which those without a change are folded."""
-_UNKNOWN = "\N{EN DASH}"
 _DIGITS = 10
 """Digits of a commit that are shown."""
 
@@ -273,8 +273,8 @@ def _view(series: MetricSeries, place: int, main: Sequence[str]) -> SeriesView:
         series=place,
         metric=short_name(series.metric),
         about=_about(series),
-        now=_UNKNOWN if series.level is None else quantity(series.level, series.unit),
-        best=_UNKNOWN if series.best is None else quantity(series.best, series.unit),
+        now=ABSENT if series.level is None else quantity(series.level, series.unit),
+        best=ABSENT if series.best is None else quantity(series.best, series.unit),
         count=len(series.points),
         steps=len(series.steps),
         trend=trend,

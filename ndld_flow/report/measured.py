@@ -18,6 +18,7 @@ from ndld_flow.report.value_text import shape_text
 
 View = TypeVar("View")
 UNKNOWN = "unknown"
+"""Displayed for what is not recorded, or has no evidence, such as a multiply unit."""
 
 
 def profile_titles(profiles: Mapping[str, Profile]) -> dict[str, str]:

@@ -9,9 +9,9 @@ from typing import Literal
 from ndld_flow.base.text import visible_name, visible_text
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from ndld_flow.report.collect_graph import GraphShape, collect_graphs
-from ndld_flow.report.collect_layers import UNKNOWN, LayersView, channels_text, has_timed_layers, knows_units
+from ndld_flow.report.collect_layers import LayersView, channels_text, has_timed_layers, knows_units
 from ndld_flow.report.encoding import nanoseconds, rounded
-from ndld_flow.report.measured import short_provider
+from ndld_flow.report.measured import UNKNOWN, short_provider
 from ndld_flow.report.panel import PanelView, panel_data
 from ndld_flow.report.value_text import shape_text
 

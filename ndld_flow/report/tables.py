@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -63,3 +63,9 @@ class Table:
                 Cell(column, value, (number, index) in self.bad)
                 for index, (column, value) in enumerate(zip(self.columns, row, strict=True))
             )
+
+
+def without_empty_columns(columns: Sequence[Column], rows: Sequence[tuple[Value, ...]]) -> Table:
+    """Return a table without the columns in which all values are unknown."""
+    kept = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
+    return Table(tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows))

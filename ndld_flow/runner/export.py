@@ -79,7 +79,7 @@ def plan_exports(recipe: Recipe, output: Path | None) -> tuple[Export, ...]:
 
 def export_results(exports: Sequence[Export], run: RunRecord, folder: Path) -> tuple[str, ...]:
     """Copy results from a run's folder; return their paths. Raises OutputsError for files that cannot be written."""
-    records = {step.name: step.record for step in run.steps if step.record is not None}
+    records = run.records
     for export in exports:
         try:
             _export(export, run, records[export.step].artifact, folder / export.step)

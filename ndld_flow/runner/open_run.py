@@ -80,7 +80,7 @@ def open_single(recipe: Recipe, request: Request, listener: Listener, *, looks_o
     if latest is not None:
         with contextlib.suppress(RequestError):  # of another version: it gives no reasons, but must not stop this run
             earlier = read_run_record(latest)
-            previous = {step.name: step.record for step in earlier.steps if step.record is not None}
+            previous = earlier.records
             _warn_of_namesake(earlier, request, outputs, listener)
     forced = choose_forced(request.force, recipe)
     opener = RunOpener(outputs, listener, forced, cache=cache, targets=targets, on=request.on, looks_only=looks_only)

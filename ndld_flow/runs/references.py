@@ -259,8 +259,7 @@ def find_model(reference: str, outputs: Outputs) -> Path:
     else:
         folder = outputs.find(head)
     run = read_run_record(folder)
-    artifacts = {step.name: step.record.artifact for step in run.steps if step.record is not None}
-    written = {name: artifact for name, artifact in artifacts.items() if artifact.kind == Onnx.kind}
+    written = {name: made.artifact for name, made in run.records.items() if made.artifact.kind == Onnx.kind}
     models: dict[str, SourceRecord | ArtifactRecord] = {SOURCE: run.source, **run.models, **written}
     chosen = step or next(reversed(written), SOURCE)
     if chosen not in models:

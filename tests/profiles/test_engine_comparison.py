@@ -18,7 +18,8 @@ from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
 from ndld_flow.records.engine_lock import EngineComparison, EngineLock, LayerAspect
-from ndld_flow.report.engines_page import NONE, EnginesPage, collect_engines_page, draw_engines
+from ndld_flow.report.engines_page import EnginesPage, collect_engines_page, draw_engines
+from ndld_flow.report.tables import ABSENT
 from tests.support.a100_exports import a100_exports
 from tests.support.command_line import ndld_flow
 from tests.support.run_fixtures import HOSTILE_NAMES
@@ -122,7 +123,7 @@ def test_what_is_not_recorded_is_neither_equal_nor_different(tmp_path: Path, fp1
     assert all("tactic" in row.unknown and "tactic" not in row.changed for row in found.rows)
     page = collect_engines_page(found, before, after)
     tactics = next(tile for tile in page.tiles if tile.title == "Tactic")
-    assert (tactics.figure, tactics.note) == (NONE, "not recorded for any layer of one or both")
+    assert (tactics.figure, tactics.note) == (ABSENT, "not recorded for any layer of one or both")
     assert (page.tone, page.word) == ("inconclusive", "Undecided")
 
 

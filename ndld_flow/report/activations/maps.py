@@ -11,12 +11,13 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO
 
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
 from ndld_flow.records.activations import ActivationMap, Activations, CapturedTensor
+from ndld_flow.records.document import is_inner_path
 from ndld_flow.records.run_folder import read_record
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -67,9 +68,8 @@ def read_picture(folder: Path, name: str) -> bytes:
 
 
 def is_within_folder(name: str) -> bool:
-    """Return whether a relative file name stays within its folder."""
-    path = PurePosixPath(name)
-    return bool(name) and not path.is_absolute() and ".." not in path.parts and not set(name) & set("\\:\0")
+    """Return whether a relative file name stays within its folder, and is no URL of another scheme."""
+    return is_inner_path(name) and ":" not in name
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from ndld_flow.base.quantities import MINUS, change, milliseconds
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.comparison import LayerRow, LayerVerdict, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.collect_layers import UNKNOWN
+from ndld_flow.report.measured import UNKNOWN
 from ndld_flow.report.tables import ABSENT
 
 _ROWS_WITHOUT_SCRIPT = 20

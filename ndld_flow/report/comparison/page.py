@@ -15,7 +15,6 @@ from ndld_flow.base.text import joined, short_name, visible_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, Coverage, MatchMethod, ProfileComparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_graph import GraphShape, collect_graphs
-from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.collect_stacks import StacksView, collect_stacks
 from ndld_flow.report.comparison.layers import AlignedRow, check_rows, largest_changes
 from ndld_flow.report.comparison.subjects import (
@@ -44,7 +43,7 @@ from ndld_flow.report.comparison.verdicts import (
 )
 from ndld_flow.report.diff_rows import ChangeView, collect_change
 from ndld_flow.report.encoding import evenly_sorted, rounded
-from ndld_flow.report.measured import quartiles_ms, short_provider
+from ndld_flow.report.measured import UNKNOWN, quartiles_ms, short_provider
 from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.report_data import TimelineSpans, timeline_spans

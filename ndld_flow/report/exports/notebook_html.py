@@ -16,6 +16,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.records.comparison import Comparison, ProfileComparison
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.tables import ABSENT
 
 _GOOD, _BAD, _OPEN = "#0a8f68", "#d55e00", "#b07800"
 _COLOURS = {
@@ -72,7 +73,7 @@ def _metrics(compared: ProfileComparison, several: bool) -> Iterable[Sequence[st
     for metric in (metric for metric in compared.metrics if metric.metric in judged):
         verdict = judged[metric.metric]
         name = f"{compared.name}: {metric.metric}" if several else metric.metric
-        values = ["\N{EN DASH}" if value is None else quantity(value, metric.unit) for value in metric.values]
+        values = [ABSENT if value is None else quantity(value, metric.unit) for value in metric.values]
         spread = f"{change(1, verdict.low)} \N{HORIZONTAL ELLIPSIS} {change(1, verdict.high)}"
         interval = (spread if verdict.interval_is_known else "no interval") if verdict.low < verdict.high else ""
         yield [name, *values, change(1, verdict.ratio), interval, verdict.verdict]

@@ -14,7 +14,7 @@ from ndld_flow.records.accuracy import SAME_DB, Accuracy, LabelledMetric, Output
 from ndld_flow.report.collect_divergence import DepthCurves, DepthView, bound_of, collect_depth, depth_curves
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.search_outcome import is_outside
-from ndld_flow.report.tables import Column, Table
+from ndld_flow.report.tables import ABSENT, Column, Table
 from ndld_flow.report.value_text import shape_text
 
 _ROWS_SHOWN = 40
@@ -125,7 +125,7 @@ def _sample_row(
         sample=short_name(sample.sample, 120),
         label=short_name(sample.label or "", 120),
         cells=tuple(
-            ("\N{EN DASH}" if value is None else _value_text(metric, value), is_broken(sample, metric, accuracy))
+            (ABSENT if value is None else _value_text(metric, value), is_broken(sample, metric, accuracy))
             for metric, value in zip(metrics, values, strict=True)
         ),
         scores=tuple(_score(sample, name) for name in scores),
@@ -135,7 +135,7 @@ def _sample_row(
 
 def _score(sample: SampleAgreement, name: str) -> str:
     reference, candidate = sample.scores_reference.get(name), sample.scores_candidate.get(name)
-    texts = ["\N{EN DASH}" if value is None else number(value) for value in (reference, candidate)]
+    texts = [ABSENT if value is None else number(value) for value in (reference, candidate)]
     return texts[0] if texts[0] == texts[1] else " → ".join(texts)
 
 

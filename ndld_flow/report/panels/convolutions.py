@@ -14,7 +14,7 @@ from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.measured import views_by_profile
 from ndld_flow.report.panel import profiles_panel
-from ndld_flow.report.tables import Column, Table, Value
+from ndld_flow.report.tables import Column, Table, Value, without_empty_columns
 from ndld_flow.report.value_text import shape_text
 
 _SHOWN = 60
@@ -169,12 +169,6 @@ def _windows(subject: Subject, places: Sequence[int], timed: bool) -> Table:
         times = (sum_ms, sum_ms / subject.layers_ms) if timed else (None, None)
         rows.append((name, len(members), total, *times))
     return without_empty_columns(_WINDOW_COLUMNS, rows[:_WINDOWS_SHOWN])
-
-
-def without_empty_columns(columns: Sequence[Column], rows: Sequence[tuple[Value, ...]]) -> Table:
-    """Return a table without the columns in which all values are unknown."""
-    kept = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
-    return Table(tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows))
 
 
 PANEL = profiles_panel("Convolutions", collect, after="layers", is_tab=True)

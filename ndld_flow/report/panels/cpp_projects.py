@@ -29,7 +29,6 @@ def collect_projects(documents: RunDocuments) -> tuple[CppProjectView, ...]:
     """Return the C++ projects of a run; none if it has no folder."""
     if documents.folder is None:
         return ()
-    steps = [(step.name, step.record) for step in documents.run.steps if step.record is not None]
     return tuple(
         CppProjectView(
             step=short_name(name),
@@ -37,7 +36,7 @@ def collect_projects(documents: RunDocuments) -> tuple[CppProjectView, ...]:
             readme=f"./{quote(name)}/README.md",
             commands=_commands(name, "model/model.engine" in {file.path for file in record.artifact.files}),
         )
-        for name, record in steps
+        for name, record in documents.run.records.items()
         if record.artifact.kind == _KIND and "/" not in name and name not in (".", "..")
     )
 

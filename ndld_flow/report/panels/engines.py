@@ -18,7 +18,6 @@ from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_layers import (
     ROWS_WITHOUT_SCRIPT,
-    UNKNOWN,
     InsightView,
     ReformatsView,
     collect_reformats,
@@ -27,6 +26,7 @@ from ndld_flow.report.collect_layers import (
     knows_units,
     layer_table,
 )
+from ndld_flow.report.measured import UNKNOWN
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.tables import Table
 from ndld_flow.report.value_text import Fact, facts_of, machine_settings, settings_of, shape_text, value_text

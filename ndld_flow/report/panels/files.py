@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from urllib.parse import quote
 
 from ndld_flow.base.text import short_name
+from ndld_flow.records.document import is_inner_path
 from ndld_flow.records.run_folder import OPTIMIZATION_RECORD, RunDocuments, find_file
 from ndld_flow.records.run_record import RunStep
 from ndld_flow.report.panel import Panel
@@ -54,7 +55,7 @@ def result_of(documents: RunDocuments, step: str) -> FileLink | None:
     None for other steps, and if the run has no folder.
     """
     finished = next((each for each in documents.run.steps if each.name == step and each.record is not None), None)
-    if finished is None or finished.record is None or documents.folder is None or not _stays_inside(step):
+    if finished is None or finished.record is None or documents.folder is None or not is_inner_path(step):
         return None
     artifact = finished.record.artifact
     main = _RESULTS.get(artifact.kind)
@@ -67,13 +68,13 @@ def result_of(documents: RunDocuments, step: str) -> FileLink | None:
 
 def _folder_of(step: RunStep, folder: Path) -> FolderView:
     assert step.record is not None
-    listed = [file for file in step.record.artifact.files if _stays_inside(file.path) and _stays_inside(step.name)]
+    listed = step.record.artifact.files if is_inner_path(step.name) else ()
     links = []
     for file in listed[:_SHOWN]:
         relative = find_file(folder / step.name, file.path).relative_to(folder)
         links.append(FileLink(short_name(file.path), f"./{quote(relative.as_posix())}", file.size_bytes))
     known = {file.path for file in listed}
-    others = _names_in(folder / step.name) if _stays_inside(step.name) else []
+    others = _names_in(folder / step.name) if is_inner_path(step.name) else []
     links += [FileLink(short_name(name), f"./{quote(step.name)}/{quote(name)}") for name in others if name not in known]
     return FolderView(short_name(step.name), tuple(links), len(listed) - _SHOWN if len(listed) > _SHOWN else 0)
 
@@ -84,11 +85,6 @@ def _names_in(folder: Path) -> list[str]:
         return sorted(path.name for path in folder.iterdir() if path.is_file())[:_SHOWN]
     except OSError:
         return []
-
-
-def _stays_inside(path: str) -> bool:
-    """Return whether a recorded path does not lead out of the folder: a record can be edited."""
-    return bool(path) and not PurePosixPath(path).is_absolute() and not {"..", "."} & set(path.split("/"))
 
 
 PANEL = Panel("Files", collect_files, after="repeat", closed=True)

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
+from ndld_flow.records.document import is_inner_path
 from ndld_flow.records.rendered_images import ImageFile, ImageRow, RenderedImage, RenderedImages
 from ndld_flow.records.run_folder import RunDocuments, find_file
 from ndld_flow.report.panel import Panel
@@ -112,7 +113,7 @@ def _file(documents: RunDocuments, step: str, subject: str, file: ImageFile) -> 
 
 def _link(documents: RunDocuments, step: str, name: str) -> str:
     """Return the path of a file from the report; a record can be edited, and must not lead out of the folder."""
-    if documents.folder is None or name.startswith("/") or {"", ".", ".."} & set(name.split("/")):
+    if documents.folder is None or not is_inner_path(name):
         return ""
     relative = find_file(documents.folder / step, name).relative_to(documents.folder)
     return f"./{quote(relative.as_posix())}"

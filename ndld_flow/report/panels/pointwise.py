@@ -13,8 +13,7 @@ from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.measured import views_by_profile
 from ndld_flow.report.panel import profiles_panel
-from ndld_flow.report.panels.convolutions import without_empty_columns
-from ndld_flow.report.tables import Column, Table, Value
+from ndld_flow.report.tables import Column, Table, Value, without_empty_columns
 
 _ENGINE_TYPES = ("pointwise", "pointwisev2", "pwgen", "elementwise", "unary", "activation", "scale", "eltwise")
 """Types of pointwise layers of TensorRT and OpenVINO, in lower case."""

@@ -17,14 +17,14 @@ from ndld_flow.records.accuracy import Accuracy, LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
-from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
+from ndld_flow.records.run_record import RunRecord, RunStep
 from ndld_flow.report.collect_divergence import DepthCurves, DepthView, bound_of, collect_depth, depth_curves
 from ndld_flow.report.collect_layers import InsightView, Passage, has_timed_layers, insight_view, passages
 from ndld_flow.report.encoding import rounded
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.panels.accuracy import bound_text
 from ndld_flow.report.search_outcome import SearchOutcome, search_outcome, search_sentences
-from ndld_flow.report.tables import Column, Table
+from ndld_flow.report.tables import ABSENT, Column, Table
 from ndld_flow.report.value_text import Fact, settings_of
 
 FOUND_BY = "found_by"
@@ -69,21 +69,17 @@ def collect_cost(step: str, search: PrecisionSearch, documents: RunDocuments) ->
     # A step reads a single search as `found_by`, or several as `found_by.0`.
     users = [
         name
-        for name, record in _records(documents.run).items()
+        for name, record in documents.run.records.items()
         if any(parent == step and key.partition(".")[0] == FOUND_BY for key, parent in record.parents.items())
     ]
     first = users[0] if users else None
-    record = _records(documents.run).get(first) if first else None
+    record = documents.run.records.get(first) if first else None
     return Cost(
         macs_share=search.kept_macs_share,
         users=tuple(map(short_name, users)),
         casts=record.change.casts_added if record and record.change else None,
         measured=_measured(search, users, documents) if search.kept else None,
     )
-
-
-def _records(run: RunRecord) -> dict[str, StepRecord]:
-    return {step.name: step.record for step in run.steps if step.record is not None}
 
 
 def _measured(search: PrecisionSearch, users: Collection[str], documents: RunDocuments) -> MeasuredCost | None:
@@ -111,7 +107,7 @@ def _cost_in(step: str, profile: Profile, names: Collection[str]) -> MeasuredCos
 
 def _ancestors(step: str, run: RunRecord) -> set[str]:
     """Return the steps in the history of a step's model, following each step's first input."""
-    records = _records(run)
+    records = run.records
     ancestors: set[str] = set()
     name = step
     while name in records and name not in ancestors:
@@ -311,7 +307,7 @@ def _metrics(search: PrecisionSearch) -> tuple[tuple[str, str, str, str], ...]:
 
 
 def _text(metric: str, value: float | None) -> str:
-    return "\N{EN DASH}" if value is None else metric_text(metric, value)
+    return ABSENT if value is None else metric_text(metric, value)
 
 
 # --- kept nodes ---

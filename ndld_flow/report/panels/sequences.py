@@ -12,6 +12,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import Accuracy, SequenceAgreement, StepErrors
 from ndld_flow.report.encoding import rounded
 from ndld_flow.report.panel import Panel
+from ndld_flow.report.tables import ABSENT
 
 _MOST_POINTS = 3000
 """Maximum number of points of a line; with more steps, each point is the largest error of several."""
@@ -129,7 +130,7 @@ def _step(agreement: SequenceAgreement, index: int) -> str:
 
 
 def _error(metric: str, value: float | None) -> str:
-    return "\N{EN DASH}" if value is None else metric_text(metric, value)
+    return ABSENT if value is None else metric_text(metric, value)
 
 
 def charts_of(views: tuple[SequenceView, ...]) -> list[StepChart]:

@@ -10,8 +10,7 @@ from ndld_flow.report.panel import Panel
 
 def _collect(documents: RunDocuments) -> tuple[str, ...]:
     """Return the only step with timed layers, if the run changes no model: then the profile is its result."""
-    records = [step.record for step in documents.run.steps if step.record is not None]
-    if any(record.artifact.kind == "onnx" for record in records):
+    if any(record.artifact.kind == "onnx" for record in documents.run.records.values()):
         return ()
     timed = tuple(step for step, profile in documents.of(Profile).items() if has_timed_layers(profile))
     return timed if len(timed) == 1 else ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from ndld_flow.records.comparison import ChangedLayer, TacticChurn
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments, read_run_record
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.report.sweep.points import link
 
 Objects = Callable[[str], Path]
 """Digest of an artifact -> its folder."""
@@ -24,7 +24,6 @@ Objects = Callable[[str], Path]
 _LAYERS_SHOWN = 100
 _BUILDS_SHOWN = 12
 _NUMBERED = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_OWN_FOLDER = re.compile(r"points/[\w-]+")
 _TITLES = {
     "engine_bytes": "Engine",
     "build_s": "Build",
@@ -122,7 +121,7 @@ def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iter
     """Yield step, key and build of each engine of a point; nothing if they cannot be read, which the point's own report
     states.
     """
-    if not _OWN_FOLDER.fullmatch(point.folder):
+    if not link(point):
         return
     try:
         run = read_run_record(folder / point.folder)

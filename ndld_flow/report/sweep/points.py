@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import yaml
 from pydantic import JsonValue
 
+from ndld_flow.base.places import change_value, find_value, split_key
 from ndld_flow.base.quantities import parse_bytes, parse_duration_ms, parse_percent, quantity
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.sweep import SweepObjective, SweepPoint, SweepRecord
+from ndld_flow.report.tables import ABSENT
 from ndld_flow.report.value_text import value_text
 
-NONE = "\N{EN DASH}"
 _OWN_FOLDER = re.compile(r"points/[\w-]+")
 
 
@@ -52,14 +53,14 @@ def points_words(numbers: Sequence[int], most: int = 12) -> str:
 
 def objective_words(value: float | None, objective: SweepObjective) -> str:
     """Return `3.21 ms`."""
-    return NONE if value is None else quantity(value, short_name(objective.unit, 20))
+    return ABSENT if value is None else quantity(value, short_name(objective.unit, 20))
 
 
 def objectives_words(values: Sequence[float | None], objectives: Sequence[SweepObjective]) -> str:
     """Return `3.21 ms` for one objective; several, and those without a unit, have names: `clean.nodes 239`."""
     shown = [objective_words(value, objective) for value, objective in zip(values, objectives, strict=False)]
     if len(objectives) == 1 and objectives[0].unit:
-        return shown[0] if shown else NONE
+        return shown[0] if shown else ABSENT
     return ", ".join(
         f"{short_name(objective.text, 60)} {text}" for objective, text in zip(objectives, shown, strict=False)
     )
@@ -96,7 +97,7 @@ def recipe_lines(point: SweepPoint, recipe: Mapping[str, JsonValue]) -> str:
     """
     tree: dict[str, object] = {}
     for key, value in point.changes.items():
-        (*parents, last), items, held = _find_place(key, recipe)
+        (*parents, last), items, held = _split_at_list(key, recipe)
         place = tree
         for part in parents:
             inner = place.setdefault(part, {})
@@ -104,7 +105,11 @@ def recipe_lines(point: SweepPoint, recipe: Mapping[str, JsonValue]) -> str:
                 inner = place[part] = {}
             place = inner
         written = place.get(last)
-        place[last] = _Leaf(_changed(written.value if isinstance(written, _Leaf) else held, items, value))
+        inside = written.value if isinstance(written, _Leaf) else held
+        try:
+            place[last] = _Leaf(change_value(inside, items, value))
+        except ValueError:  # there is no such item: the value replaces the list
+            place[last] = _Leaf(value)
     if not tree:
         return ""
     text: str = yaml.dump(
@@ -117,51 +122,22 @@ def find_own_point(record: SweepRecord) -> SweepPoint | None:
     """Return the point with the recipe's own values, including defaults; None if there is none."""
     for point in record.points:
         changes = point.changes.items()
-        if changes and all(_is_same(_value_at(key, record.recipe), value) for key, value in changes):
+        if changes and all(_is_same(find_value(record.recipe, key.split(".")), value) for key, value in changes):
             return point
     return None
 
 
-def _find_place(key: str, recipe: Mapping[str, JsonValue]) -> tuple[list[str], list[str], JsonValue]:
-    """Split `inputs.x.1.shape.0` into names of mappings and indices within a list, with the recipe's value there."""
+def _split_at_list(key: str, recipe: Mapping[str, JsonValue]) -> tuple[list[str], Sequence[str], JsonValue]:
+    """Split `inputs.x.1.shape.0` into names of mappings and a path within a list, with the recipe's value there."""
     names: list[str] = []
     inside: JsonValue = dict(recipe)
-    rest = key
+    rest: Sequence[str] = key.split(".")
     while rest and not isinstance(inside, list):
         known = inside if isinstance(inside, dict) else {}
-        # Names in the recipe may contain dots.
-        whole = [name for name in known if name and (rest == name or rest.startswith(f"{name}."))]
-        name = max(whole, key=len) if whole else rest.partition(".")[0]
+        name, rest = split_key(known, rest)
         names.append(name)
-        inside = inside.get(name) if isinstance(inside, dict) else None
-        rest = rest[len(name) + 1 :]
-    return names or [key], rest.split(".") if rest else [], inside
-
-
-def _changed(held: JsonValue, items: Sequence[str], value: JsonValue) -> JsonValue:
-    """Return a list with the value of one item changed; a value without a matching item replaces the whole list."""
-    if not items:
-        return value
-    first, *rest = items
-    if isinstance(held, list) and _is_item(first, held):
-        place = int(first)
-        return [*held[:place], _changed(held[place], rest, value), *held[place + 1 :]]
-    return {**held, first: _changed(held.get(first), rest, value)} if isinstance(held, dict) else value
-
-
-def _is_item(word: str, held: Sequence[JsonValue]) -> bool:
-    return word.isascii() and word.isdigit() and int(word[:9]) < len(held)
-
-
-def _value_at(key: str, recipe: Mapping[str, JsonValue]) -> JsonValue:
-    """Return the recipe's value at a key; null if there is none."""
-    _, items, value = _find_place(key, recipe)
-    for item in items:
-        if isinstance(value, list):
-            value = value[int(item)] if _is_item(item, value) else None
-        else:
-            value = value.get(item) if isinstance(value, dict) else None
-    return value
+        inside = known.get(name)
+    return names, rest, inside
 
 
 def _is_same(own: JsonValue, value: JsonValue) -> bool:
