@@ -242,7 +242,6 @@ def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
     from ndld_flow.records.comparison import Comparison
     from ndld_flow.records.profile import Profile
     from ndld_flow.report.exports.chrome_trace import chrome_trace
-    from ndld_flow.report.exports.precision_exports import write_precision_exports
     from ndld_flow.report.exports.pull_requests import RUN_SUMMARY, run_markdown
     from ndld_flow.report.exports.spreadsheets import engine_layers_csv, layers_csv
     from ndld_flow.report.noted_failures import noting
@@ -260,8 +259,6 @@ def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
     for name, text in texts.items():
         with noting(name, notes):
             (built / name).write_text(text(), encoding="utf-8", newline="")
-    with noting("The exports of precision and accuracy", notes):
-        write_precision_exports(documents, built)
     for step, comparison in documents.of(Comparison).items():
         profiles = documents.compared(step)
         if profiles is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -20,7 +18,6 @@ from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments, read_run
 from ndld_flow.report.collect_divergence import NOT_FINITE, bound_of, collect_depth, depth_curves, error_of
-from ndld_flow.report.exports.precision_exports import write_precision_exports
 from ndld_flow.report.panels.accuracy import collect_accuracy, collect_samples, used_part
 from ndld_flow.report.panels.precision import SearchView, collect_searches, script_data
 from ndld_flow.report.panels.steps import collect_steps
@@ -31,7 +28,6 @@ from tests.support.precision_samples import (
     RECIPE,
     deep_accuracy,
     divergences,
-    errors_found,
     failed_search,
     hostile_accuracy,
     hostile_search,
@@ -40,7 +36,7 @@ from tests.support.precision_samples import (
     search_steps,
     trials,
 )
-from tests.support.run_fixtures import HOSTILE_NAMES, StepSketch, accuracy, run_record, write_run
+from tests.support.run_fixtures import StepSketch, accuracy, run_record, write_run
 
 
 def write_search(folder: Path, found: PrecisionSearch, steps: list[StepSketch] | None = None, **more: Any) -> Path:
@@ -390,55 +386,10 @@ def test_a_record_survives_serialization() -> None:
     assert PrecisionSearch.model_validate_json(found.to_json()).to_json() == found.to_json()
 
 
-# --- what leaves a report ---
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_search(tmp_path_factory.mktemp("exports"), failed_search(), agree__accuracy=deep_accuracy(60))
-    write_precision_exports(read_run(folder), folder)
-    return folder
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table, after checking that all are as long as its head."""
-    read = list(csv.DictReader(io.StringIO(path.read_text("utf-8"), newline="")))
-    assert not [row for row in read if None in row or None in row.values()]
-    return read
-
-
-def test_tables_hold_every_layer_trial_node_and_sample(exported: Path) -> None:
-    layers = rows(exported / "search/layers.csv")
-    assert len(layers) == 320
-    assert [row["position"] for row in layers if row["kept"] == "1"] == [str(index) for index in range(40, 300, 20)]
-    assert [row["node"] for row in layers if row["first_divergent"] == "1"] == ["p2o.BatchNormalization.40"]
-    assert float(layers[7]["13 in fp32: relative_rms"]) == errors_found(320)[7]
-    assert layers[50]["all in fp16: nonfinite"] == "900"
-    assert len(rows(exported / "search/trials.csv")) == len(trials((), 320))
-    evidence = [(node.node, fact) for node in failed_search().kept for fact in node.evidence]
-    kept = rows(exported / "search/kept.csv")
-    assert len(kept) == len(evidence) == 2 * 13
-    for row, (node, fact) in zip(kept, evidence, strict=True):
-        assert (row["node"], row["evidence"], row["evidence_tensor"]) == (node, fact.sentence, fact.tensor)
-        assert (row["value"], row["limit"]) == tuple("" if x is None else str(x) for x in (fact.value, fact.limit))
-    samples = rows(exported / "agree/samples.csv")
-    assert len(samples) == 12
-    assert samples[4]["candidate accuracy"] == "0.0"
-
-
-def test_hostile_names_are_exported_as_text(tmp_path: Path) -> None:
-    folder = write_search(tmp_path, hostile_search(), agree__accuracy=hostile_accuracy())
-    write_precision_exports(read_run(folder), folder)
-    nodes = [row["node"] for row in rows(folder / "search/kept.csv")]
-    assert len(nodes) == len(HOSTILE_NAMES)
-    assert not [node for node in nodes if node.startswith(("=", "+", "-", "@"))]
-
-
 @pytest.mark.thorough
 def test_outputs_without_metrics_are_reported(tmp_path: Path) -> None:
     # Integers that nothing can be said of, in a comparison that has no bound for them.
     bare = OutputAgreement(output="ids", dtype="int64", shape=(), judged_as="exact", metrics={})
     compared = deep_accuracy(3).model_copy(update={"outputs": (bare,), "samples": ()})
     folder = write_search(tmp_path, search(8, kept=(2,)), agree__accuracy=compared)
-    write_precision_exports(read_run(folder), folder)
     assert "ids" in draw_report(folder).read_text("utf-8")
