@@ -19,13 +19,6 @@ _SURE = 0.9
 _ROWS_WITHOUT_SCRIPT = 100
 _LONGEST = 300
 _LONGEST_IN_TABLE = 2_000
-_TITLES: dict[LayerAspect, str] = {
-    "type": "type",
-    "precision": "precision",
-    "tactic": "tactic",
-    "formats": "formats",
-    "shapes": "shapes",
-}
 _HEADLINES = {
     "identical": ("passed", "Identical", "both files have the same bytes"),
     "equal": ("passed", "Equal", "equal layers, precisions, formats and tactics; the bytes differ"),
@@ -82,21 +75,6 @@ class RollupRow:
 
 
 @dataclass(frozen=True)
-class RowView:
-    """One row of the table of layers."""
-
-    change: str
-    """`precision, tactic`, `only in A`, `same`, or `not known`."""
-    name: str
-    was: str
-    """The name in the earlier engine, if it is another one."""
-    values: tuple[tuple[str, str, str], ...]
-    """(aspect, before, after) of the aspects that differ."""
-    match: str
-    """`onnx nodes, 100 %`; empty for a layer of one engine."""
-
-
-@dataclass(frozen=True)
 class EngineAspects:
     """Matched layers in one engine; texts are empty where it lacks the layers, or where they are not recorded."""
 
@@ -114,9 +92,11 @@ class EngineRow:
     """One row of the script's table."""
 
     change: str
+    """`precision, tactic`, `only in A`, `same`, or `renamed`."""
     differs: bool
     name: str
     was: str
+    """The name in the earlier engine, if it is another one."""
     method: str
     """Empty for a layer of one engine."""
     confidence: float
@@ -140,7 +120,7 @@ class EnginesPage:
     facts: tuple[FactGroup, ...]
     precisions: tuple[RollupRow, ...]
     types: tuple[RollupRow, ...]
-    rows: tuple[RowView, ...]
+    rows: Sequence[EngineRow]
     """The first rows that differ, for paper and pages without a script."""
     differing: int
     row_count: int
@@ -155,7 +135,8 @@ class EnginesPage:
 def collect_engines_page(compared: EngineComparison, before: EngineSide, after: EngineSide) -> EnginesPage:
     """Convert a comparison to page data."""
     tone, word, sentence = _HEADLINES[compared.verdict]
-    differing = [row for row in compared.rows if _differs(row)]
+    data = _data_of(compared, before, after)
+    differing = [row for row in data if row.differs]
     return EnginesPage(
         before=short_name(before.label, 100),
         after=short_name(after.label, 100),
@@ -168,10 +149,10 @@ def collect_engines_page(compared: EngineComparison, before: EngineSide, after: 
         facts=tuple(_facts(before, after)),
         precisions=_rollup(before, after, "precision"),
         types=_rollup(before, after, "type"),
-        rows=tuple(_view(row, before, after) for row in differing[:_ROWS_WITHOUT_SCRIPT]),
+        rows=differing[:_ROWS_WITHOUT_SCRIPT],
         differing=len(differing),
         row_count=len(compared.rows),
-        data=_data_of(compared, before, after),
+        data=data,
     )
 
 
@@ -186,7 +167,7 @@ def _sentence(compared: EngineComparison) -> str:
     counts = count_changes(changed)
     parts = []
     if changed:
-        kinds = ", ".join(f"{count(counts[aspect])} in {_TITLES[aspect]}" for aspect in CHOICES if counts[aspect])
+        kinds = ", ".join(f"{count(counts[aspect])} in {aspect}" for aspect in CHOICES if counts[aspect])
         verb = "differs" if len(changed) == 1 else "differ"
         parts.append(f"{count(len(changed))} of {counted(len(matched), 'matched layer')} {verb}: {kinds}")
     only = _only(compared)
@@ -213,12 +194,12 @@ def _tiles(compared: EngineComparison, before: EngineSide, after: EngineSide) ->
     for aspect in CHOICES:
         unknown = sum(aspect in row.unknown for row in matched)
         if matched and unknown == len(matched):
-            yield Tile(_TITLES[aspect].capitalize(), ABSENT, "not recorded for any layer of one or both")
+            yield Tile(aspect.capitalize(), ABSENT, "not recorded for any layer of one or both")
             continue
         note = f"of {counted(len(matched) - unknown, 'matched layer')}" if matched else "no layers match"
         if unknown:
             note += f"; not recorded for {count(unknown)}"
-        yield Tile(_TITLES[aspect].capitalize(), count(counts[aspect]), note)
+        yield Tile(aspect.capitalize(), count(counts[aspect]), note)
     if compared.before_bytes is not None and compared.after_bytes is not None:
         change = size_change(compared.before_bytes, compared.after_bytes).replace("->", "→")
         yield Tile("Engine file", size(compared.after_bytes), change)
@@ -277,26 +258,6 @@ def _rollup(before: EngineSide, after: EngineSide, aspect: LayerAspect) -> tuple
     )
 
 
-def _view(row: MatchedEngineLayer, before: EngineSide, after: EngineSide) -> RowView:
-    was = " + ".join(before.profile.layers[place].name for place in row.before)
-    name = " + ".join(row.names)
-    return RowView(
-        change=_change(row),
-        name=short_name(name, _LONGEST),
-        was=short_name(was, _LONGEST) if row.before and row.after and "name" in row.changed else "",
-        values=tuple(
-            (
-                _TITLES[aspect],
-                short_name(_shown(before.aspect(aspect, row.before)), _LONGEST),
-                short_name(_shown(after.aspect(aspect, row.after)), _LONGEST),
-            )
-            for aspect in CHOICES
-            if aspect in row.changed
-        ),
-        match=f"{row.method}, {row.confidence:.0%}".replace("%", " %") if row.before and row.after else "",
-    )
-
-
 def _shown(text: str) -> str:
     """Return formats or shapes with another arrow than the one between the two engines."""
     return text.replace(" -> ", " ▸ ")
@@ -307,7 +268,7 @@ def _change(row: MatchedEngineLayer) -> str:
         return "only in A"
     if not row.before:
         return "only in B"
-    changed = [_TITLES[aspect] for aspect in CHOICES if aspect in row.changed]
+    changed = [aspect for aspect in CHOICES if aspect in row.changed]
     return ", ".join(changed) or ("renamed" if "name" in row.changed else "same")
 
 
@@ -317,13 +278,14 @@ def _data_of(compared: EngineComparison, before: EngineSide, after: EngineSide) 
             change=_change(row),
             differs=_differs(row),
             name=short_name(" + ".join(row.names), _LONGEST_IN_TABLE),
-            was=_view(row, before, after).was,
+            was=short_name(was, _LONGEST_IN_TABLE) if row.before and row.after and "name" in row.changed else "",
             method=row.method if row.before and row.after else "",
             confidence=round(row.confidence, 3),
             before=_aspects(before, row.before),
             after=_aspects(after, row.after),
         )
         for row in compared.rows
+        for was in [" + ".join(before.profile.layers[place].name for place in row.before)]
     ]
 
 
@@ -347,4 +309,5 @@ def draw_engines(compared: EngineComparison, before: EngineSide, after: EngineSi
 
     Raises an `OutputsError` if it cannot be written.
     """
-    return write_page(path, render(ENGINES_PAGE, collect_engines_page(compared, before, after)), "ndld-flow diff")
+    text = render(ENGINES_PAGE, collect_engines_page(compared, before, after), aspects=CHOICES)
+    return write_page(path, text, "ndld-flow diff")

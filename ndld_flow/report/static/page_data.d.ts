@@ -325,9 +325,11 @@ interface EngineAspects {
 
 /** One row of the script's table. */
 interface EngineRow {
+  /** `precision, tactic`, `only in A`, `same`, or `renamed`. */
   change: string;
   differs: boolean;
   name: string;
+  /** The name in the earlier engine, if it is another one. */
   was: string;
   /** Empty for a layer of one engine. */
   method: string;
