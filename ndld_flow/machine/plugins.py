@@ -7,18 +7,15 @@ import re
 import sys
 from collections.abc import Mapping
 from functools import cache
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.base.user_code import UserCode, is_installed, list_files
-from ndld_flow.machine.installed import may_have_entry_points
 from ndld_flow.store.digest import digest_file, digest_json
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 
 def classes_in(package: ModuleType, base: str) -> dict[str, str]:
@@ -42,16 +39,12 @@ def find_plugins(group: str) -> Mapping[str, EntryPoint]:
 
 @cache
 def _find_all(path: tuple[str, ...]) -> Mapping[str, Mapping[str, EntryPoint]]:
-    """Return group -> name -> entry point, of this package's groups; the first distribution on the path wins."""
-    if not may_have_entry_points("ndld_flow."):
-        return {}
-    from importlib.metadata import distributions
-
+    """Return group -> name -> entry point; the first distribution on the path wins. `path` is that of Python."""
+    del path  # only the cache's
     found: dict[str, dict[str, EntryPoint]] = {}
     for installed in distributions():  # read once: each call of `entry_points` reads the metadata of all of them
-        if "[ndld_flow." in (installed.read_text("entry_points.txt") or ""):
-            for point in installed.entry_points:
-                found.setdefault(point.group, {}).setdefault(point.name, point)
+        for point in installed.entry_points:
+            found.setdefault(point.group, {}).setdefault(point.name, point)
     return found
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.gpu_state import visible_gpus
-from ndld_flow.machine.installed import find_version
+from ndld_flow.machine.versions import find_version
 
 LIMIT_S, ONE_TEST_S = 480, 100
 """The whole, and the longest test, which may begin at the last moment at which one does."""

@@ -11,8 +11,8 @@ import pytest
 
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.execution.doctor import check_onnxruntime_files
-from ndld_flow.machine import onnxruntime_builds
-from ndld_flow.machine.onnxruntime_builds import build_in_use, find_cuda_lack, installed_builds
+from ndld_flow.machine import versions
+from ndld_flow.machine.versions import build_in_use, find_cuda_lack, installed_builds
 from ndld_flow.runtimes.onnxruntime import settings
 from ndld_flow.runtimes.onnxruntime.settings import OnnxruntimeSettings
 
@@ -145,7 +145,7 @@ def test_another_build_names_itself(site: Site) -> None:
 
 
 def test_large_files_are_compared_by_size(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnxruntime_builds, "_LARGEST", 20)
+    monkeypatch.setattr(versions, "_LARGEST", 20)
     site.install("onnxruntime", "1.32.0")
     module = site.folder / "onnxruntime/__init__.py"
     module.write_text("x" * module.stat().st_size)

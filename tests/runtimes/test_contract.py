@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from ndld_flow.base.settings import describe_settings
-from ndld_flow.machine import installed, versions
+from ndld_flow.machine import versions
 from ndld_flow.runtimes.registry import Runtime, find_runtimes, settings_of
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.steps.profile import ProfileModel
@@ -101,7 +101,7 @@ def without_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No runtime's library is installed, as far as a look at the installation shows."""
     names = {name for backend in BACKENDS for name in given(BACKENDS[backend].settings(), backend).library_versions()}
     absent = {re.sub(r"\W", "_", name) for name in names - REQUIRED}
-    find, read = PathFinder.find_spec, installed.find_version
+    find, read = PathFinder.find_spec, versions.find_version
 
     def find_spec(name: str, *where: Any) -> object:
         return None if name in absent else find(name, *where)

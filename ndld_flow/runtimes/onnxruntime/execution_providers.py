@@ -11,7 +11,7 @@ import onnxruntime as ort
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.text import shortened, suggest
-from ndld_flow.machine.onnxruntime_builds import find_cuda_lack
+from ndld_flow.machine.versions import find_cuda_lack
 
 CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"

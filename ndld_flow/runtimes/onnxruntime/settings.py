@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 
 from ndld_flow.base.settings import Settings
 from ndld_flow.machine.description import has_nvidia_gpu
-from ndld_flow.machine.onnxruntime_builds import find_cuda_lack
-from ndld_flow.machine.versions import read_version
+from ndld_flow.machine.versions import find_cuda_lack, read_version
 from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
 from ndld_flow.step import DataFile, Foresight, RunsCode
 from ndld_flow.store.kinds import Onnx
