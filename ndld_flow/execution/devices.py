@@ -24,6 +24,8 @@ from pydantic import ValidationError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.machine.check import Check
+from ndld_flow.machine.container_limits import UNKNOWN
+from ndld_flow.machine.gpu_state import visible_gpus
 from ndld_flow.machine.host import ranges
 from ndld_flow.processes.worker import is_one_process
 from ndld_flow.recipe.recipe import RecipeStep
@@ -38,7 +40,6 @@ _SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108 - used only if
 _STICKY_FOR_ALL = 0o1777
 _FOR_ALL = 0o666
 _PREFIX = "ndld_flow-"
-_NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL_EVERY_S = 0.1
 _REMIND_EVERY_S = 300.0
@@ -215,15 +216,9 @@ def _own_cpus() -> list[int]:
 
 def _name_gpu(number: int) -> str:
     """Return the UUID of a GPU, as other processes may number GPUs differently; its number if it has no UUID."""
-    from ndld_flow.measure.gpu_clocks import name_for_nvml
-
-    name = name_for_nvml(number)
-    cards = (path.read_text(errors="replace") for path in sorted(_NVIDIA_GPUS.glob("*/information")))
-    matches = [re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", card, re.MULTILINE) for card in cards]
-    ids = [match[1] if match else "" for match in matches]
-    if name.isdecimal():
-        return (ids[int(name)] if int(name) < len(ids) else "") or f"gpu-{name}"
-    return next((uuid for uuid in ids if uuid.startswith(name)), name)
+    seen = visible_gpus()
+    uuid = seen[number].uuid if number < len(seen) else UNKNOWN
+    return f"gpu-{number}" if uuid == UNKNOWN else uuid
 
 
 def _file_name(text: str) -> str:

@@ -28,6 +28,7 @@ from ndld_flow.execution.devices import (
     name_devices,
     name_machine,
 )
+from ndld_flow.machine import gpu_state
 from ndld_flow.store.store import Store
 
 HOLD = """
@@ -222,14 +223,21 @@ def write_card(folder: Path, address: str, uuid: str) -> None:
     (folder / address / "information").write_text(text)
 
 
+def show_cards(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let a folder have the files of the driver, which are read where NVML is missing."""
+    monkeypatch.setattr(gpu_state, "_CARDS", folder)
+    monkeypatch.setattr(gpu_state, "_LIBRARY", "no NVML")
+    gpu_state._all_gpus.cache_clear()
+
+
 def test_a_gpu_has_one_lock_whatever_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(device_locks, "_NVIDIA_GPUS", tmp_path / "none")
+    show_cards(monkeypatch, tmp_path / "none")
     assert name_devices("gpu-1") == ("gpu-1",)
     write_card(tmp_path / "gpus", "0000:01:00.0", "GPU-11111111-aaaa")
     write_card(tmp_path / "gpus", "0000:02:00.0", "GPU-22222222-bbbb")
     write_card(tmp_path / "gpus", "0000:03:00.0", "GPU-????????-????")
-    monkeypatch.setattr(device_locks, "_NVIDIA_GPUS", tmp_path / "gpus")
+    show_cards(monkeypatch, tmp_path / "gpus")
     assert name_devices("gpu-1") == ("GPU-22222222-bbbb",)
     assert name_devices("gpu-2") == ("gpu-2",)
     assert name_devices("gpu-7") == ("gpu-7",)
