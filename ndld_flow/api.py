@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ndld_flow.graph.edit.settings import NodeSelect as NodeSelect
     from ndld_flow.graph.edit.settings import TensorSelect as TensorSelect
     from ndld_flow.graph.inspect_model import Query as Query
-    from ndld_flow.machine.check import Check as Check
+    from ndld_flow.machine.description import Check as Check
     from ndld_flow.models.op_reference import ListedOperator as ListedOperator
     from ndld_flow.optimize.options import OptimizeOptions as OptimizeOptions
     from ndld_flow.profiles.compare.measured import Rules as Rules

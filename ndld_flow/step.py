@@ -30,8 +30,8 @@ from pydantic import BaseModel
 from ndld_flow.base.declared_metrics import Returns, metrics
 from ndld_flow.base.settings import Settings, fields_of, values_of
 from ndld_flow.inputs import InputSpec
+from ndld_flow.machine.host import Reuse
 from ndld_flow.machine.operator_libraries import using_libraries
-from ndld_flow.machine.reuse import Reuse
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.measurement import Metric
 from ndld_flow.store.kinds import Artifact

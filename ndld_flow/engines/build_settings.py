@@ -1,5 +1,11 @@
-"""The settings of the step `build_engine`. Imports nothing heavy."""
+"""The settings of the step `build_engine`, and the typing that they give a network: by the builder (weak) or by the
+model (strong). Imports nothing heavy.
+"""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +16,7 @@ from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Bytes
 from ndld_flow.base.settings import Settings
 from ndld_flow.inputs import Shape
-from ndld_flow.runtimes.tensorrt.release_names import Release
+from ndld_flow.runtimes.tensorrt.release_names import Names, Release
 from ndld_flow.step import DataFile, RunsCode
 
 Typing = Literal["default", "strong", "obey", "prefer"]
@@ -47,7 +53,7 @@ class ShapeSetting(Settings):
     """Upper bound."""
 
     @model_validator(mode="after")
-    def _check_order(self) -> "ShapeSetting":
+    def _check_order(self) -> ShapeSetting:
         if len({len(self.min), len(self.opt), len(self.max)}) > 1:
             raise ValueError("`min`, `opt` and `max` must have the same number of dimensions")
         if any(not low <= best <= high for low, best, high in zip(self.min, self.opt, self.max, strict=True)):
@@ -66,7 +72,7 @@ class BatchSetting(Settings):
     """Upper bound."""
 
     @model_validator(mode="after")
-    def _check_order(self) -> "BatchSetting":
+    def _check_order(self) -> BatchSetting:
         if not self.min <= self.opt <= self.max:
             raise ValueError("a batch must satisfy min <= opt <= max")
         return self
@@ -130,7 +136,7 @@ class AdvancedSettings(Settings):
     default."""
 
     @model_validator(mode="after")
-    def _check_agreement(self) -> "AdvancedSettings":
+    def _check_agreement(self) -> AdvancedSettings:
         if self.gpu_fallback and self.dla_core is None:
             raise ValueError("`gpu_fallback` needs `dla_core`")
         if self.l2_limit is not None and self.tiling in (None, "none"):
@@ -231,7 +237,7 @@ class BuildSettings(Settings):
     """The rest of TensorRT's builder configuration."""
 
     @model_validator(mode="after")
-    def _check_agreement(self) -> "BuildSettings":
+    def _check_agreement(self) -> BuildSettings:
         if self.fp8 and self.int8:
             raise ValueError("`fp8` excludes `int8`: TensorRT builds with one of them")
         if (self.calibration_cache or self.placeholder_ranges) and not self.int8:
@@ -252,7 +258,7 @@ class BuildSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _check_timings(self) -> "BuildSettings":
+    def _check_timings(self) -> BuildSettings:
         if self.error_on_timing_cache_miss and not (self.timing_cache or self.timing_cache_file):
             raise ValueError("`error_on_timing_cache_miss` needs a timing cache")
         if self.lock is not None and (self.timing_cache_file or self.attempt > 1):
@@ -272,3 +278,50 @@ class BuildSettings(Settings):
     def shares_timings(self) -> bool:
         """Return True if this machine's timing cache is read and written."""
         return self.timing_cache and self.attempt == 1 and self.lock is None
+
+
+_STRONG_FLAG = "STRONGLY_TYPED"
+_PRECISIONS = ("fp16", "bf16", "int8", "fp8", "tf32")
+_CONSTRAINT_WORDS: Mapping[Typing, str] = {"obey": "; constraints obeyed", "prefer": "; constraints preferred"}
+_CAST_WORDS: Mapping[Typing, str] = {
+    "obey": ", constraints as Casts",
+    "prefer": ", preferred constraints applied exactly, as Casts",
+}
+
+
+@dataclass(frozen=True)
+class TypingPlan:
+    """The builder's settings of types."""
+
+    strongly_typed: bool
+    creation_flags: tuple[str, ...]
+    """Members of NetworkDefinitionCreationFlag to create the network with."""
+    casts: bool
+    """Precision constraints become Casts in the model."""
+    layer_precisions: bool
+    """Precision constraints are set on the network's layers."""
+    description: str
+    """Description such as `weakly typed: FP16, TF32; constraints obeyed`."""
+
+
+def decide_typing(settings: BuildSettings, names: Names) -> TypingPlan:
+    """Return the effect of the setting `typing` and the precision flags in a release.
+
+    In a release without precision flags, every network is strongly typed, and `obey` and `prefer` are the same: a Cast
+    in the model cannot be merely preferred. `unsupported_settings.refuse_settings` rejects settings that a release
+    lacks.
+    """
+    constrained = settings.typing in _CONSTRAINT_WORDS
+    if settings.typing == "strong" or types_strongly(names):
+        # Where all networks are strongly typed, the flag is ignored or gone; TensorRT-RTX 1.7 sets it itself.
+        flags = (_STRONG_FLAG,) if names.has("NetworkDefinitionCreationFlag", _STRONG_FLAG) else ()
+        return TypingPlan(True, flags, constrained, False, f"strongly typed{_CAST_WORDS.get(settings.typing, '')}")
+    allowed = [name.upper() for name in _PRECISIONS if getattr(settings, name)]
+    types = ", ".join(name for name in allowed if names.has("BuilderFlag", name)) or "FP32"
+    description = f"weakly typed: {types}{_CONSTRAINT_WORDS.get(settings.typing, '')}"
+    return TypingPlan(False, (), False, constrained, description)
+
+
+def types_strongly(names: Names) -> bool:
+    """Return True if every network of the release is strongly typed."""
+    return not names.has("BuilderFlag", "FP16")

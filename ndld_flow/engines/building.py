@@ -24,7 +24,7 @@ from ndld_flow.store.kinds import Engine
 
 __all__ = ["BuildRequest", "build_engine"]
 
-_WORKER = "ndld_flow.engines.worker"
+_WORKER = "ndld_flow.engines.engine_building"
 _LOGS = "build-logs"
 _NO_FILE_NAME = re.compile(r"[^\w.-]+")
 

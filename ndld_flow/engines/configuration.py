@@ -8,9 +8,8 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.engines.build_settings import BuildSettings, TensorFormatSetting
+from ndld_flow.engines.build_settings import BuildSettings, TensorFormatSetting, TypingPlan
 from ndld_flow.engines.network import ParsedNetwork
-from ndld_flow.engines.typing_modes import TypingPlan
 from ndld_flow.engines.unsupported_settings import FLAG_SETTINGS, WEIGHTS_FLAGS, as_written
 from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 

@@ -1,8 +1,15 @@
-"""The work of the building process: settings and a model become an engine and the record of its build."""
+"""A building process: settings and a model become an engine and the record of its build.
+
+`python -P -m ndld_flow.engines.engine_building FOLDER` reads its job from the folder, writes the engine's files to the
+job's output folder and its answer next to the job, and reports progress on standard output. It exits when its standard
+input closes, so that no process is left if its parent is killed.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,7 +19,8 @@ from typing import Any
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.extras import TITLES
 from ndld_flow.base.text import shortened
-from ndld_flow.engines.build_request import BuildRequest
+from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
+from ndld_flow.engines.build_settings import TypingPlan, decide_typing
 from ndld_flow.engines.configuration import configure, read_applied, read_flags, read_network_flags
 from ndld_flow.engines.engine_lock import (
     describe_request,
@@ -33,12 +41,12 @@ from ndld_flow.engines.timing_caches import (
     use_timings,
 )
 from ndld_flow.engines.trt_json import describe_layers, doubt_precisions
-from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.engines.unsupported_settings import refuse_settings
 from ndld_flow.engines.weak_typing import allow_precisions, calibrate_from_cache, make_up_ranges, set_layer_precisions
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.models.node_weights import add_evidence
 from ndld_flow.precision.constraints.constraints import ignored_notes, requested_precisions, with_requested_precisions
+from ndld_flow.processes import worker as process
 from ndld_flow.processes.worker import ReportProgress, peak_memory_bytes
 from ndld_flow.profiles.read.engine_layers import read_engine_info
 from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
@@ -310,3 +318,27 @@ def _timing_use(building: _Building, ready: _Ready) -> TimingCacheUse | None:
     settings = building.request.settings
     has_none = settings.backend == "tensorrt_rtx" and (settings.timing_cache or settings.timing_cache_file)
     return TimingCacheUse(file="", note=_NO_TIMINGS) if has_none else None
+
+
+def main() -> None:
+    """Run the job of the folder on the command line."""
+    folder = Path(sys.argv[1])
+    progress = process.start_worker()
+    warnings.simplefilter("ignore")  # the bindings warn about names that a later release will remove
+    try:
+        build(BuildRequest.read(folder), progress)
+        answer = BuildAnswer()
+    except RequestError as error:
+        answer = BuildAnswer(type(error).__name__, str(error))
+    except MemoryError:
+        answer = BuildAnswer(
+            "KilledError", "the building process ran out of memory: free some memory, or raise its limit."
+        )
+    except OSError as error:
+        answer = BuildAnswer("OSError", error.strerror or str(error), error.errno or 0)
+    answer.write(folder)
+    process.exit_worker()
+
+
+if __name__ == "__main__":
+    main()

@@ -11,8 +11,7 @@ from pathlib import Path
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.extras import TITLES, EngineBackend
 from ndld_flow.base.text import short_name
-from ndld_flow.engines.build_settings import BuildSettings
-from ndld_flow.engines.typing_modes import decide_typing
+from ndld_flow.engines.build_settings import BuildSettings, decide_typing
 from ndld_flow.engines.unsupported_settings import refuse_settings
 from ndld_flow.machine.description import describe_machine, has_nvidia_gpu
 from ndld_flow.precision.constraints.constraints import requested_precisions as read_requested

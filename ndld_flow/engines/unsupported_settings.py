@@ -12,8 +12,14 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TacticSourceName, Weights
-from ndld_flow.engines.typing_modes import decide_typing, types_strongly
+from ndld_flow.engines.build_settings import (
+    AdvancedSettings,
+    BuildSettings,
+    TacticSourceName,
+    Weights,
+    decide_typing,
+    types_strongly,
+)
 from ndld_flow.runtimes.tensorrt.release_names import Names, members, release_title, releases_text
 
 _TO_QDQ = "quantize the model: its Q/DQ nodes (QuantizeLinear, DequantizeLinear) determine what is computed in {}"

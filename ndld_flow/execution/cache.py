@@ -21,8 +21,7 @@ from ndld_flow.execution.daemon_threads import DaemonThreads
 from ndld_flow.execution.events import Notice
 from ndld_flow.execution.keys import HIDDEN_VALUES
 from ndld_flow.execution.listener import Listener
-from ndld_flow.machine.host import UNKNOWN_HOST
-from ndld_flow.machine.reuse import Reuse, describe_place
+from ndld_flow.machine.host import UNKNOWN_HOST, Reuse, describe_place
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.document import Record
 from ndld_flow.records.key_parts import ArtifactRecord

@@ -1,20 +1,24 @@
-"""Choose the executor for a run or a sweep."""
+"""Choose the executor for a run or a sweep; with targets, it computes each task on the target of its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.execution.daemon_threads import DaemonThreads
 from ndld_flow.execution.events import wait_for_other_run
-from ndld_flow.execution.executor import Executor, InProcess
+from ndld_flow.execution.executor import Executor, InProcess, Task
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
-from ndld_flow.execution.workers import Workers
+from ndld_flow.execution.workers import TaskListener, Workers
 from ndld_flow.processes.worker import is_one_process
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
@@ -39,11 +43,7 @@ def choose_executor(jobs: int | None, needs_timeout: bool, listener: Listener, t
 
 def with_targets(here: Executor, targets: Targets | None, listener: Listener, *, trust: bool) -> Executor:
     """Return an executor that computes steps on their targets, and the others by `here`."""
-    if targets is None:
-        return here
-    from ndld_flow.execution.ssh.executor import OnTargets
-
-    return OnTargets(here, targets, listener, trust=trust)
+    return here if targets is None else OnTargets(here, targets, listener, trust=trust)
 
 
 @dataclass(frozen=True)
@@ -88,3 +88,32 @@ def open_cluster(recipe: Recipe, request: Request, listener: Listener, cache: Ca
 
     remote = cache.remote if cache is not None and cache.settings.push else None
     return OnRay(request.place.ray, recipe.file.needs, listener, trust=request.trust, remote_store=remote)
+
+
+class OnTargets:
+    """Computes the tasks of some steps on targets, one at a time on each, and the others by another executor."""
+
+    def __init__(self, here: Executor, targets: Targets, listener: Listener, *, trust: bool) -> None:
+        self._here, self._targets, self._listener, self._trust = here, targets, listener, trust
+        self._listener_lock = threading.Lock()
+        self._threads: dict[str, DaemonThreads] = {}
+        """By the names of targets."""
+
+    @property
+    def slots(self) -> int:
+        return self._here.slots + len(self._targets.known)
+
+    def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
+        host = self._targets.host_of(task.works[0].step)
+        if host is None:
+            return self._here.submit(task, store)
+        report = TaskListener(task, self._listener, self._listener_lock)
+        thread = self._threads.setdefault(host.name, DaemonThreads(1))
+        return thread.submit(lambda: host.compute(task, store, report, trust=self._trust))
+
+    def close(self) -> None:
+        """Stop everything that is still running, here and on the targets, at once."""
+        self._here.close()
+        self._targets.close()
+        for thread in self._threads.values():
+            thread.join()

@@ -14,8 +14,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.base.user_code import UserCode, list_files
 from ndld_flow.inputs import Data, InputSpec, names_one_file, patterns_of
-from ndld_flow.machine.host import computing_variables
-from ndld_flow.machine.reuse import Reuse, describe_place
+from ndld_flow.machine.host import Reuse, computing_variables, describe_place
 from ndld_flow.machine.versions import read_module_version
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.key_parts import KeyParts

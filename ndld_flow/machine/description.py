@@ -1,4 +1,7 @@
-"""The description of this machine, and its current conditions. Imports nothing heavy: plans need it too."""
+"""The description of this machine, its current conditions, and the results of checks of it.
+
+Imports nothing heavy: plans need it too.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,26 @@ import platform
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from pydantic import JsonValue
 
 from ndld_flow.machine.container_limits import UNKNOWN, read_limits
 from ndld_flow.machine.hardware import read_hardware
 from ndld_flow.machine.host import read_modes
+from ndld_flow.records.document import Record
 from ndld_flow.records.measurement import Machine
+
+
+class Check(Record):
+    """The result of one check."""
+
+    name: str
+    state: Literal["ok", "absent", "broken"]
+    """`absent`: only some recipes need it; `broken`: every run needs it."""
+    found: str
+    advice: str = ""
+
 
 _GIB = 2**30
 # Jetson's GPU is not a PCI card: neither the driver's list of cards nor older versions of nvidia-smi include it. The

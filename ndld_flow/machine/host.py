@@ -1,11 +1,13 @@
 """Properties of the host that affect measurements: its CPUs, limits, GPUs and environment variables.
 
 Unlike load and temperature, they do not vary by themselves between runs, so they are part of the keys of measurements.
-An unknown property is `unknown`, which differs from all known values.
+An unknown property is `unknown`, which differs from all known values. A result may be reused on the machines that agree
+in those that decide it.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import platform
 import time
@@ -16,6 +18,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from ndld_flow.machine.container_limits import UNKNOWN, read_limits
+from ndld_flow.machine.hardware import read_hardware
 
 UNKNOWN_HOST = f"host: {UNKNOWN};"
 ON_CLUSTER = "NDLD_FLOW_ON_CLUSTER"
@@ -217,3 +220,34 @@ def _describe_gpus(device: str, *, same_kind: bool) -> dict[str, str]:
         "GPU settings": UNKNOWN if measured is None else measured.settings,
         "GPUs seen": ", ".join(gpu.kind if same_kind else gpu.uuid for gpu in seen) or "none",
     }
+
+
+class Reuse(enum.Enum):
+    """The machines on which the result of a step may be reused."""
+
+    ANYWHERE = "anywhere"
+    """A pure transform: its result is the same on every machine."""
+    THIS_MACHINE = "this_machine"
+    """Engines, and numbers that depend on the type of CPU and GPU: the same on every machine of a type."""
+    THIS_HOST = "this_host"
+    """A measurement, valid on this host with the same CPUs, limits, GPUs, power limits and variables."""
+    SAME_KIND = "same_kind"
+    """A measurement, valid on every host of the same type under the same limits."""
+    NEVER = "never"
+
+
+def describe_place(where: Reuse, device: str) -> str:
+    """Return the properties of this machine that determine a result: `FINGERPRINT; name: value; ...`."""
+    if where in (Reuse.THIS_HOST, Reuse.SAME_KIND):
+        circumstances = describe_circumstances(device or "cpu", same_kind=where is Reuse.SAME_KIND)
+        return f"{fingerprint_machine()}; {circumstances}"
+    variables = ", ".join(f"{name}={value}" for name, value in deciding_variables().items())
+    return f"{fingerprint_machine()}; variables: {variables}" if variables else fingerprint_machine()
+
+
+def fingerprint_machine() -> str:
+    """Return the properties that distinguish kinds of machines for measurements and engines."""
+    machine = read_hardware()
+    gpus = ", ".join(visible_kinds(machine.gpus)) or "no GPU"
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    return f"{machine.system} {machine.architecture}, {machine.cpu} x {machine.cpu_count}, {gpus}{driver}"

@@ -34,7 +34,6 @@ from ndld_flow.placement.regions import (
     connected,
     find_regions,
 )
-from ndld_flow.placement.settings import PlacementSettings
 from ndld_flow.precision_search.evidence import Int8Error
 from ndld_flow.precision_search.minimal_set import Budget
 from ndld_flow.precision_search.trials import Judge
@@ -42,7 +41,7 @@ from ndld_flow.quantize.calibration import Ranges, Workspace
 from ndld_flow.quantize.int8_reducer import isolated_errors
 from ndld_flow.quantize.prepared_model import PreparedModel
 from ndld_flow.quantize.quantize_file import reopened, write_quantized
-from ndld_flow.quantize.settings import CPU_INTENSITY, QuantizeSettings, SkipReason
+from ndld_flow.quantize.settings import CPU_INTENSITY, PlacementSettings, QuantizeSettings, SkipReason
 from ndld_flow.records.placement import MeasuredRatio, PlacedRegion, Placement, PlacementTrial, RegionDecision
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import SessionRequest

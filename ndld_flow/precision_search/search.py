@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -21,6 +23,7 @@ from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name
 from ndld_flow.models.files import load_model
 from ndld_flow.models.nodes import fixed_tensor, nodes_of_types
+from ndld_flow.models.tensors import Array
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.evidence import Suspect, percent
 from ndld_flow.precision_search.minimal_set import Attempt, Budget, Candidate, Kept, MinimalSet, find_minimal_set
@@ -32,8 +35,46 @@ from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import SessionRequest
-from ndld_flow.runtimes.rounding import rounds_to
 from ndld_flow.samples.sample_feeds import Samples, first_labels
+
+_VALUES = np.array([1 + 2**-12, 1 + 3 * 2**-10, 3.14159, 1e-3, 1e5], np.float32)
+"""Numbers that the narrow formats lack; 1e5 overflows in fp16."""
+_TYPES: dict[str, np.dtype[np.generic]] = {"fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+
+
+def rounds_to(request: SessionRequest, precision: str) -> bool:
+    """Return True if a Cast of fp32 to `fp16` or `bf16` and back rounds, between two operators, in this runtime.
+
+    Raises as `SessionRequest.open` does.
+    """
+    with np.errstate(over="ignore"):
+        rounded = _VALUES.astype(_TYPES[precision]).astype(np.float32)
+    computed = _run(request, precision)
+    return computed is not None and np.array_equal(computed, rounded)
+
+
+def _run(request: SessionRequest, precision: str) -> Array | None:
+    """Return the values after a negation, the pair of Casts, and another negation."""
+    import onnx
+
+    narrow = onnx.TensorProto.FLOAT16 if precision == "fp16" else onnx.TensorProto.BFLOAT16
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        rounding (float[{len(_VALUES)}] x) => (float[{len(_VALUES)}] y) {{
+            negative = Neg(x)
+            narrow = Cast<to = {narrow}>(negative)
+            wide = Cast<to = {onnx.TensorProto.FLOAT}>(narrow)
+            y = Neg(wide)
+        }}""")
+    with tempfile.TemporaryDirectory(prefix="ndld_flow-") as folder:
+        path = Path(folder) / "rounding.onnx"
+        onnx.save(model, path)
+        session = request.open(path)
+        binding = session.bind({"x": _VALUES})
+        binding.run()
+        values = binding.outputs()["y"]
+        session.close()
+    return values
 
 
 def macs_share(nodes: Collection[ir.Node], graph: ir.Graph, shapes: Mapping[str, Shape]) -> float | None:

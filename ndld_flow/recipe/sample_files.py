@@ -53,7 +53,7 @@ class FoundData:
 
     def shapes(self, trial: InputTrial) -> dict[str, tuple[int, ...]]:
         """Return the shapes of samples by input, for arrays of one shape and inputs with dynamic dimensions."""
-        from ndld_flow.samples.split_samples import sample_shape
+        from ndld_flow.samples.file_samples import sample_shape
 
         shapes = {}
         for likely in trial.inputs:
@@ -147,7 +147,7 @@ def _split_files(
 ) -> dict[str, list[str]]:
     """Return the samples in one file for each input as files of their own; the files themselves if each is a sample."""
     from ndld_flow.inputs import InputSpec
-    from ndld_flow.samples.split_samples import write_samples
+    from ndld_flow.samples.file_samples import write_samples
 
     rate = next((likely.data for likely in trial.inputs if likely.reason == "a sampling rate in Hz"), None)
     inputs = {likely.spec.name: likely for likely in trial.inputs}

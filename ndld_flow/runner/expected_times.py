@@ -9,7 +9,7 @@ from functools import cached_property
 from ndld_flow.base.errors import RequestError
 from ndld_flow.execution.keys import describe_settings
 from ndld_flow.machine.description import describe_machine
-from ndld_flow.machine.reuse import fingerprint_machine
+from ndld_flow.machine.host import fingerprint_machine
 from ndld_flow.recipe.recipe import SOURCE, RecipeStep
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record

@@ -1,4 +1,7 @@
-"""The samples in files: a file itself, the rows of an array, or the frames of a video, combined over several inputs."""
+"""The samples in files: a file itself, the rows of an array, or the frames of a video, combined over several inputs.
+
+Files of many samples can be split into a file for each.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,17 @@ import numpy as np
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import visible_name
+from ndld_flow.inputs import InputSpec
+from ndld_flow.models.files import model_inputs
 from ndld_flow.models.tensors import TEXT, Array, dtype_text, shape_text
 from ndld_flow.records.measurement import DISTORTED
 from ndld_flow.samples.audio import AudioFile
 from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.images import ImageInput, count_frames, count_video, image_frames, image_size, video_frames
-from ndld_flow.samples.tables import open_lines, open_table
-from ndld_flow.samples.texts import TextFile
+from ndld_flow.samples.texts import TextFile, open_lines, open_table
 from ndld_flow.samples.value_files import StoredArray, cast_to_model, check_family, open_array
-from ndld_flow.samples.wanted_inputs import Feed, FileSamples, ImageOrigin, Pattern, WantedInput, fits
+from ndld_flow.samples.wanted_inputs import Feed, FileSamples, ImageOrigin, Pattern, WantedInput, fits, want_inputs
+from ndld_flow.store.files import make_folder
 from ndld_flow.store.found_files import (
     ANIMATION_SUFFIXES,
     AUDIO_SUFFIXES,
@@ -349,3 +354,51 @@ def _check_counts(counts: Mapping[str, int], requested: int | None, *, varies: b
     if requested is not None and available is not None and requested > available and (available > 1 or not varies):
         names = ", ".join(f'"{name}"' for name, count in counts.items() if count == available)
         raise RequestError(f"samples: {requested} are requested, and the data of input {names} has {available}.")
+
+
+def sample_shape(
+    paths: Sequence[Path], name: str, declared: Sequence[int | str | None] | None
+) -> tuple[int, ...] | None:
+    """Return the shape of a sample in files of arrays; None for other files, and for arrays of several shapes.
+
+    An array of more than one item along the first dimension, where the model takes any number, has a sample in each.
+    """
+    if declared is None or any(path.suffix.lower() not in VALUE_SUFFIXES for path in paths):
+        return None
+    shapes = {open_array(path, name).shape for path in paths}
+    shape = shapes.pop()
+    if shapes or len(shape) not in (len(declared), len(declared) + 1):
+        return None
+    if len(shape) > len(declared):
+        return shape[1:]
+    is_batch = len(paths) == 1 and not isinstance(declared[0], int)
+    return (1, *shape[1:]) if is_batch else shape
+
+
+def write_samples(model: Path, given: Mapping[str, InputSpec], most: int, folder: Path) -> dict[str, list[Path]]:
+    """Write the samples in one file for each input as `input0-0000.npy`; return them by input.
+
+    Text with a tokenizer also gives the mask and the positions of its tokens.
+
+    Of more than `most` samples, these are taken at equal distances. A file with one sample is returned itself, and so
+    are images, which a step reads with settings of its own. Raises RequestError for a file that does not fit.
+    """
+    wanted = want_inputs(model_inputs(model), given, model.name)
+    files = open_files(wanted, None)
+    count = max(files.counts.values(), default=1)
+    own = {name: [Path(str(spec.data))] for name, spec in given.items() if spec.data_patterns}
+    if count < 2 or any(paths[0].suffix.lower() in IMAGE_SUFFIXES for paths in own.values()):
+        return own
+    make_folder(folder)
+    distance = -(-count // most)
+    written: dict[str, list[Path]] = {name: [] for name in files.files}
+    for number, (_, feeds) in enumerate(files.feeds()):
+        if number % distance:
+            continue
+        for index, (name, feed) in enumerate(feeds.items()):
+            path = folder / f"input{index}-{number:04}.npy"
+            np.save(path, feed.values, allow_pickle=False)
+            written[name].append(path)
+        if number + 1 == count:
+            break
+    return written

@@ -282,7 +282,7 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.accuracy_record import metrics_of, summarize
         from ndld_flow.accuracy.made_choice import extend_pair
-        from ndld_flow.samples.received_images import write_received_images
+        from ndld_flow.samples.images import write_received_images
 
         start = time.monotonic()
         pair = self.pair(source, context)

@@ -126,7 +126,7 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
         from ndld_flow.models.files import model_inputs
         from ndld_flow.precision_search.search import PrecisionSearcher, SearchedModel, SearchRequest, Workspace
         from ndld_flow.precision_search.trials import TrialFile, digest_samples
-        from ndld_flow.samples.received_images import write_received_images
+        from ndld_flow.samples.images import write_received_images
 
         samples = read_samples(source.path, model_inputs(source.path), context.inputs, self, source.label)
         samples = self._extended(samples, source.path)

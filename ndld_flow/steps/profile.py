@@ -261,7 +261,7 @@ def _write(turn: Turn, profile: Profile, log: str) -> Result:
     from ndld_flow.measure.measured_profile import metrics_of, summarize
     from ndld_flow.models.external_files import model_bytes
     from ndld_flow.samples.feeds import make_feeds
-    from ndld_flow.samples.received_images import write_received_images
+    from ndld_flow.samples.images import write_received_images
 
     profile.write(turn.out)
     # If some of its data are files, the images that the model received are read again and written.

@@ -14,8 +14,7 @@ from ndld_flow.base.quantities import counted, milliseconds, ratio_change, size_
 from ndld_flow.engines.trial_settings import TrialEngineSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
-from ndld_flow.placement.settings import PlacementSettings
-from ndld_flow.quantize.settings import ModelOpt, QuantizeSettings
+from ndld_flow.quantize.settings import ModelOpt, PlacementSettings, QuantizeSettings
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths
 from ndld_flow.runtimes.settings import RuntimeSettings

@@ -16,8 +16,7 @@ from ndld_flow.execution.events import StepStarted
 from ndld_flow.execution.execute import Work
 from ndld_flow.execution.executor import Task, find_records, fit
 from ndld_flow.execution.keys import join_keys, make_key
-from ndld_flow.machine.host import UNKNOWN_HOST
-from ndld_flow.machine.reuse import fingerprint_machine
+from ndld_flow.machine.host import UNKNOWN_HOST, fingerprint_machine
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.key_parts import KeyParts

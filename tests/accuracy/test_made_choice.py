@@ -151,7 +151,7 @@ def test_models_that_onnx_runtime_does_not_open_get_none(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("opset", [9, 17, 18, 21])
 def test_layers_are_observed_in_models_of_every_age(opset: int, tmp_path: Path) -> None:
-    from ndld_flow.accuracy.sample_coverage import open_observer
+    from ndld_flow.accuracy.made_choice import open_observer
 
     weights = ",".join(map(str, np.random.default_rng(0).normal(size=27).round(2)))
     graph = f"""g (float[b, 1, n, n] x) => (float[b, 3, m, m] y) <float[3, 1, 3, 3] w = {{{weights}}}> {{

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ndld_flow.records.accuracy import Accuracy
-from ndld_flow.runtimes.session_worker import read_arrays, write_arrays
+from ndld_flow.runtimes.session_process import read_arrays, write_arrays
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.store.kinds import AccuracyDocument, Onnx
 from tests.support.models_run import run_step

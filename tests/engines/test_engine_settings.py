@@ -22,9 +22,14 @@ from ndld_flow import api
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EXTRAS, EngineBackend
 from ndld_flow.engines import foresight
-from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
+from ndld_flow.engines.build_settings import (
+    AdvancedSettings,
+    BuildSettings,
+    TensorFormatSetting,
+    TypingPlan,
+    decide_typing,
+)
 from ndld_flow.engines.foresight import foresee_build
-from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.engines.unsupported_settings import OWN_SETTINGS, refuse_settings
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.runtimes.tensorrt import required_library

@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, NdldFlowError
 from ndld_flow.execution.events import Event, Notice, RunFinished, SweepFinished
-from ndld_flow.machine import host, reuse
+from ndld_flow.machine import host
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunRecord, StepRecord
 from ndld_flow.runner.plan import Decision
@@ -464,7 +464,7 @@ def test_measurements_of_machines_of_one_kind_are_used_by_choice(
     measuring.anna.run(push=True)
     monkeypatch.setattr(host, "identify_host", lambda: "another (123)")
     assert reason_of_measurement(measuring) == "reused from cache"
-    monkeypatch.setattr(reuse, "fingerprint_machine", lambda: "another kind")
+    monkeypatch.setattr(host, "fingerprint_machine", lambda: "another kind")
     assert reason_of_measurement(measuring) == "new"
 
 

@@ -27,7 +27,7 @@ from ndld_flow.execution.ray.executor import OnRay
 from ndld_flow.execution.ray.node import find_fault
 from ndld_flow.execution.request import Placement
 from ndld_flow.execution.workers import WorkerBugError
-from ndld_flow.machine.reuse import fingerprint_machine
+from ndld_flow.machine.host import fingerprint_machine
 from ndld_flow.recipe.targets import Needs
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.sweep import SweepRecord

@@ -325,7 +325,7 @@ def test_a_plan_of_new_work_imports_no_records_of_finished_work(in_folder: Path)
         "logging",
         "ndld_flow.cli.app",
         "ndld_flow.recipe.schema",
-        "ndld_flow.profiles.compare.gates",
+        "ndld_flow.profiles.compare.comparison",
         "ndld_flow.records.comparison",
         "ndld_flow.records.model_diff",
         "ndld_flow.records.profile",

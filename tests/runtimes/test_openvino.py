@@ -15,6 +15,7 @@ pytest.importorskip("openvino", reason="needs the extra [openvino]")
 
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.models.files import model_inputs
+from ndld_flow.precision_search.search import rounds_to
 from ndld_flow.profiles.compare.differences import circumstances_of, find_differences
 from ndld_flow.quantize.settings import cpu_saturates
 from ndld_flow.records.accuracy import Accuracy
@@ -25,7 +26,6 @@ from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.openvino.openvino_session import describe_devices
 from ndld_flow.runtimes.openvino.request import OpenvinoRequest
 from ndld_flow.runtimes.protocol import SessionRequest
-from ndld_flow.runtimes.rounding import rounds_to
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.steps.find_precision import FindPrecision

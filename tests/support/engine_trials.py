@@ -12,10 +12,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.engines.build_settings import BuildSettings
+from ndld_flow.engines.build_settings import BuildSettings, decide_typing
 from ndld_flow.engines.configuration import configure
 from ndld_flow.engines.network import parse_model
-from ndld_flow.engines.typing_modes import decide_typing
 from ndld_flow.runtimes.tensorrt.library import import_bindings
 from ndld_flow.runtimes.tensorrt.release_names import Names, names_of_bindings
 

@@ -222,7 +222,7 @@ def _import_libraries() -> None:
     """Import what the workers import, and open no session: its threads would not survive a fork."""
     from polygraphy.tools.check.subtool import lint  # noqa: F401
 
-    import ndld_flow.engines.worker
+    import ndld_flow.engines.engine_building
     import ndld_flow.measure.trial_pass
     import ndld_flow.measure.turn_worker
     import ndld_flow.measure.worker

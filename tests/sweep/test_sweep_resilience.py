@@ -15,7 +15,7 @@ import pytest
 from ndld_flow.base.errors import OutputsError
 from ndld_flow.execution.request import Placement
 from ndld_flow.execution.workers import WorkerBugError
-from ndld_flow.machine.reuse import fingerprint_machine
+from ndld_flow.machine.host import fingerprint_machine
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.report.sweep.outcome import collect_sessions

@@ -17,9 +17,8 @@ from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
 from ndld_flow.records.activations import SampleShown
 from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float, random_stream
-from ndld_flow.samples.images import find_layout, swap_red_and_blue
+from ndld_flow.samples.images import find_layout, swap_red_and_blue, write_received_images
 from ndld_flow.samples.model_matching import SharedInputs
-from ndld_flow.samples.received_images import write_received_images
 from ndld_flow.samples.sample_feeds import Sample
 from ndld_flow.samples.sample_settings import Noise, SampleSettings
 

@@ -33,8 +33,7 @@ from ndld_flow.execution.ray.transport import (
 )
 from ndld_flow.execution.transfer import move_order
 from ndld_flow.execution.workers import WorkerProcess
-from ndld_flow.machine.host import ON_CLUSTER
-from ndld_flow.machine.reuse import describe_place
+from ndld_flow.machine.host import ON_CLUSTER, describe_place
 from ndld_flow.step import Reuse
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store, node_store_folder

@@ -40,7 +40,7 @@ from ndld_flow.execution.ssh.messages import (
 )
 from ndld_flow.execution.transfer import Transfer, transfer_files
 from ndld_flow.execution.workers import read_end
-from ndld_flow.machine.check import Check
+from ndld_flow.machine.description import Check
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.targets import Target
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord

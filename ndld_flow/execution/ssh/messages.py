@@ -32,7 +32,7 @@ from ndld_flow.execution.messages import (
     Stopped,
     Waits,
 )
-from ndld_flow.machine.check import Check
+from ndld_flow.machine.description import Check
 from ndld_flow.records.document import Count, Digest, InnerPath
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.run_record import StepRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ndld_flow.base.errors import BackendError, NdldFlowError
-from ndld_flow.machine.check import Check
+from ndld_flow.machine.description import Check
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 
 _PROVIDERS = ("cpu", "cuda", "tensorrt")

@@ -10,7 +10,7 @@ from ndld_flow.runtimes.registry import Runtime
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ndld_flow.machine.check import Check
+    from ndld_flow.machine.description import Check
     from ndld_flow.runtimes.kept_library import KeptLibrary
     from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.runtimes.settings import RuntimeSettings
@@ -28,7 +28,7 @@ class _TensorRt(Runtime):
         return EngineRequest.from_json(values)
 
     def examine(self, library: Path | None) -> Iterable[Check]:
-        from ndld_flow.runtimes.tensorrt.trial import examine
+        from ndld_flow.runtimes.tensorrt.probe import examine
 
         return examine(library)
 
