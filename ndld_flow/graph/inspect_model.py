@@ -30,6 +30,7 @@ from ndld_flow.models.nodes import (
     own_subgraphs,
     precision_of,
     scopes_of,
+    values_of,
 )
 from ndld_flow.models.shape_inference import infer_shapes, name_computed_dims, recorded_dims
 from ndld_flow.models.sparse_tensors import SparseInitializer
@@ -126,8 +127,7 @@ class Views:
     def values(self) -> Iterator[ir.Value]:
         """Yield every tensor of every graph, each once."""
         for graph in self._scopes.values():
-            outputs = (value for node in graph for value in node.outputs)
-            yield from dict.fromkeys([*graph.inputs, *graph.initializers.values(), *outputs])
+            yield from values_of(graph)
 
     def _address(self, node: ir.Node) -> str:
         return self._addresses.get(node.graph, "") if isinstance(node.graph, ir.Graph) else ""

@@ -62,6 +62,12 @@ def inner_graphs(graph: ir.Graph) -> list[ir.Graph]:
     return [inner for node in graph for inner in _bodies(node)]
 
 
+def values_of(graph: ir.Graph) -> list[ir.Value]:
+    """Return a graph's own tensors: inputs, initializers, nodes' outputs; each once, in this order."""
+    outputs = (value for node in graph for value in node.outputs)
+    return list(dict.fromkeys([*graph.inputs, *graph.initializers.values(), *outputs]))
+
+
 def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     """Add a tensor to a graph as an initializer of its name."""
     value = ir.Value(
@@ -189,7 +195,7 @@ class UniqueNames:
     """Generates names for new values and nodes that are unique in all graphs of the model."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._values = {value.name or "" for graph in model.graphs() for value in _values(graph)}
+        self._values = {value.name or "" for graph in model.graphs() for value in values_of(graph)}
         self._nodes = {node.name or "" for graph in model.graphs() for node in graph}
 
     def value(self, wish: str) -> str:
@@ -222,13 +228,6 @@ class UniqueNames:
                     renamed += 1
                 seen.add(node.name)
         return renamed
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs
 
 
 def identifier(wish: str) -> str:

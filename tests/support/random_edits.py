@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from ndld_flow.graph.edit.catalogue import find_operation, operation_names
-from ndld_flow.graph.edit.edited_model import EditedModel, values_of
+from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.models.files import load_model
-from ndld_flow.models.nodes import node_label
+from ndld_flow.models.nodes import node_label, values_of
 from tests.support.models import GraphBuilder, sparse_model, tensor
 from tests.support.random_graphs import RandomGraph
 

@@ -27,7 +27,7 @@ from ndld_flow.models.derived_tensors import StreamedTensor
 from ndld_flow.models.files import OLDEST_OPSET, all_graphs, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.input_shapes import drop_all_invented_names
-from ndld_flow.models.nodes import own_subgraphs
+from ndld_flow.models.nodes import own_subgraphs, values_of
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.records.model_diff import GraphChange
 
@@ -211,7 +211,8 @@ class RecordedShapes:
     """True if the operation guarantees unchanged outputs of the model."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._records = {value: _Record(value.shape, value.type, _origin(value)) for value in _values(model)}
+        values = (value for graph in all_graphs(model) for value in values_of(graph))
+        self._records = {value: _Record(value.shape, value.type, _origin(value)) for value in values}
         homes: tuple[ir.Model | ir.Function, ...] = (model, *model.functions.values())
         self._opsets = {home: dict(home.opset_imports) for home in homes}
         self._functions = {key: _signature(function) for key, function in model.functions.items()}
@@ -227,7 +228,11 @@ class RecordedShapes:
     def touched(self, model: ir.Model) -> set[ir.Value]:
         """Return tensors that are new or may have changed. The model must be sorted."""
         tracing = _Tracing(self)
-        for function in _functions_in_order(model):
+        try:
+            functions: Iterable[ir.Function] = callees_first(model.functions)
+        except CycleError:  # recursive ones, which no valid model has
+            functions = model.functions.values()
+        for function in functions:
             tracing.walk(function)
         tracing.walk(model)
         return tracing.touched
@@ -311,22 +316,6 @@ class _Tracing:
 def _signature(function: ir.Function) -> Hashable:
     defaults = frozenset((name, id(attribute.value)) for name, attribute in function.attributes.items())
     return (tuple(map(id, function.outputs)), defaults)
-
-
-def _functions_in_order(model: ir.Model) -> Iterable[ir.Function]:
-    """Return functions after those that they call; recursive ones, which no valid model has, in any order."""
-    try:
-        return callees_first(model.functions)
-    except CycleError:
-        return model.functions.values()
-
-
-def _values(model: ir.Model) -> set[ir.Value]:
-    return {
-        value
-        for graph in all_graphs(model)
-        for value in (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs))
-    }
 
 
 def _origin(value: ir.Value) -> Hashable:

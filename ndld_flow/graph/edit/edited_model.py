@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.names import NamesInUse, values_of
+from ndld_flow.graph.edit.names import NamesInUse
 from ndld_flow.graph.edit.node_groups import Neighbourhood, deep_nodes
 from ndld_flow.graph.edit.schemas import Schemas
 from ndld_flow.graph.edit.settings import Anchors, NodeSelect, as_names
@@ -22,7 +22,7 @@ from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.models.input_shapes import suggest_tensor
-from ndld_flow.models.nodes import node_label, op_name, precision_of, scopes_of
+from ndld_flow.models.nodes import node_label, op_name, precision_of, scopes_of, values_of
 
 _CLOSE = 1e-6
 """Relative tolerance: attributes are fp32, a recipe has 0.1."""
@@ -196,8 +196,6 @@ def _unmatched_criterion(scopes: _Scopes, select: NodeSelect) -> str:
                 return f"no node has the {setting} {pattern!r}; {suggest(pattern, filter(None, names))}"
     return "no node meets all criteria of `select`; `ndld-flow inspect MODEL` lists nodes by the same criteria"
 
-
-__all__ = ["FIRST_WITH_FREE_INITIALIZERS", "EditedModel", "values_of"]
 
 FIRST_WITH_FREE_INITIALIZERS = 4
 """The first IR version in which an initializer need not be an input."""

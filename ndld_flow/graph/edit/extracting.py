@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, values_of
+from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.functions import attribute_types, find_function, typed_attribute
 from ndld_flow.graph.edit.graph_edits import drop_nodes, is_used
 from ndld_flow.graph.edit.interface import infer_edges, parse_tensor_type, type_edges
@@ -32,7 +32,15 @@ from ndld_flow.graph.edit.node_groups import (
 from ndld_flow.graph.edit.schemas import Imports
 from ndld_flow.graph.sanitize.edits import RANDOM, is_standard
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import captured_by, captured_values, free_name, function_address, node_label, read_values
+from ndld_flow.models.nodes import (
+    captured_by,
+    captured_values,
+    free_name,
+    function_address,
+    node_label,
+    read_values,
+    values_of,
+)
 
 
 class ConstantNodes:

@@ -104,12 +104,9 @@ class BatchAxes:
         before, after = self.before.get(value), self.after.get(value)
         if before is None or after is None or len(before) != len(after):
             return None
-        return ir.Shape([self._open(a, b) for a, b in zip(before, after, strict=True)])
-
-    def _open(self, before: Dim, after: Dim) -> Dim:
-        if before == after:
-            return before
-        return self.batch.name if (before, after) == (self.batch.size, self.batch.other) else None
+        sizes = (self.batch.size, self.batch.other)
+        pairs = zip(before, after, strict=True)
+        return ir.Shape([a if a == b else self.batch.name if (a, b) == sizes else None for a, b in pairs])
 
 
 def outer_counts(axes: BatchAxes, nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:

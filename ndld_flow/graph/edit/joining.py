@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, values_of
+from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.function_making import make_function
 from ndld_flow.graph.edit.functions import new_function_name
 from ndld_flow.graph.edit.node_groups import Renaming, deep_nodes, read_in_nodes
@@ -22,7 +22,7 @@ from ndld_flow.graph.edit.opsets import convert_opset
 from ndld_flow.models.element_types import dtype_name
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import real_inputs, show_shape
-from ndld_flow.models.nodes import free_name, function_address
+from ndld_flow.models.nodes import free_name, function_address, values_of
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _Key = tuple[str, str, str]
@@ -235,7 +235,12 @@ def join(
         check_fits(theirs, ours)
     join_functions(edited.model, added.model, added.name)
     join_dims(edited.model, added.model, {**connect, **(same or {})}, prefix or if_taken)
-    _join_metadata(edited.model, added.model, if_taken)
+    for key, text in added.model.metadata_props.items():
+        if edited.model.metadata_props.setdefault(key, text) != text:  # both are kept, under two keys
+            edited.model.metadata_props[f"{if_taken}{key}"] = text
+    edited.model.ir_version = max(
+        edited.model.ir_version or 0, added.model.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS
+    )
     return _move(edited.model, added, connect, prefix or "", if_taken)
 
 
@@ -282,14 +287,6 @@ def check_fits(theirs: ir.Value, ours: ir.Value) -> None:
         isinstance(dim, int) and isinstance(other, int) and dim != other for dim, other in pairs
     ):
         raise RequestError(f"{where}: their shapes are {show_shape(ours.shape)} and {show_shape(theirs.shape)}")
-
-
-def _join_metadata(model: ir.Model, added: ir.Model, if_taken: str) -> None:
-    """Merge metadata; different values of a key are kept under two keys."""
-    for key, text in added.metadata_props.items():
-        if model.metadata_props.setdefault(key, text) != text:
-            model.metadata_props[f"{if_taken}{key}"] = text
-    model.ir_version = max(model.ir_version or 0, added.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS)
 
 
 def _move(

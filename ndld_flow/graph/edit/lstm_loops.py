@@ -73,8 +73,11 @@ def match_lstm(body: LoopBody) -> LstmLoop:
     for hidden in body.states:  # a state that repeats the last output looks like the hidden state, which gates read
         for value, gate in _factors(body, new[hidden]):
             activated = _activated(value)
-            cell = None if activated is None else _place(new, body.settle(activated[1]))
-            if activated is None or cell is None or cell == hidden:
+            if activated is None:
+                continue
+            source = body.settle(activated[1])
+            cell = next((index for index, each in enumerate(new) if each is source), None)
+            if cell is None or cell == hidden:
                 continue
             try:
                 _check_masks(body, masked[hidden], masked[cell], hidden, cell)
@@ -98,10 +101,6 @@ class _Step:
     new_cell: ir.Value
     output_gate: ir.Value
     output_activation: Activation
-
-
-def _place(values: Sequence[ir.Value], value: ir.Value) -> int | None:
-    return next((index for index, each in enumerate(values) if each is value), None)
 
 
 def _check_masks(body: LoopBody, hidden: Masked | None, cell: Masked | None, state: int, other: int) -> None:

@@ -11,17 +11,11 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import suggest_tensor
-from ndld_flow.models.nodes import identifier, inner_graphs, node_label, own_subgraphs, scopes_of
+from ndld_flow.models.nodes import identifier, inner_graphs, node_label, own_subgraphs, scopes_of, values_of
 
 Named = TypeVar("Named", ir.Node, ir.Value)
 _QUANTIZATION = "quant_parameter_tensor_names"
 """Where onnx_ir keeps the names of scales and zero points that a model records for a tensor."""
-
-
-def values_of(graph: ir.Graph) -> list[ir.Value]:
-    """Return a graph's own tensors: inputs, initializers, nodes' outputs; each once, in this order."""
-    outputs = (value for node in graph for value in node.outputs)
-    return list(dict.fromkeys([*graph.inputs, *graph.initializers.values(), *outputs]))
 
 
 class NamesInUse:

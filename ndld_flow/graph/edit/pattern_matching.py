@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.functions import typed_attribute
 from ndld_flow.graph.edit.node_groups import Neighbourhood
-from ndld_flow.models.nodes import read_values
+from ndld_flow.models.nodes import constant_tensor, read_values
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 Pairs = Sequence[tuple[ir.Value | None, ir.Value | None]]
@@ -193,20 +193,12 @@ def _next_step(
             assert producer is not None
             return _Step(producer, value, True)
     inside = [value for value in known if value.producer() in members]
-    outside = [value for value in known if value.producer() not in members and not _is_constant(value)]
+    outside = [value for value in known if value.producer() not in members and constant_tensor(value) is None]
     for value in (*inside, *outside):
         for reader in readers.get(value, ()):
             if reader in left:
                 return _Step(reader, value, False)
     return None
-
-
-def _is_constant(value: ir.Value) -> bool:
-    """Return whether a tensor is a constant: other readers may use another tensor of the same value."""
-    producer = value.producer()
-    if producer is None:
-        return value.is_initializer() or value.const_value is not None
-    return producer.op_type == "Constant"
 
 
 def _values_at(node: ir.Node) -> dict[ir.Value, None]:

@@ -11,12 +11,11 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph, suggest
-from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, values_of
+from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
 from ndld_flow.graph.edit.graph_edits import drop_nodes, known_shapes, prune_values
 from ndld_flow.graph.edit.interface import types_by_signatures
 from ndld_flow.graph.edit.joining import (
-    AddedModel,
     check_fits,
     join_dims,
     join_functions,
@@ -50,6 +49,7 @@ from ndld_flow.models.nodes import (
     node_label,
     own_subgraphs,
     put_constant,
+    values_of,
 )
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
@@ -115,7 +115,12 @@ def subgraph_of_model(edited: EditedModel, node: ir.Node, name: str, connect: Ma
     read = {added.input(own): nesting.value(outer, node.graph) for own, outer in given.items()}
     for theirs, ours in read.items():
         check_fits(theirs, ours)
-    _check_all_connected(node, added, read)
+    rest = [name for name, value in added.inputs.items() if value not in read]
+    if node.op_type == "If" and rest:
+        raise RequestError(
+            f"a branch of an If has no inputs: give with `connect` the tensors for {', '.join(map(repr, rest))} of "
+            f"model {added.name!r}"
+        )
     join_functions(edited.model, added.model, name)
     join_dims(edited.model, added.model, read, f"{name}_")
     graph = added.model.graph
@@ -164,7 +169,11 @@ def put_subgraph(edited: EditedModel, node: ir.Node, attribute: str, graph: ir.G
     _check_signature(node, attribute, graph, types_by_signatures(edited.model))
     old = node.attributes.pop(attribute, None)
     if old is not None:
-        _discard(old.as_graph())
+        gone = old.as_graph()
+        read = captured_by(gone)
+        gone.outputs.clear()
+        drop_nodes(gone)
+        prune_values(read)
     nodes, values = names_in(edited.model)
     Renaming(nodes, values).rename_graph(graph)
     graph.opset_imports.clear()
@@ -180,23 +189,6 @@ def _check_weights_inside(graph: ir.Graph) -> None:
                 raise RequestError(
                     f"weight {name!r} of the subgraph cannot be in a function: inline the function first"
                 )
-
-
-def _discard(graph: ir.Graph) -> None:
-    """Remove the nodes of a subgraph as readers, and tensors that only they read."""
-    read = captured_by(graph)
-    graph.outputs.clear()
-    drop_nodes(graph)
-    prune_values(read)
-
-
-def _check_all_connected(node: ir.Node, added: AddedModel, read: Mapping[ir.Value, ir.Value]) -> None:
-    rest = [name for name, value in added.inputs.items() if value not in read]
-    if node.op_type == "If" and rest:
-        raise RequestError(
-            f"a branch of an If has no inputs: give with `connect` the tensors for {', '.join(map(repr, rest))} of "
-            f"model {added.name!r}"
-        )
 
 
 def _free_names(graph: onnx.GraphProto, known: set[str]) -> list[str]:

@@ -59,7 +59,10 @@ def fuse_transformer(edited: EditedModel, job: Mapping[str, object]) -> Counter[
     value = fused.graph.initializers.pop(exponent, None)
     for use in tuple(value.uses()) if value is not None else ():
         _set_operator(use.node, "Mul", use.node.inputs[0])
-    _name_rms_norms(fused)
+    if fused.opset_imports.get("", 0) >= _RMS_NORM_OPSET:
+        for node in (node for graph in all_graphs(fused) for node in graph):
+            if op_name(node) == "SimplifiedLayerNormalization":
+                node.op_type = "RMSNormalization"
     _restore_unchanged(edited.model, fused)
     _check_operators(fused)
     if any(node.domain == "com.microsoft" for graph in all_graphs(fused) for node in graph):
@@ -100,14 +103,6 @@ def _is_mean_square(node: ir.Node) -> bool:
 def _set_operator(node: ir.Node, op_type: str, second: ir.Value | None) -> None:
     node.op_type = op_type
     node.replace_input_with(1, second)
-
-
-def _name_rms_norms(model: ir.Model) -> None:
-    """Use ONNX's operator for SimplifiedLayerNormalization where the opset has it."""
-    if model.opset_imports.get("", 0) >= _RMS_NORM_OPSET:
-        for node in (node for graph in all_graphs(model) for node in graph):
-            if op_name(node) == "SimplifiedLayerNormalization":
-                node.op_type = "RMSNormalization"
 
 
 def _check_size(model: ir.Model) -> None:

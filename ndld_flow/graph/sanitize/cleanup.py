@@ -12,7 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Edits
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import subgraphs_of
-from ndld_flow.models.nodes import constant_of, free_name, precision_of
+from ndld_flow.models.nodes import constant_of, free_name, precision_of, values_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _FIRST_IR_WITH_FREE_INITIALIZERS = 4
@@ -53,8 +53,7 @@ def _name_scope(graphs: tuple[ir.Graph, ...]) -> None:
     keepers = {id(value) for value in (*top.inputs, *top.outputs)}
     node_names: set[str] = set()
     for graph in graphs:
-        values = [*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs)]
-        for value in values:
+        for value in values_of(graph):
             if id(value) not in keepers and value.name:
                 keepers.add(id(value))
                 value.name = free_name(value.name, taken)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ndld_flow.models.element_types import functions_by_graph
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import add_initializer, free_name, graph_of, put_constant
+from ndld_flow.models.nodes import add_initializer, free_name, graph_of, put_constant, values_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 Array = npt.NDArray[Any]
@@ -50,8 +50,7 @@ class Edits:
         self._functions: dict[ir.Graph, ir.Function] = {}
         self._names = {""}
         for graph in self.graphs():
-            values = (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs))
-            self._names |= {value.name or "" for value in values}
+            self._names |= {value.name or "" for value in values_of(graph)}
 
     def pays(self, added: float, freed: float) -> bool:
         """Return whether constants may be replaced by others: if that frees as many bytes as it adds, or adds few."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -282,20 +283,14 @@ def _arithmetic(compute: Callable[[int, int], int], neutral: int, commutes: bool
             return a
         return b if commutes and a == neutral else None
 
-    def rule(values: ShapeValues, node: ir.Node) -> Known | None:
-        return _elementwise(values, node, element)
-
-    return rule
+    return partial(_elementwise, element=element)
 
 
 def _compare(compute: Callable[[int, int], bool]) -> Callable[..., Known | None]:
     def element(a: Dim, b: Dim) -> Dim:
         return int(compute(a, b)) if isinstance(a, int) and isinstance(b, int) else None
 
-    def rule(values: ShapeValues, node: ir.Node) -> Known | None:
-        return _elementwise(values, node, element)
-
-    return rule
+    return partial(_elementwise, element=element)
 
 
 def _elementwise(values: ShapeValues, node: ir.Node, element: Callable[[Dim, Dim], Dim]) -> Known | None:

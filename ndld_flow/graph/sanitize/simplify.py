@@ -278,21 +278,15 @@ def _fix_target(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
     known = values.of(node.inputs[1])
     if known is None:
         return
-    target = _constant_target(known.elements, dims_of(node.inputs[0]))
-    if target is None:
+    # each element as a number: 0 copies the input's dimension of the same name, one unknown may be -1
+    dims = dims_of(node.inputs[0])
+    target = [_as_number(element, index, dims) for index, element in enumerate(known.elements)]
+    if 0 in known.elements or target.count(-1) > 1:
         return
     graph = graph_of(node)
     shape = edits.add_initializer(graph, np.array(target, np.int64), f"{node.outputs[0].name}_shape")
     node.replace_input_with(1, shape)
     edits.done["Reshape given a constant shape"] += 1
-
-
-def _constant_target(elements: tuple[Dim, ...], dims: tuple[Dim, ...] | None) -> list[int] | None:
-    """Return each element as a number: 0 copies the input's dimension of the same name, one unknown may be -1."""
-    if 0 in elements:
-        return None
-    target = [_as_number(e, i, dims) for i, e in enumerate(elements)]
-    return target if target.count(-1) <= 1 else None
 
 
 def _as_number(element: Dim, index: int, dims: tuple[Dim, ...] | None) -> int:

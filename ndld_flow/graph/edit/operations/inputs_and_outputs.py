@@ -47,7 +47,7 @@ class AddInputs(Operation):
 
 def _refuse_taken(edited: EditedModel, name: str) -> None:
     """Raise `RequestError` if a tensor of any graph has this name."""
-    from ndld_flow.graph.edit.names import values_of
+    from ndld_flow.models.nodes import values_of
 
     for address, graph in edited.scopes().items():
         if any(value.name == name for value in values_of(graph)):
@@ -85,7 +85,7 @@ class AddOutputs(Operation):
 
     def _chosen(self, edited: EditedModel) -> Iterable[ir.Value]:
         """Return the selected tensors. Raises `RequestError` for a pattern that matches none in the main graph."""
-        from ndld_flow.graph.edit.edited_model import values_of
+        from ndld_flow.models.nodes import values_of
 
         graph = edited.model.graph
         computed = [value for node in graph for value in node.outputs if value.name]
@@ -127,8 +127,8 @@ class AddOutputs(Operation):
 
 
 def _why_no_output(edited: EditedModel, pattern: str) -> str:
-    from ndld_flow.graph.edit.edited_model import values_of
     from ndld_flow.models.input_shapes import suggest_tensor
+    from ndld_flow.models.nodes import values_of
 
     fits = name_matcher(pattern)
     for address, graph in edited.scopes().items():

@@ -106,7 +106,8 @@ class Assert(Operation):
     def _check_tensors(self, edited: EditedModel) -> Iterator[str]:
         from ndld_flow.graph.edit.graph_edits import known_shapes
         from ndld_flow.graph.edit.interface import more_exact
-        from ndld_flow.models.element_types import value_dtype
+        from ndld_flow.graph.edit.value_grammar import parse_dtype
+        from ndld_flow.models.element_types import dtype_name, value_dtype
         from ndld_flow.models.input_shapes import show_shape
         from ndld_flow.models.shape_inference import recorded_dims
 
@@ -118,9 +119,11 @@ class Assert(Operation):
         for name, wanted in self.shapes.items():
             own = shapes[name]
             shown = "an unknown shape" if own is None else f"the shape {show_shape(own)}"
-            yield "" if _matches(own, wanted) else f"{name} has {shown}, not {show_shape(wanted)}"
+            pairs = zip(own or (), wanted, strict=False)
+            fits = own is not None and len(own) == len(wanted) and all(w in (None, o) for o, w in pairs)
+            yield "" if fits else f"{name} has {shown}, not {show_shape(wanted)}"
         for name, dtype in self.dtypes.items():
-            yield "" if dtypes[name] == _dtype_name(dtype) else f"{name} is {dtypes[name]}, not {dtype}"
+            yield "" if dtypes[name] == dtype_name(parse_dtype(dtype)) else f"{name} is {dtypes[name]}, not {dtype}"
 
 
 def _outputs(edited: EditedModel) -> Sequence[ir.Value]:
@@ -148,8 +151,8 @@ def _tensor(edited: EditedModel, name: str) -> ir.Value:
 
     Raises `RequestError` with the nearest name.
     """
-    from ndld_flow.graph.edit.edited_model import values_of
     from ndld_flow.models.input_shapes import real_inputs
+    from ndld_flow.models.nodes import values_of
 
     edge, _, index = name.rpartition(".")
     edges: Mapping[str, Sequence[ir.Value]] = {"inputs": real_inputs(edited.model), "outputs": _outputs(edited)}
@@ -158,17 +161,6 @@ def _tensor(edited: EditedModel, name: str) -> ir.Value:
     if int(index) >= len(edges[edge]):
         raise RequestError(f"there is no {name!r}: the model has {len(edges[edge])} {edge}")
     return edges[edge][int(index)]
-
-
-def _matches(own: Dims | None, wanted: Dims) -> bool:
-    return own is not None and len(own) == len(wanted) and all(w in (None, o) for o, w in zip(own, wanted, strict=True))
-
-
-def _dtype_name(word: str) -> str:
-    from ndld_flow.graph.edit.value_grammar import parse_dtype
-    from ndld_flow.models.element_types import dtype_name
-
-    return dtype_name(parse_dtype(word))
 
 
 class SetOpset(Operation):

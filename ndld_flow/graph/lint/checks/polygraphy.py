@@ -109,22 +109,16 @@ _INTEGERS = tuple(
 
 def _guess(subject: Subject, shapes: Mapping[str, Sequence[int]]) -> str:
     """Return the invented property of the inputs that may make a valid model fail; empty if there is none."""
-    if not _inputs_are_given(subject, shapes):
+    graph = subject.proto.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    declared = {value.name: value.type.tensor_type for value in graph.input if value.name not in {*weights, *shapes}}
+    if not all(
+        type_.HasField("shape") and all(dim.HasField("dim_value") for dim in type_.shape.dim)
+        for type_ in declared.values()
+    ):
         # Dimensions of 1 are often too small for a valid model.
         return "run with dynamic dimensions as 1: give shapes in `inputs:` to be sure"
-    weights = {tensor.name for tensor in subject.proto.graph.initializer}
-    inputs = (value for value in subject.proto.graph.input if value.name not in weights)
+    inputs = (value for value in graph.input if value.name not in weights)
     indices = [value.name for value in inputs if value.type.tensor_type.elem_type in _INTEGERS]
     # Sizes, positions, lengths and divisors have few valid values.
     return f"run with random values of {', '.join(map(short_name, indices[:3]))}" if indices else ""
-
-
-def _inputs_are_given(subject: Subject, shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Return True if the shapes of all inputs are static or given."""
-    graph = subject.proto.graph
-    known = {tensor.name for tensor in graph.initializer} | shapes.keys()
-    return all(value.name in known or _is_static(value.type.tensor_type) for value in graph.input)
-
-
-def _is_static(declared: onnx.TypeProto.Tensor) -> bool:
-    return declared.HasField("shape") and all(dim.HasField("dim_value") for dim in declared.shape.dim)
