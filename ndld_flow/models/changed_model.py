@@ -109,19 +109,13 @@ def _examine_closely(path: Path) -> Examination:
         proto = light_proto(model)
         inputs_from_weights(proto)
         defects = tuple(set_defects_aside(proto))
-        rejected = _checked(proto)
+        try:
+            onnx.checker.check_model(proto)
+        except (onnx.checker.ValidationError, ValueError, RuntimeError) as invalid:
+            rejected = f"the ONNX checker rejects it: {one_paragraph(invalid)}"
         if not (rejected or defects or repairs_of(model)):
             rejected = str(error).removeprefix(f"{path}: ")  # in weights, which the proto lacks
     return Examination(defects, rejected, _contradiction(model))
-
-
-def _checked(proto: onnx.ModelProto) -> str:
-    """Return the checker's message on a model without its weights, empty if it passes."""
-    try:
-        onnx.checker.check_model(proto)
-    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-        return f"the ONNX checker rejects it: {one_paragraph(error)}"
-    return ""
 
 
 def _contradiction(model: ir.Model) -> str:
@@ -426,14 +420,13 @@ def _foreign_operators(model: ir.Model) -> set[ir.OperatorIdentifier]:
         node.op_identifier()
         for graph in all_graphs(model)
         for node in graph
-        if node.op_identifier() not in model.functions and _is_foreign(node)
+        if node.op_identifier() not in model.functions
+        and (
+            node.domain not in CONTRIB_DOMAINS and (node.domain, node.op_type) not in operators()
+            if node.domain
+            else looks_like_plugin(node.op_type, node.attributes)
+        )
     }
-
-
-def _is_foreign(node: ir.Node) -> bool:
-    if not node.domain:
-        return looks_like_plugin(node.op_type, node.attributes)
-    return node.domain not in CONTRIB_DOMAINS and (node.domain, node.op_type) not in operators()
 
 
 def load_failure(path: Path, model: ir.Model | None = None, *, optimize: bool = False) -> LoadFailure | None:

@@ -120,8 +120,10 @@ class _Placing:
             self._files[location] = external_file(self._path, location)
         file = self._files[location]
         _check_extent(self._path, tensor, file.size_bytes)
-        if file.in_cache:
-            return _tensor_in(file, tensor)
+        if file.in_cache:  # onnx_ir refuses to read through a link
+            placed = _external(tensor, file.path, tensor.offset, tensor.length, tensor.name)
+            placed.meta[_LOCATION] = location
+            return placed
         tensor.base_dir = self._path.parent.resolve()
         return tensor
 
@@ -133,13 +135,6 @@ class _Placing:
             if isinstance(tensor, SparseInitializer):
                 raise
             return MissingTensor(tensor, error)
-
-
-def _tensor_in(file: DataFile, tensor: ir.ExternalTensor) -> ir.ExternalTensor:
-    """Return a tensor with its data in a file of a cache: onnx_ir refuses to read through a link."""
-    placed = _external(tensor, file.path, tensor.offset, tensor.length, tensor.name)
-    placed.meta[_LOCATION] = str(tensor.location)
-    return placed
 
 
 def _external(

@@ -33,6 +33,7 @@ from ndld_flow.models.sparse_tensors import (
     sparse_placeholders,
     write_sparse,
 )
+from ndld_flow.models.tensor_statistics import tensor_bytes
 from ndld_flow.models.tensors import UNNAMED_DIM, InputUses, TensorSpec
 from ndld_flow.records.model_diff import GraphChange, GraphSummary
 
@@ -336,7 +337,7 @@ def summarize_model(model: ir.Model) -> GraphSummary:
     return GraphSummary(
         nodes_by_type=dict(sorted(types.items(), key=lambda item: (-item[1], item[0]))),
         parameter_count=sum(t.stored_count if isinstance(t, SparseInitializer) else t.size for t in tensors),
-        initializer_bytes=sum(_stored_bytes(tensor) for tensor in tensors),
+        initializer_bytes=sum(t.stored_bytes if isinstance(t, SparseInitializer) else tensor_bytes(t) for t in tensors),
         opset=model.opset_imports.get("", 0),
         ir_version=model.ir_version or 0,
     )
@@ -368,14 +369,6 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         yield graph
         yield from inner_graphs(graph)
-
-
-def _stored_bytes(tensor: ir.TensorProtocol) -> int:
-    if isinstance(tensor, SparseInitializer):
-        return tensor.stored_bytes
-    if tensor.dtype == ir.DataType.STRING:
-        return sum(len(text) for text in tensor.numpy().flat)
-    return tensor.nbytes
 
 
 def innermost(error: BaseException) -> str:

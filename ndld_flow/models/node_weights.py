@@ -72,16 +72,12 @@ def add_evidence(layers: Sequence[Layer], model: Path) -> tuple[Layer, ...]:
     except ModelError:
         return tuple(layers)
     nodes = {node_label(node): node for node in graph.all_nodes()}
-    return tuple(_with_evidence(layer, [nodes[name] for name in layer.onnx_nodes if name in nodes]) for layer in layers)
-
-
-def _with_evidence(layer: Layer, origins: Sequence[ir.Node]) -> Layer:
-    found = evidence_of(origins)
-    return layer.model_copy(
-        update={
-            "weights": found.weights or layer.weights,
-            "attributes": found.attributes or layer.attributes,
-        }
+    evidence = (evidence_of(nodes[name] for name in layer.onnx_nodes if name in nodes) for layer in layers)
+    return tuple(
+        layer.model_copy(
+            update={"weights": found.weights or layer.weights, "attributes": found.attributes or layer.attributes}
+        )
+        for layer, found in zip(layers, evidence, strict=True)
     )
 
 
@@ -95,15 +91,11 @@ def _weight(value: ir.Value) -> LayerWeight | None:
     if tensor is None or tensor.dtype == ir.DataType.STRING:
         return None
     shape = tuple(int(size) for size in tensor.shape.numpy())
-    return LayerWeight(name=value.name or "", shape=shape, digest=_digest(tensor))
-
-
-def _digest(tensor: ir.TensorProtocol) -> str:
-    """Return a digest; empty if the values cannot be read, such as from a missing file."""
     try:
-        return sample_digest(tensor).hex()[:_DIGITS]
-    except (OSError, ValueError):
-        return ""
+        digest = sample_digest(tensor).hex()[:_DIGITS]
+    except (OSError, ValueError):  # such as of a missing file
+        digest = ""
+    return LayerWeight(name=value.name or "", shape=shape, digest=digest)
 
 
 def _window(node: ir.Node) -> tuple[tuple[str, tuple[int, ...]], ...]:

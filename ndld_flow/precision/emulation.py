@@ -203,8 +203,10 @@ class _Rounder:
                     self._round(node, value)
         for node, index, dtype in self._native_inputs:
             widened = node.inputs[index]
-            if widened is not None:
-                node.replace_input_with(index, self._narrow(widened, dtype))
+            if widened is not None:  # cast back to the type that the native node reads
+                if (widened, dtype) not in self._narrowed:
+                    self._narrowed[widened, dtype] = self._cast(widened, dtype, widened.name or "")
+                node.replace_input_with(index, self._narrowed[widened, dtype])
         import_casts(self._model)
 
     def _round(self, node: ir.Node, value: ir.Value) -> None:
@@ -233,12 +235,6 @@ class _Rounder:
     def _cast(self, value: ir.Value, dtype: ir.DataType, name_hint: str) -> ir.Value:
         name = self._names.value(f"{name_hint}_{FORMATS[dtype].precision}")
         return insert_cast(value, dtype, name, self._names.node(f"{name}_cast"))
-
-    def _narrow(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Return a widened value cast back to the type that a native node reads."""
-        if (value, dtype) not in self._narrowed:
-            self._narrowed[value, dtype] = self._cast(value, dtype, value.name or "")
-        return self._narrowed[value, dtype]
 
 
 _STORED = frozenset({"float16", "bfloat16"})

@@ -23,7 +23,7 @@ from ndld_flow.models.nodes import graph_of, node_label, put_constant, put_first
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
 from ndld_flow.reduce.cutting import Captured, list_nodes, open_whole
-from ndld_flow.reduce.part import CutError, NodeFacts, Opened, Whole
+from ndld_flow.reduce.part import CutError, Opened, Whole
 
 _STANDARD = ("", "ai.onnx")
 _SMALLEST_OPSET = 13
@@ -47,13 +47,12 @@ def open_node(whole: Whole, kept: Collection[int], index: int, path: Path) -> Op
         raise CutError(str(error)) from error
     facts = tuple(list_nodes(path))
     remaining = tuple(
-        fact.index for fact in facts if (fact.outputs and fact.outputs[0] in others) or _first(fact) not in before
+        fact.index
+        for fact in facts
+        for first in (fact.outputs[0] if fact.outputs else fact.name,)
+        if first in others or first not in before
     )
     return Opened(nodes=facts, kept=remaining)
-
-
-def _first(fact: NodeFacts) -> str:
-    return fact.outputs[0] if fact.outputs else fact.name
 
 
 def _identity(node: ir.Node) -> str:

@@ -201,8 +201,12 @@ def measure_quickly(short: Mapping[str, Any]) -> dict[str, Any]:
 
     A profile whose other metrics a gate reads stays as it is.
     """
+
+    def is_less(value: float, given: object) -> bool:
+        return not isinstance(given, int | float) or value < given
+
     steps = {
-        name: {**settings, **{key: value for key, value in _QUICK.items() if _is_less(value, settings.get(key))}}
+        name: {**settings, **{key: value for key, value in _QUICK.items() if is_less(value, settings.get(key))}}
         if settings["step"] == "profile" and _reads_latency_only(name, short["gates"])
         else settings
         for name, settings in short["steps"].items()
@@ -229,10 +233,6 @@ def measure_as(full: Mapping[str, Any], quick: Mapping[str, Any]) -> dict[str, A
         others = {key: value for key, value in settings.items() if key not in _QUICK}
         steps[name] = others | {key: value for key, value in full["steps"][name].items() if key in _QUICK}
     return {**quick, "steps": steps}
-
-
-def _is_less(value: float, given: object) -> bool:
-    return not isinstance(given, int | float) or value < given
 
 
 def _reads_latency_only(name: str, gates: Iterable[str]) -> bool:

@@ -11,8 +11,15 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from ndld_flow.base.text import short_name
-from ndld_flow.drawing.blocks import HEADS, block_titles, find_blocks, find_inner_blocks
-from ndld_flow.drawing.engine_graph import LayerEdge, Terminal, edges_of
+from ndld_flow.drawing.engine_graph import (
+    HEADS,
+    LayerEdge,
+    Terminal,
+    block_titles,
+    edges_of,
+    find_blocks,
+    find_inner_blocks,
+)
 from ndld_flow.drawing.graph import FAMILIES, Layout, family_of_layer
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.records.profile import Layer, Profile

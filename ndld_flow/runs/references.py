@@ -233,8 +233,7 @@ def diff_subjects(
     """
     wanted = PARTS if parts is None else parts
     paths = [find_model(reference, outputs) for reference in (before, after)]
-    from ndld_flow.graph.diff.changed_region import changed_region
-    from ndld_flow.graph.diff.diff_models import diff_sides, match_sides
+    from ndld_flow.graph.diff.diff_models import changed_region, diff_sides, match_sides
     from ndld_flow.models.files import load_structure, summarize_model
 
     older, newer = (load_structure(path) for path in paths)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndld_flow.drawing.blocks import FEWEST, block_titles, find_blocks, find_inner_blocks
+from ndld_flow.drawing.engine_graph import FEWEST, block_titles, find_blocks, find_inner_blocks
 from ndld_flow.drawing.graph import Family
 
 CHAIN: tuple[Family, ...] = ("convolution", "normalization", "activation", "elementwise")

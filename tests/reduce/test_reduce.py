@@ -169,7 +169,7 @@ def test_exactly_the_needed_nodes_remain(
     assert sorted(operator for operator in operators_drawn if operator != "Constant") == sorted(needs)
     inputs = [place for place, kind in enumerate(data["tensors"]["kind"]) if kind == "input"]
     held = [data["tensors"]["held"][place] for place in inputs]
-    assert held and all(data["held"][place]["range"] for place in held), "the values that the part reads are shown"
+    assert held and all(data["held"][place]["numbers"] for place in held), "the values that the part reads are shown"
 
 
 @THOROUGH

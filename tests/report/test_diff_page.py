@@ -10,8 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from ndld_flow import api
-from ndld_flow.graph.diff.changed_region import changed_region
-from ndld_flow.graph.diff.diff_models import diff_sides, match_sides
+from ndld_flow.graph.diff.diff_models import changed_region, diff_sides, match_sides
 from ndld_flow.report.diff_rows import collect_diff
 
 BEFORE = """<ir_version: 8, opset_import: ["": 17]>

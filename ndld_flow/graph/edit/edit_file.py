@@ -195,15 +195,6 @@ def _declare(value: ir.Value, dims: Sequence[Dim]) -> Iterator[str]:
         value.shape = ir.Shape([old if new is None else new for new, old in zip(inferred, dims, strict=True)])
 
 
-@dataclass(frozen=True)
-class _Record:
-    """Facts about a tensor before the operation."""
-
-    shape: ir.Shape | None
-    type: ir.TypeProtocol | None
-    origin: Hashable
-
-
 class RecordedShapes:
     """Shapes and types that were recorded before an operation."""
 
@@ -212,7 +203,7 @@ class RecordedShapes:
 
     def __init__(self, model: ir.Model) -> None:
         values = (value for graph in all_graphs(model) for value in values_of(graph))
-        self._records = {value: _Record(value.shape, value.type, _origin(value)) for value in values}
+        self._records = {value: (value.shape, value.type, _origin(value)) for value in values}
         homes: tuple[ir.Model | ir.Function, ...] = (model, *model.functions.values())
         self._opsets = {home: dict(home.opset_imports) for home in homes}
         self._functions = {key: _signature(function) for key, function in model.functions.items()}
@@ -239,8 +230,7 @@ class RecordedShapes:
 
     def differs(self, value: ir.Value) -> bool:
         """Return whether a tensor is new, or its recorded shape or its computation has changed."""
-        record = self._records.get(value)
-        return record is None or (record.shape, record.type, record.origin) != (value.shape, value.type, _origin(value))
+        return self._records.get(value) != (value.shape, value.type, _origin(value))
 
     def opsets_differ(self, home: ir.Model | ir.Function) -> bool:
         """Return whether its operators may have another meaning now."""
@@ -265,7 +255,7 @@ class RecordedShapes:
     def _is_stale(self, value: ir.Value, model: ir.Model) -> bool:
         """Return whether the record is older than the operation. Outputs of custom operators cannot be inferred."""
         record, producer = self._records.get(value), value.producer() or self._owners.get(value)
-        if record is None or producer is None or record.shape is not value.shape:
+        if record is None or producer is None or record[0] is not value.shape:
             return False
         return can_infer(producer) or producer.op_identifier() in model.functions
 

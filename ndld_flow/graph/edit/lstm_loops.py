@@ -81,26 +81,10 @@ def match_lstm(body: LoopBody) -> LstmLoop:
                 continue
             try:
                 _check_masks(body, masked[hidden], masked[cell], hidden, cell)
-                return _Match(
-                    body, _Step(hidden, cell, masked[hidden], new[hidden], new[cell], gate, activated[0])
-                ).lstm()
+                return _Match(body, hidden, cell, masked[hidden], new[hidden], new[cell], gate, activated[0]).lstm()
             except UnlikeError as error:
                 reason = error
     raise reason
-
-
-@dataclass(frozen=True)
-class _Step:
-    """The states of an LSTM, and what they become."""
-
-    hidden: int
-    cell: int
-    masked: Masked | None
-    """The new hidden state, where it has a mask."""
-    new_hidden: ir.Value
-    new_cell: ir.Value
-    output_gate: ir.Value
-    output_activation: Activation
 
 
 def _check_masks(body: LoopBody, hidden: Masked | None, cell: Masked | None, state: int, other: int) -> None:
@@ -152,7 +136,15 @@ class _Match:
     """A step that is being shown to be that of an LSTM."""
 
     body: LoopBody
-    step: _Step
+    hidden: int
+    """Number of the state."""
+    cell: int
+    masked: Masked | None
+    """The new hidden state, where it has a mask."""
+    new_hidden: ir.Value
+    new_cell: ir.Value
+    output_gate: ir.Value
+    output_activation: Activation
     _sums: dict[ir.Value, _Sum] = field(default_factory=dict)
 
     def lstm(self) -> LstmLoop:
@@ -166,7 +158,7 @@ class _Match:
         if any(gate.width != size for gate in gates):
             raise UnlikeError("its gates and its hidden state have different sizes")
         depth = next(_whole(gate.terms[sequence], size).shape[0] for gate in gates if sequence in gate.terms)
-        masked = self.step.masked
+        masked = self.masked
         if masked is not None:
             sizes, length = self.body.sizes, self.body.sizes.of(sequence.source, sequence.axis)
             known = rank_of(masked.mask.source) == 3 and masked.mask.axis == 0
@@ -178,9 +170,9 @@ class _Match:
             kernel=_stacked([gate.terms.get(sequence, np.zeros((depth, size))) for gate in gates], size),
             recurrent=_stacked([gate.terms.get("hidden", np.zeros((size, size))) for gate in gates], size),
             bias=np.concatenate([np.broadcast_to(gate.bias, (size,)) for gate in gates]).astype(np.float32),
-            hidden=self._initial(self.step.hidden, batch, size),
-            cell=self._initial(self.step.cell, batch, size),
-            activations=(*kinds, self.step.output_activation),
+            hidden=self._initial(self.hidden, batch, size),
+            cell=self._initial(self.cell, batch, size),
+            activations=(*kinds, self.output_activation),
             mask=None if masked is None else masked.mask,
             when=masked is None or masked.when,
             outputs=outputs,
@@ -189,11 +181,11 @@ class _Match:
 
     def _gates(self) -> tuple[list[_Sum], tuple[Activation, Activation]]:
         """Return the sums of the gates, as ONNX orders them, and the activations of gates and of the cell's input."""
-        total = producer_of_type(self.step.new_cell, "Add")
+        total = producer_of_type(self.new_cell, "Add")
         if total is None or total.inputs[0] is None or total.inputs[1] is None:
             raise UnlikeError("its cell state is not f * c + i * g")
         kept, added = self._halves(self.body.settle(total.inputs[0]), self.body.settle(total.inputs[1]))
-        output, forget = self._gate(self.step.output_gate), self._gate(kept)
+        output, forget = self._gate(self.output_gate), self._gate(kept)
         for first, second in added:
             gate, candidate = self._gate(first), self._gate(second)
             if gate[0] == forget[0] == output[0]:
@@ -202,7 +194,7 @@ class _Match:
 
     def _halves(self, first: ir.Value, second: ir.Value) -> tuple[ir.Value, list[tuple[ir.Value, ir.Value]]]:
         """Return the factor of the cell state, and the other product's factors in both orders."""
-        entering = self.body.entering(self.step.cell)
+        entering = self.body.entering(self.cell)
         for kept, added in ((first, second), (second, first)):
             for state, gate in _factors(self.body, kept):
                 pairs = list(_factors(self.body, added))
@@ -230,7 +222,7 @@ class _Match:
 
     def _source(self, value: ir.Value) -> _Sum | None:
         """Return a sum of one term: the hidden state, a read sequence, or a constant."""
-        if value is self.body.entering(self.step.cell):
+        if value is self.body.entering(self.cell):
             raise UnlikeError("a gate depends on the cell state (a peephole)")
         array = self.body.array(value)
         if array is not None:
@@ -238,7 +230,7 @@ class _Match:
                 raise UnlikeError("a gate adds a constant that is not a vector")
             return _Sum({}, array.reshape(-1), array.size)
         read = self.body.read(value)
-        hidden = value is self.body.entering(self.step.hidden)
+        hidden = value is self.body.entering(self.hidden)
         if not hidden and read is None:
             return None
         width = value.shape[-1] if value.shape is not None and len(value.shape) == 2 else None
@@ -293,7 +285,7 @@ class _Match:
         return whole.columns(part[1])
 
     def _size(self) -> int:
-        for value in (self.body.entering(self.step.hidden), self.step.new_hidden):
+        for value in (self.body.entering(self.hidden), self.new_hidden):
             if value.shape is not None and len(value.shape) == 2 and isinstance(value.shape[1], int):
                 return value.shape[1]
         raise UnlikeError("the size of its hidden state is unknown")
@@ -331,8 +323,8 @@ class _Match:
         for index, value in enumerate(self.body.loop.outputs):
             if not is_used(value):
                 continue
-            if index in (self.step.hidden, self.step.cell):
-                kinds[value] = "hidden" if index == self.step.hidden else "cell"
+            if index in (self.hidden, self.cell):
+                kinds[value] = "hidden" if index == self.hidden else "cell"
             elif index >= states:
                 kinds[value] = self._scanned(self.body.settle(self.body.graph.outputs[1 + index]), batch, size)
             else:
@@ -344,14 +336,14 @@ class _Match:
 
     def _scanned(self, value: ir.Value, batch: Origin, size: int) -> str:
         """Return what the Loop collects: hidden states, or these with zeros where the mask is false."""
-        step, masked, own = self.step, self.step.masked, self.body.masked(value)
-        if value is self.body.leaving(step.hidden):
+        masked, own = self.masked, self.body.masked(value)
+        if value is self.body.leaving(self.hidden):
             return "sequence"
-        if masked is None and value is step.new_hidden:
+        if masked is None and value is self.new_hidden:
             return "sequence"
         same = own is not None and masked is not None and (own.mask, own.when) == (masked.mask, masked.when)
-        if own is not None and same and own.new in (step.new_hidden, self.body.leaving(step.hidden)):
-            if own.old is self.body.entering(step.hidden) or self._repeats(own, batch, size):
+        if own is not None and same and own.new in (self.new_hidden, self.body.leaving(self.hidden)):
+            if own.old is self.body.entering(self.hidden) or self._repeats(own, batch, size):
                 return "sequence"
             if self._is_zero(own.old, batch, size):
                 return "sequence or zero"
@@ -362,7 +354,7 @@ class _Match:
         state = self.body.state_of(own.old)
         if state is None or self.body.masked(self.body.leaving(state)) != own:
             return False
-        return all(self._is_zero(self.body.initial(each), batch, size) for each in (state, self.step.hidden))
+        return all(self._is_zero(self.body.initial(each), batch, size) for each in (state, self.hidden))
 
 
 def _is_zero(body: LoopBody, value: ir.Value) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -141,7 +141,9 @@ def choose_fp32(groups: Groups) -> set[Group]:
         group = waiting.pop()
         if group in undecided and not _stays(group, groups, is_fp32):
             undecided.discard(group)
-            waiting += _neighbours(group, groups)
+            sources = (groups.maker.get(use.value) for use in group.uses if use.value is not None)
+            waiting += [source for source in sources if source is not None]
+            waiting += _readers(group, groups)
     for group in undecided:
         group.kept = _ONLY_MOVES
     return fixed | undecided
@@ -157,13 +159,6 @@ def _stays(group: Group, groups: Groups, is_fp32: Callable[[Group], bool]) -> bo
 
 def _readers(group: Group, groups: Groups) -> list[Group]:
     return [reader for value in group.values for reader in groups.readers.get(value, ()) if reader is not group]
-
-
-def _neighbours(group: Group, groups: Groups) -> Iterable[Group]:
-    for use in group.uses:
-        if use.value is not None and use.value in groups.maker:
-            yield groups.maker[use.value]
-    yield from _readers(group, groups)
 
 
 @dataclass(frozen=True)

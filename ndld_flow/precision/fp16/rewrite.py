@@ -156,7 +156,9 @@ class Rewriter:
     def rewrite(self) -> None:
         """Change the model."""
         for value, dtype in self._new_types.items():
-            self._retype(value, dtype)
+            value.type = type_with(value.type, dtype)
+            if value.const_value is not None and value.is_initializer():  # also an input, or it would be a constant
+                value.const_value = self.constants.rounded(value.const_value, dtype, value.name or "")
         for node in list(self._model.graph.all_nodes()):
             self._set_attribute(node)
         for value in filter(is_constant, self._floats()):
@@ -172,12 +174,6 @@ class Rewriter:
 
     def _floats(self) -> list[ir.Value]:
         return [value for value in self._types if value in self._readers]
-
-    def _retype(self, value: ir.Value, dtype: ir.DataType) -> None:
-        """Set a value's new type; an initializer that is also an input is converted."""
-        value.type = type_with(value.type, dtype)
-        if value.const_value is not None and value.is_initializer():
-            value.const_value = self.constants.rounded(value.const_value, dtype, value.name or "")
 
     def _set_attribute(self, node: ir.Node) -> None:
         """Update the attribute that sets the type of the output, if there is one."""

@@ -339,7 +339,7 @@ class SetDtypes(Operation):
     """Insert a Cast between the input or output and the rest of the model."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.dtypes import cast_edges, retype_edges
+        from ndld_flow.graph.edit.interface import cast_edges, retype_edges
 
         if self.cast:
             return f"{cast_edges(edited, self.dtypes)} inputs and outputs cast"

@@ -183,7 +183,7 @@ class ConvertDtype(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.constant_tensors import find_tensors
-        from ndld_flow.graph.edit.dtypes import DtypeConversion
+        from ndld_flow.graph.edit.interface import DtypeConversion
         from ndld_flow.graph.edit.value_grammar import parse_dtype
         from ndld_flow.models.element_types import dtype_name
 
