@@ -53,7 +53,15 @@ def raster_bytes(picture: Picture, file_format: str, scale: float = 1.0) -> byte
     from PIL import Image
 
     width, height = round(picture.width * scale), round(picture.height * scale)
-    _check_size(width, height)
+    if width < 1 or height < 1:
+        raise RequestError("the picture would have no pixels: give a larger --scale.")
+    # The maximum side of a JPEG; few programs show a larger PNG.
+    if width * height > MOST_PIXELS or max(width, height) > 65_000:
+        fitting = min((MOST_PIXELS / width / height) ** 0.5, 65_000 / max(width, height))
+        raise RequestError(
+            f"the picture would have {width:,} x {height:,} pixels, more than most programs can open: write an .svg, "
+            f"draw a part with --subgraph, or give a --scale below {fitting:.2g} times this one."
+        )
     transparent = picture.background is None and file_format == "PNG"
     mode = "RGBA" if transparent else "RGB"
     whole = Image.new(mode, (width, height))
@@ -68,18 +76,6 @@ def raster_bytes(picture: Picture, file_format: str, scale: float = 1.0) -> byte
     options = {"quality": 92} if file_format == "JPEG" else png
     whole.save(buffer, file_format, dpi=(96 * scale, 96 * scale), **options)
     return buffer.getvalue()
-
-
-def _check_size(width: int, height: int) -> None:
-    if width < 1 or height < 1:
-        raise RequestError("the picture would have no pixels: give a larger --scale.")
-    # The maximum side of a JPEG; few programs show a larger PNG.
-    if width * height > MOST_PIXELS or max(width, height) > 65_000:
-        fitting = min((MOST_PIXELS / width / height) ** 0.5, 65_000 / max(width, height))
-        raise RequestError(
-            f"the picture would have {width:,} x {height:,} pixels, more than most programs can open: write an .svg, "
-            f"draw a part with --subgraph, or give a --scale below {fitting:.2g} times this one."
-        )
 
 
 class _Painter:

@@ -198,7 +198,8 @@ class _Reader:
             self._tensor(value, "initializer" if value.const_value is not None else "input")
         for value in graph.initializers.values():
             self._tensor(value, "initializer")
-        opsets = self._opsets(graph)
+        function = self.functions.get(graph)
+        opsets = dict((function and function.opset_imports) or self.model.opset_imports)
         self.nodes_of[graph] = []
         for node in graph:
             if is_constant(node) and not self.reading.constants:
@@ -206,11 +207,6 @@ class _Reader:
                 continue
             self.nodes_of[graph].append(len(self.nodes))
             self.nodes.append(self._node(node, self.scopes[graph], opsets))
-
-    def _opsets(self, graph: ir.Graph) -> dict[str, int]:
-        """Return the opsets of a graph: a function's own, which also apply to its subgraphs, or the model's."""
-        function = self.functions.get(graph)
-        return dict((function and function.opset_imports) or self.model.opset_imports)
 
     def _node(self, node: ir.Node, scope: int, opsets: dict[str, int]) -> ModelNode:
         bodies = tuple(self.scopes[body] for _, body in own_subgraphs(node))

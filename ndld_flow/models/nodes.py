@@ -90,6 +90,21 @@ def put_constant(graph: ir.Graph | ir.Function, value: ir.Value, tensor: ir.Tens
     put_first(graph, ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=value.name))
 
 
+def is_used(value: ir.Value) -> bool:
+    """Return whether a node reads the tensor, or a graph outputs it."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def remove_node(node: ir.Node) -> None:
+    """Remove an unused node and its subgraphs."""
+    for _, body in own_subgraphs(node):
+        body.outputs.clear()
+        for inner in reversed(tuple(body)):
+            remove_node(inner)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+
+
 def graph_of(node: ir.Node) -> ir.Graph:
     """Return the graph of a node; in a function, its body."""
     assert isinstance(node.graph, ir.Graph)
@@ -236,25 +251,26 @@ def identifier(wish: str) -> str:
     return f"_{text}" if text[0].isdigit() else text
 
 
-def free_name(wish: str, taken: set[str]) -> str:
-    """Return `wish`, or the first unused of `wish_2`, `wish_3`, ..., and add it to `taken`."""
-    name = f"{wish}_{_free_number(wish, taken)}" if wish in taken else wish
+def free_name(wish: str, taken: set[str], others: Container[str] = ()) -> str:
+    """Return `wish`, or an unused one of `wish_2`, `wish_3`, ..., and add it to `taken`; `others` are used too.
+
+    The number is found by bisection: thousands of nodes may have the same name.
+    """
+
+    def is_taken(name: str) -> bool:
+        return name in taken or name in others
+
+    name = wish
+    if is_taken(wish):
+        below, number = 1, 2
+        while is_taken(f"{wish}_{number}"):
+            below, number = number, 2 * number
+        while number - below > 1:
+            middle = (below + number) // 2
+            below, number = (middle, number) if is_taken(f"{wish}_{middle}") else (below, middle)
+        name = f"{wish}_{number}"
     taken.add(name)
     return name
-
-
-def _free_number(wish: str, taken: Container[str]) -> int:
-    """Return an unused number by bisection: thousands of nodes may have the same name."""
-    below, number = 1, 2
-    while f"{wish}_{number}" in taken:
-        below, number = number, 2 * number
-    while number - below > 1:
-        middle = (below + number) // 2
-        if f"{wish}_{middle}" in taken:
-            below = middle
-        else:
-            number = middle
-    return number
 
 
 FLOATING: dict[str, ir.DataType] = {

@@ -293,7 +293,12 @@ def _emulate(model: ir.Model, source: Path, target: Path) -> EmulatedModel | Non
     if not stored:
         return None
     refuse_old(model, source)
-    _check_opset(model, stored, source)
+    opset = model.opset_imports.get("", _FIRST_OPSET_OF_BF16)
+    if opset < _FIRST_OPSET_OF_BF16 and ir.DataType.BFLOAT16 in stored.values():
+        raise ModelError(
+            f"{source}: the model has bf16 tensors, which need opset {_FIRST_OPSET_OF_BF16} or later, but its opset is "
+            f"{opset}. Convert the original model to opset {_FIRST_OPSET_OF_BF16} or later first."
+        )
     native = _native_nodes(model, types, stored, source)
     # A model input that is also an output keeps its type.
     fp32 = [v for v in model.graph.outputs if v in stored and (not v.is_graph_input() or v.is_initializer())]
@@ -302,15 +307,6 @@ def _emulate(model: ir.Model, source: Path, target: Path) -> EmulatedModel | Non
     _Rounder(model, stored, native).round_all()
     save_model(model, target)
     return EmulatedModel(outputs, tuple(_notes(model, stored, native)))
-
-
-def _check_opset(model: ir.Model, stored: Mapping[ir.Value, ir.DataType], source: Path) -> None:
-    opset = model.opset_imports.get("", _FIRST_OPSET_OF_BF16)
-    if opset < _FIRST_OPSET_OF_BF16 and ir.DataType.BFLOAT16 in stored.values():
-        raise ModelError(
-            f"{source}: the model has bf16 tensors, which need opset {_FIRST_OPSET_OF_BF16} or later, but its opset is "
-            f"{opset}. Convert the original model to opset {_FIRST_OPSET_OF_BF16} or later first."
-        )
 
 
 def _notes(model: ir.Model, stored: Mapping[ir.Value, ir.DataType], native: set[ir.Node]) -> list[str]:

@@ -23,9 +23,8 @@ from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.graph.edit.edit_file import sort_model
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.extracting import Part, keep_only, part_of_nodes
-from ndld_flow.graph.edit.graph_edits import is_used
 from ndld_flow.models.files import all_graphs, load_model, model_inputs, save_model
-from ndld_flow.models.nodes import node_label, read_values, values_of
+from ndld_flow.models.nodes import is_used, node_label, read_values, values_of
 from ndld_flow.models.tensors import Array, dtype_text
 from ndld_flow.reduce.part import MODEL, CaptureError, Cut, CutError, CutPart, NodeFacts, Values, Whole
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit import node_groups as cloning
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.models.files import load_model
+from ndld_flow.models.nodes import free_name
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from tests.support.editing_fixtures import edit, operations_of, parse, run, same_outputs, text_of
 from tests.support.models import Array, tfm_model
@@ -545,20 +545,19 @@ def test_outputs_of_calls_keep_their_shapes() -> None:
     assert "float[7,9] Part_output" not in text_of(widened), "what a local function makes follows its inputs"
 
 
-def test_names_of_many_copies_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 200
-    chain = " ".join(f"t{n + 1} = m.F(t{n})" for n in range(count))
-    text = f"""<ir_version: 9, opset_import: ["": 17, "m": 1]>
-    g (float[2] t0) => (float[2] t{count}) {{ {chain} }}
-    <domain: "m", opset_import: ["": 17]> F (a) => (c) {{ [one] b = Relu(a) [two] c = Neg(b) }}"""
-    asked: list[str] = []
-    is_taken = cloning._FreeNames._is_taken
+class _Counting(set[str]):
+    """Names in use that count the questions about them."""
 
-    def counted(names: Any, name: str) -> bool:
-        asked.append(name)
-        return is_taken(names, name)
+    asked = 0
 
-    monkeypatch.setattr(cloning._FreeNames, "_is_taken", counted)
-    inlined = edit(text, "inline_functions")
-    assert len(inlined.graph.node) == 2 * count
-    assert len(asked) < 20 * count
+    def __contains__(self, name: object) -> bool:
+        self.asked += 1
+        return super().__contains__(name)
+
+
+def test_names_of_many_copies_are_found_at_once() -> None:
+    new, others, count = set[str](), _Counting(["t", "t_3"]), 2000
+    names = [free_name("t", new, others) for _ in range(count)]
+    assert names[:3] == ["t_2", "t_4", "t_5"]
+    assert len(new) == count and new.isdisjoint({"t", "t_3"})
+    assert others.asked < 30 * count

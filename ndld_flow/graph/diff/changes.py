@@ -139,7 +139,15 @@ def node_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Chan
         changed_text("doc string", before.doc_string or None, after.doc_string or None),
     ]
     yield from (change for change in candidates if change is not None)
-    yield from _attribute_changes(before, after)
+    errors_of_weights = {"value"} if hold_tensors(before, after) else set()
+    for name in sorted({*before.attributes, *after.attributes} - errors_of_weights):
+        mine, theirs = before.attributes.get(name), after.attributes.get(name)
+        if mine is not None and theirs is not None and (mine is theirs or attribute_key(mine) == attribute_key(theirs)):
+            continue
+        texts = attribute_text(mine), attribute_text(theirs)
+        if texts[0] == texts[1]:
+            texts = _with_digest(mine), _with_digest(theirs)
+        yield Change(aspect="attribute", detail=shortened(name, 80), before=texts[0], after=texts[1])
     yield from _input_changes(before, after, sides)
     yield from _output_changes(before, after)
     excluded = frozenset({PRECISION_KEY})
@@ -152,18 +160,6 @@ def _scope_change(before: ir.Node, after: ir.Node, sides: Sides) -> Change | Non
     if sides.matches.graphs.after(before.graph) is after.graph:
         return None
     return Change(aspect="scope", before=sides.before.scope_of(before), after=sides.after.scope_of(after))
-
-
-def _attribute_changes(before: ir.Node, after: ir.Node) -> Iterator[Change]:
-    errors_of_weights = {"value"} if hold_tensors(before, after) else set()
-    for name in sorted({*before.attributes, *after.attributes} - errors_of_weights):
-        mine, theirs = before.attributes.get(name), after.attributes.get(name)
-        if mine is not None and theirs is not None and (mine is theirs or attribute_key(mine) == attribute_key(theirs)):
-            continue
-        texts = attribute_text(mine), attribute_text(theirs)
-        if texts[0] == texts[1]:
-            texts = _with_digest(mine), _with_digest(theirs)
-        yield Change(aspect="attribute", detail=shortened(name, 80), before=texts[0], after=texts[1])
 
 
 def hold_tensors(before: ir.Node, after: ir.Node) -> bool:

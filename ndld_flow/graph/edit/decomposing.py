@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label, transposed
+from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label, prune_values, transposed
 from ndld_flow.graph.edit.node_groups import copy_nodes
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.graph.sanitize.fusion import fuse_gemm
@@ -74,7 +74,7 @@ def _split(edits: OperationEdits, node: ir.Node, transposes: _Transposes) -> Non
     edits.take_over(value, node.outputs[0])
     edits.remove(node)
     if bias is not None and edits.constant(bias) is not None:
-        edits.drop_unread(bias)
+        prune_values([bias])
 
 
 def _factor(
@@ -91,7 +91,7 @@ def _factor(
     if key not in transposes:
         transposes[key] = edits.add_constant(graph_of(node), transposed(tensor, (1, 0)), f"{value.name}_transposed")
     node.replace_input_with(index, None)
-    edits.drop_unread(value)
+    prune_values([value])
     return transposes[key]
 
 

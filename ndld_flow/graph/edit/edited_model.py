@@ -91,19 +91,17 @@ class _NodeFits:
 
     def _has(self, node: ir.Node, name: str, wanted: JsonValue) -> bool:
         """Return whether an attribute, set or by default, has a value; None means that it is not set."""
-        if wanted is None or name in node.attributes:
-            return has_attribute(node, name, wanted)
+        attribute = node.attributes.get(name)
+        if attribute is not None or wanted is None:
+            return attribute is None if wanted is None else attribute is not None and has_value(attribute, wanted)
         operator = self._schemas.of(node)
         declared = () if operator is None else operator.attributes
         default = next((attribute.default for attribute in declared if attribute.name == name), None)
         return default is not None and _equal(list(default) if isinstance(default, tuple) else default, wanted)
 
 
-def has_attribute(node: ir.Node, name: str, wanted: JsonValue) -> bool:
-    """Return whether a node sets an attribute to a value; for None, whether it does not set it."""
-    attribute = node.attributes.get(name)
-    if attribute is None or wanted is None:
-        return attribute is None and wanted is None
+def has_value(attribute: ir.Attr, wanted: JsonValue) -> bool:
+    """Return whether an attribute has a value of a recipe."""
     if attribute.is_ref():
         return False
     value = attribute.value

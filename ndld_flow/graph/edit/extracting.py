@@ -16,7 +16,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.functions import attribute_types, find_function, typed_attribute
-from ndld_flow.graph.edit.graph_edits import drop_nodes, is_used
+from ndld_flow.graph.edit.graph_edits import drop_nodes
 from ndld_flow.graph.edit.interface import infer_edges, parse_tensor_type, type_edges
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
@@ -37,6 +37,7 @@ from ndld_flow.models.nodes import (
     captured_values,
     free_name,
     function_address,
+    is_used,
     node_label,
     read_values,
     values_of,

@@ -21,7 +21,7 @@ import onnxruntime as ort
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label, some_of
+from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label, prune_values, some_of
 from ndld_flow.graph.edit.interface import pick
 from ndld_flow.graph.sanitize.edits import Dim, dims_of, int_attribute, is_standard
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
@@ -350,7 +350,7 @@ def _resize(edits: OperationEdits, shapes: BatchAxes, node: ir.Node) -> bool:
     old = node.inputs[3]
     node.replace_input_with(3, edits.put_for(node, "Concat", parts, {"axis": 0}, f"{wish}_sizes"))
     if old is not None:
-        edits.drop_unread(old)
+        prune_values([old])
     return True
 
 
@@ -399,7 +399,7 @@ def _put_target(edits: OperationEdits, node: ir.Node, numbers: Sequence[int]) ->
     old = node.inputs[1]
     node.replace_input_with(1, edits.ints(graph_of(node), numbers, f"{node.name or node.op_type}_target"))
     if old is not None:
-        edits.drop_unread(old)
+        prune_values([old])
 
 
 def _check(shapes: BatchAxes, model: ir.Model) -> None:

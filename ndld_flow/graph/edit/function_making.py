@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.functions import IR_OF_DEFAULTS, IR_OF_FUNCTIONS, FunctionName
-from ndld_flow.graph.edit.graph_edits import prune_values, remove_node
+from ndld_flow.graph.edit.graph_edits import prune_values
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
     Pieces,
@@ -38,6 +38,7 @@ from ndld_flow.models.nodes import (
     own_subgraphs,
     precision_of,
     read_values,
+    remove_node,
 )
 from ndld_flow.models.sparse_tensors import SparseInitializer
 

@@ -21,13 +21,12 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.graph_edits import remove_node
 from ndld_flow.graph.edit.names import Nesting
 from ndld_flow.graph.edit.node_groups import Renaming, copy_nodes, deep_nodes, replace_uses
 from ndld_flow.graph.edit.schemas import Imports, Schemas, check_inputs
 from ndld_flow.models.element_types import functions_by_graph, is_known_op, schema_of
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import free_name, function_address, graph_of, identifier, node_label, values_of
+from ndld_flow.models.nodes import free_name, function_address, graph_of, identifier, node_label, remove_node, values_of
 
 IR_OF_FUNCTIONS = 8
 """The first IR version with local functions."""

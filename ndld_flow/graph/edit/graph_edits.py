@@ -25,10 +25,11 @@ from ndld_flow.models.nodes import (
     free_name,
     graph_of,
     identifier,
+    is_used,
     node_label,
-    own_subgraphs,
     precision_metadata,
     read_values,
+    remove_node,
 )
 from ndld_flow.models.shape_inference import infer_shapes
 
@@ -156,21 +157,6 @@ def prune_values(values: Iterable[ir.Value]) -> list[ir.Node]:
     return removed
 
 
-def is_used(value: ir.Value) -> bool:
-    """Return whether a node reads the tensor, or a graph outputs it."""
-    return bool(value.uses()) or value.is_graph_output()
-
-
-def remove_node(node: ir.Node) -> None:
-    """Remove an unused node and its subgraphs."""
-    for _, body in own_subgraphs(node):
-        body.outputs.clear()
-        for inner in reversed(tuple(body)):
-            remove_node(inner)
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
-
-
 def drop_nodes(nodes: Iterable[ir.Node]) -> None:
     """Remove nodes of one graph. They and the nodes of their subgraphs are disconnected from all tensors."""
     nodes = list(nodes)
@@ -248,16 +234,6 @@ class OperationEdits(Edits):
         if self.may_hold_initializers(graph):
             return add_initializer(graph, tensor)
         return self.put_first(graph, "Constant", [], {"value": tensor}, wanted)
-
-    def drop_unread(self, value: ir.Value) -> None:
-        """Remove a constant if it is unused."""
-        if value.uses() or value.is_graph_output() or value.is_graph_input():
-            return
-        producer, graph = value.producer(), value.graph
-        if producer is not None:
-            self.remove(producer)
-        elif graph is not None and value.is_initializer():
-            del graph.initializers[value.name or ""]
 
     def constant_like(self, graph: ir.Graph, number: float, dtype: ir.DataType, wish: str) -> ir.Value:
         """Add a scalar of an element type."""

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, read_instead, transposed
+from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, prune_values, read_instead, transposed
 from ndld_flow.graph.edit.interface import pick
 from ndld_flow.graph.sanitize.edits import Array, dims_of, int_attribute, ints_attribute, is_standard, producer_of_type
 from ndld_flow.models.input_shapes import real_inputs
@@ -68,7 +68,7 @@ class Renumbered:
             wish = f"{old.name}_moved" if old is not None else f"{node.outputs[0].name}_axes"
             node.replace_input_with(index, edits.add_constant(graph_of(node), tensor, wish))
             if old is not None:
-                edits.drop_unread(old)
+                prune_values([old])
 
 
 def renumber(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
@@ -421,7 +421,13 @@ def change_layouts(
     chosen_inputs = pick(real_inputs(edited.model), inputs, "input")
     chosen_outputs = pick(graph.outputs, outputs, "output")
     for value in (*chosen_inputs, *chosen_outputs):
-        _check_rank(value, layout)
+        if value.type is not None and not isinstance(value.type, ir.TensorType):
+            raise RequestError(f"{value.name} cannot become {layout}: it is a sequence or optional, not a tensor")
+        if value.shape is None or len(value.shape) != len(layout):
+            shape = "unknown" if value.shape is None else shape_text(value.shape)
+            raise RequestError(
+                f"{value.name} cannot become {layout}, which has {len(layout)} dimensions: its shape is {shape}"
+            )
     # `NHWC` for `NCHW` and vice versa.
     rest = layout.replace(_CHANNELS, "").removeprefix("N")
     batch = "N" if layout.startswith("N") else ""
@@ -461,13 +467,3 @@ def _transpose_output(edits: OperationEdits, value: ir.Value, inside: str, layou
     moved.name, moved.type = name, value.type
     moved.shape = None if value.shape is None else permuted(value.shape, perm)
     graph.outputs[:] = [moved if output is value else output for output in graph.outputs]
-
-
-def _check_rank(value: ir.Value, layout: str) -> None:
-    if value.type is not None and not isinstance(value.type, ir.TensorType):
-        raise RequestError(f"{value.name} cannot become {layout}: it is a sequence or optional, not a tensor")
-    if value.shape is None or len(value.shape) != len(layout):
-        shape = "unknown" if value.shape is None else shape_text(value.shape)
-        raise RequestError(
-            f"{value.name} cannot become {layout}, which has {len(layout)} dimensions: its shape is {shape}"
-        )

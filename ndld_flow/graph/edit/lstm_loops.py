@@ -15,10 +15,10 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.graph.edit.graph_edits import OperationEdits, is_used, prune_values
+from ndld_flow.graph.edit.graph_edits import OperationEdits, prune_values
 from ndld_flow.graph.edit.loop_bodies import LoopBody, Masked, Origin, Read, UnlikeError, rank_of
 from ndld_flow.graph.sanitize.edits import Array, int_attribute, producer_of_type
-from ndld_flow.models.nodes import graph_of
+from ndld_flow.models.nodes import graph_of, is_used
 
 _ACTIVATIONS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "Sigmoid": (),

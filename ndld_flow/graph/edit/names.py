@@ -11,7 +11,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import suggest_tensor
-from ndld_flow.models.nodes import identifier, inner_graphs, node_label, own_subgraphs, scopes_of, values_of
+from ndld_flow.models.nodes import free_name, identifier, inner_graphs, node_label, own_subgraphs, scopes_of, values_of
 
 Named = TypeVar("Named", ir.Node, ir.Value)
 _QUANTIZATION = "quant_parameter_tensor_names"
@@ -190,20 +190,9 @@ def _free_names(families: Iterable[Sequence[Named]], wishes: Mapping[Named, str]
         if not wish:
             raise RequestError(f"the new name of {holder.name!r} is empty")
     for family in families:
-        taken = {holder.name for holder in family if holder not in wishes}
-        numbers: dict[str, int] = {}
-        names = {holder: _free_name(wishes[holder], taken, numbers) for holder in family if holder in wishes}
+        taken = {holder.name or "" for holder in family if holder not in wishes}
+        names = {holder: free_name(wishes[holder], taken) for holder in family if holder in wishes}
         yield {holder: name for holder, name in names.items() if holder.name != name}
-
-
-def _free_name(wish: str, taken: set[str | None], numbers: dict[str, int]) -> str:
-    name, number = wish, numbers.get(wish, 1)
-    while name in taken:
-        number += 1
-        name = f"{wish}_{number}"
-    numbers[wish] = number
-    taken.add(name)
-    return name
 
 
 def _rename(names: Mapping[Named, str]) -> int:

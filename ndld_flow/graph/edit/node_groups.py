@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import node_label, own_subgraphs, read_values
+from ndld_flow.models.nodes import free_name, node_label, own_subgraphs, read_values
 
 Anchor = ir.Node | ir.Value
 Values = Mapping[ir.Value, ir.Value | None]
@@ -288,25 +288,26 @@ class Renaming:
         self, taken_nodes: Collection[str], taken_values: Collection[str], prefix: str = "", if_taken: str = ""
     ) -> None:
         """Set the prefixes: `prefix` for all names, `if_taken` for used ones; a number follows if that is used too."""
-        self._nodes = _FreeNames(taken_nodes, prefix, if_taken)
-        self._values = _FreeNames(taken_values, prefix, if_taken)
+        self._nodes, self._new_nodes = taken_nodes, set[str]()
+        self._values, self._new_values = taken_values, set[str]()
+        self._prefix, self._if_taken = prefix, if_taken
 
     @property
     def new(self) -> set[str]:
         """Return all new names."""
-        return self._nodes.new | self._values.new
+        return self._new_nodes | self._new_values
 
     def reserve(self, taken: set[str]) -> None:
         """Add the new names to `taken`, so that later nodes and tensors do not get them."""
-        for names in (self._nodes, self._values):
-            taken |= names.new
-            names.new.clear()
+        taken |= self.new
+        self._new_nodes.clear()
+        self._new_values.clear()
 
     def rename(self, nodes: Iterable[ir.Node]) -> None:
         """Rename nodes, their outputs, and everything in their subgraphs."""
         for node in nodes:
             if node.name:
-                node.name = self._nodes.like(node.name)
+                node.name = self._like(node.name, self._nodes, self._new_nodes)
             self.rename_values(node.outputs)
             for _, body in own_subgraphs(node):
                 self.rename_graph(body)
@@ -324,30 +325,11 @@ class Renaming:
         """Rename tensors without a producer, or the outputs of one node."""
         for value in values:
             if value.name:
-                value.name = self._values.like(value.name)
+                value.name = self._like(value.name, self._values, self._new_values)
 
-
-class _FreeNames:
-    def __init__(self, taken: Collection[str], prefix: str, if_taken: str) -> None:
-        self._taken, self._prefix, self._if_taken = taken, prefix, if_taken
-        self.new: set[str] = set()
-        self._numbers: dict[str, int] = {}
-        """The last number for each name: counting from the start would be slow for thousands of copies."""
-
-    def like(self, name: str) -> str:
+    def _like(self, name: str, taken: Collection[str], new: set[str]) -> str:
         wish = f"{self._prefix}{name}"
-        wish = f"{self._if_taken}{wish}" if self._is_taken(wish) else wish
-        number = self._numbers.get(wish, 1)
-        free = wish if number == 1 else f"{wish}_{number}"
-        while self._is_taken(free):
-            number += 1
-            free = f"{wish}_{number}"
-        self._numbers[wish] = number
-        self.new.add(free)
-        return free
-
-    def _is_taken(self, name: str) -> bool:
-        return name in self._taken or name in self.new
+        return free_name(f"{self._if_taken}{wish}" if wish in taken or wish in new else wish, new, taken)
 
 
 def copy_value(value: ir.Value) -> ir.Value:

@@ -13,7 +13,7 @@ from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import add_initializer, make_tensor
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
-from ndld_flow.graph.edit.graph_edits import errors_of, prune_values, put_outputs, remove_node, replace_output
+from ndld_flow.graph.edit.graph_edits import errors_of, prune_values, put_outputs, replace_output
 from ndld_flow.graph.edit.interface import infer_edges, parse_tensor_type
 from ndld_flow.graph.edit.names import Nesting, names_around
 from ndld_flow.graph.edit.node_groups import (
@@ -36,7 +36,7 @@ from ndld_flow.graph.edit.schemas import (
 from ndld_flow.graph.edit.settings import TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import captured_values, node_label
+from ndld_flow.models.nodes import captured_values, node_label, remove_node
 from ndld_flow.models.op_reference import OperatorVersion
 
 Given: TypeAlias = "bool | int | float | str | Sequence[Any] | TensorValue"

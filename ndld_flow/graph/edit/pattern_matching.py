@@ -15,8 +15,6 @@ import numpy.typing as npt
 import onnx_ir as ir
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.functions import typed_attribute
 from ndld_flow.graph.edit.node_groups import Neighbourhood
 from ndld_flow.models.nodes import constant_tensor, read_values
 from ndld_flow.models.sparse_tensors import SparseInitializer
@@ -228,14 +226,6 @@ def is_numeric(wanted: JsonValue) -> bool:
         return wanted is None or np.asarray(wanted).dtype.kind in "biuf"
     except ValueError:  # lists of different lengths
         return False
-
-
-def has_value(attribute: ir.Attr, wanted: JsonValue) -> bool:
-    """Return whether an attribute has a value."""
-    try:
-        return same_value(attribute, typed_attribute(attribute.name, wanted, attribute.type))
-    except RequestError:
-        return False  # a value of another type
 
 
 def has_shape(shape: ir.Shape | None, wanted: Sequence[int | str | None]) -> bool:

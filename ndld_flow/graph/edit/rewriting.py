@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph, suggest
-from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.edited_model import EditedModel, has_value
 from ndld_flow.graph.edit.graph_edits import known_shapes, prune_values
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
@@ -39,7 +39,6 @@ from ndld_flow.graph.edit.pattern_matching import (
     Pairs,
     Pattern,
     has_shape,
-    has_value,
     is_close,
     is_numeric,
     same_value,

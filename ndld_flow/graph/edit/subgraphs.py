@@ -165,7 +165,12 @@ def put_subgraph(edited: EditedModel, node: ir.Node, attribute: str, graph: ir.G
     """
     assert isinstance(node.graph, ir.Graph)
     if node.graph in functions_by_graph(edited.model):
-        _check_weights_inside(graph)
+        for each in (graph, *graph.subgraphs()):
+            for name, value in each.initializers.items():
+                if isinstance(value.const_value, ir.ExternalTensor | SparseInitializer):
+                    raise RequestError(
+                        f"weight {name!r} of the subgraph cannot be in a function: inline the function first"
+                    )
     _check_signature(node, attribute, graph, types_by_signatures(edited.model))
     old = node.attributes.pop(attribute, None)
     if old is not None:
@@ -180,15 +185,6 @@ def put_subgraph(edited: EditedModel, node: ir.Node, attribute: str, graph: ir.G
     if graph.initializers:
         edited.model.ir_version = max(edited.model.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS)
     node.attributes[attribute] = ir.AttrGraph(attribute, graph)
-
-
-def _check_weights_inside(graph: ir.Graph) -> None:
-    for each in (graph, *graph.subgraphs()):
-        for name, value in each.initializers.items():
-            if isinstance(value.const_value, ir.ExternalTensor | SparseInitializer):
-                raise RequestError(
-                    f"weight {name!r} of the subgraph cannot be in a function: inline the function first"
-                )
 
 
 def _free_names(graph: onnx.GraphProto, known: set[str]) -> list[str]:

@@ -12,7 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Edits
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import subgraphs_of
-from ndld_flow.models.nodes import constant_of, free_name, precision_of, values_of
+from ndld_flow.models.nodes import constant_of, free_name, precision_of, remove_node, values_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _FIRST_IR_WITH_FREE_INITIALIZERS = 4
@@ -80,21 +80,11 @@ def remove_unused(edits: Edits) -> None:
 def _remove_unused_nodes(edits: Edits, graph: ir.Graph) -> None:
     for node in reversed(tuple(graph)):
         if not any(out.uses() or out.is_graph_output() for out in node.outputs):
-            _release_subgraphs(node)
-            edits.remove(node)
+            remove_node(node)
             edits.done["unused nodes removed"] += 1
             continue
         for inner in subgraphs_of(node):
             _remove_unused_nodes(edits, inner)
-
-
-def _release_subgraphs(node: ir.Node) -> None:
-    """Remove the nodes inside a removed node, so that they do not count as readers of outer values."""
-    for graph in subgraphs_of(node):
-        graph.outputs.clear()
-        for inner in reversed(tuple(graph)):
-            _release_subgraphs(inner)
-            graph.remove(inner, safe=True)
 
 
 # Engine builders expect a separate Q/DQ pair at each weight and each reader.

@@ -65,7 +65,15 @@ class AddPreprocessing(Operation):
 
         edits = OperationEdits(edited)
         value = _image_input(edited.model, self.input)
-        dtype = _checked_dtype(value)
+        from ndld_flow.graph.sanitize.edits import FLOATS
+
+        if value.dtype not in FLOATS:
+            name = "unknown" if value.dtype is None else value.dtype.name.lower()
+            raise RequestError(
+                f"input {value.name} has the type {name}, not floats; `change_layout` changes only its layout"
+            )
+        assert value.dtype is not None
+        dtype = value.dtype
         assert value.shape is not None
         channels = value.shape[self.model_layout.index("C")]
         gain, shift = _affine(self, channels, value.name or "")
@@ -127,18 +135,6 @@ def _image_input(model: ir.Model, name: str | None) -> ir.Value:
             f"input {name} is not an image of 4 dimensions: its shape is {show_shape(inputs[name].shape)}"
         )
     return inputs[name]
-
-
-def _checked_dtype(value: ir.Value) -> ir.DataType:
-    from ndld_flow.graph.sanitize.edits import FLOATS
-
-    if value.dtype not in FLOATS:
-        name = "unknown" if value.dtype is None else value.dtype.name.lower()
-        raise RequestError(
-            f"input {value.name} has the type {name}, not floats; `change_layout` changes only its layout"
-        )
-    assert value.dtype is not None
-    return value.dtype
 
 
 def _affine(settings: AddPreprocessing, channels: int | ir.SymbolicDim, name: str) -> tuple[Array, Array]:
@@ -244,7 +240,7 @@ def _fold(
     import numpy as np
     import onnx_ir as ir
 
-    from ndld_flow.graph.edit.graph_edits import label
+    from ndld_flow.graph.edit.graph_edits import label, prune_values
 
     conv, reason = _first_conv(edits, value)
     if conv is not None and settings.dtype == "uint16" and value.dtype == ir.DataType.FLOAT16:
@@ -266,7 +262,7 @@ def _fold(
         scaled, gain, shift = scaled[:, ::-1], gain[::-1], shift[::-1]
     graph = edits.model.graph
     conv.replace_input_with(1, edits.add_initializer(graph, scaled.astype(weight.dtype), f"{weight_value.name}_folded"))
-    edits.drop_unread(weight_value)
+    prune_values([weight_value])
     left = settings.model_copy(update={"swap_channels": False, "scale": 1.0, "mean": (), "std": ()})
     if not shift.any():
         return left, np.ones(1), np.zeros(1)
@@ -280,7 +276,7 @@ def _fold(
         conv.resize_inputs(3)
     conv.replace_input_with(2, new)
     if old is not None:
-        edits.drop_unread(old)
+        prune_values([old])
     return left, np.ones(1), np.zeros(1)
 
 
@@ -385,7 +381,13 @@ class AddPostprocessing(Operation):
 
         value = output
         if self.activation == "softmax":
-            _check_softmax(edits, output, axis)
+            opset = edits.opset(edits.model.graph)
+            last = output.shape is not None and axis == len(output.shape) - 1
+            if opset < _FIRST_OPSET_OF_SOFTMAX_AXIS and not last:
+                raise RequestError(
+                    f"before opset {_FIRST_OPSET_OF_SOFTMAX_AXIS} Softmax normalizes over all axes from {axis} on; "
+                    f"the model has opset {opset}: convert it first"
+                )
             value = _put_node(edits, "Softmax", [value], output, axis=axis)
         elif self.activation is not None:
             value = _put_node(edits, self.activation.capitalize(), [value], output)
@@ -431,16 +433,6 @@ def _put_top_k(edits: OperationEdits, value: ir.Value, output: ir.Value, count: 
         result.shape = _shape_with(output, axis, (count,))
     node.outputs[0].type, node.outputs[1].type = output.type, ir.TensorType(ir.DataType.INT64)
     return list(node.outputs)
-
-
-def _check_softmax(edits: OperationEdits, output: ir.Value, axis: int) -> None:
-    opset = edits.opset(edits.model.graph)
-    last = output.shape is not None and axis == len(output.shape) - 1
-    if opset < _FIRST_OPSET_OF_SOFTMAX_AXIS and not last:
-        raise RequestError(
-            f"before opset {_FIRST_OPSET_OF_SOFTMAX_AXIS} Softmax normalizes over all axes from {axis} on; "
-            f"the model has opset {opset}: convert it first"
-        )
 
 
 def _put_node(

@@ -39,20 +39,15 @@ class AddInputs(Operation):
         from ndld_flow.graph.edit.interface import Declared
 
         for name, setting in self.inputs.items():
-            _refuse_taken(edited, name)
+            from ndld_flow.models.nodes import values_of
+
+            for address, graph in edited.scopes().items():
+                if any(value.name == name for value in values_of(graph)):
+                    where = f" in {short_name(address)}" if address else ""
+                    raise RequestError(f"there is already a tensor {short_name(name)!r}{where}; choose another name")
             declared = Declared(setting.dtype, setting.shape)
             edited.model.graph.inputs.append(ir.Value(name=name, type=declared.type, shape=declared.dims))
         return f"inputs added: {', '.join(self.inputs)}"
-
-
-def _refuse_taken(edited: EditedModel, name: str) -> None:
-    """Raise `RequestError` if a tensor of any graph has this name."""
-    from ndld_flow.models.nodes import values_of
-
-    for address, graph in edited.scopes().items():
-        if any(value.name == name for value in values_of(graph)):
-            where = f" in {short_name(address)}" if address else ""
-            raise RequestError(f"there is already a tensor {short_name(name)!r}{where}; choose another name")
 
 
 class AddOutputs(Operation):
@@ -198,8 +193,8 @@ def _remove(edited: EditedModel, value: ir.Value) -> None:
     Raises `RequestError` for an input that is used.
     """
     from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
-    from ndld_flow.graph.edit.graph_edits import is_used, prune_values
-    from ndld_flow.models.nodes import node_label
+    from ndld_flow.graph.edit.graph_edits import prune_values
+    from ndld_flow.models.nodes import is_used, node_label
 
     if is_used(value) and not value.is_initializer():
         nodes = [f"{node.op_type} {short_name(node_label(node))!r}" for node in value.consumers()]
@@ -253,9 +248,10 @@ class RemoveOutputs(Operation):
     """Succeed when no name matches."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.graph_edits import is_used, prune_values
+        from ndld_flow.graph.edit.graph_edits import prune_values
         from ndld_flow.graph.edit.interface import pick
         from ndld_flow.models.input_shapes import show_tensors
+        from ndld_flow.models.nodes import is_used
 
         graph = edited.model.graph
         values = pick(graph.outputs, self.select, "output", self.allow_empty)

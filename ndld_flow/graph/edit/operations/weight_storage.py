@@ -16,7 +16,6 @@ from ndld_flow.step import DataFile
 from ndld_flow.store.kinds import is_reserved
 
 if TYPE_CHECKING:
-    from ndld_flow.graph.edit.constant_tensors import ConstantTensor
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
@@ -172,7 +171,15 @@ class InitializersToConstants(Operation):
 
         initializers = select_initializers(edited.model, self.select, self.allow_empty)
         for initializer in initializers:
-            _check(initializer)
+            name = initializer.name
+            if initializer.value.is_graph_input():
+                raise RequestError(f"initializer {name!r} is also an input; use `remove_initializer_inputs` first")
+            if initializer.stored == "sparse":
+                raise RequestError(f"initializer {name!r} is sparse; use `make_dense` first")
+            if initializer.stored == "external":
+                raise RequestError(
+                    f"initializer {name!r} is in a data file, which few tools support for Constant nodes"
+                )
         for initializer in initializers:
             value, tensor = initializer.value, initializer.tensor
             output = ir.Value(name=value.name, type=ir.TensorType(tensor.dtype), shape=value.shape)
@@ -180,17 +187,6 @@ class InitializersToConstants(Operation):
             value.replace_all_uses_with(output, replace_graph_outputs=True)
             put_constant(initializer.graph, output, tensor)
         return f"{len(initializers)} initializers turned into Constant nodes"
-
-
-def _check(initializer: ConstantTensor) -> None:
-    """Raise `RequestError` for an initializer that is also an input, is sparse, or is in a data file."""
-    name = initializer.name
-    if initializer.value.is_graph_input():
-        raise RequestError(f"initializer {name!r} is also an input; use `remove_initializer_inputs` first")
-    if initializer.stored == "sparse":
-        raise RequestError(f"initializer {name!r} is sparse; use `make_dense` first")
-    if initializer.stored == "external":
-        raise RequestError(f"initializer {name!r} is in a data file, which few tools support for Constant nodes")
 
 
 class InitializersToInputs(Operation):
