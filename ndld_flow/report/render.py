@@ -22,7 +22,7 @@ from ndld_flow.report.collect_layers import computing_name, passages
 from ndld_flow.report.encoding import packed
 from ndld_flow.report.measured import profiler_words
 from ndld_flow.report.panel import panel_folders
-from ndld_flow.report.value_text import tensor_text
+from ndld_flow.report.value_text import facts_of, machine_settings, settings_of, shape_text, tensor_text, value_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -135,6 +135,8 @@ def environment() -> Environment:
     )
     templates.filters |= {name: getattr(quantities, name) for name in names}
     templates.filters |= {"computing_name": computing_name, "passages": passages, "profiler_words": profiler_words}
+    templates.filters |= {"facts_of": facts_of, "machine_settings": machine_settings, "settings_of": settings_of}
+    templates.filters |= {"shape_text": shape_text, "value_text": value_text}
     templates.filters |= {"metric_text": metric_text}
     templates.filters |= {"packed": packed, "short": short_name, "visible": visible_text, "tensor_type": tensor_text}
     templates.globals |= {

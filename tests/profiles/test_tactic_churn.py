@@ -213,7 +213,8 @@ def test_a_sweep_over_attempts_shows_its_churn(tmp_path: Path) -> None:
     builds = [attempt(10, LAYERS), cached, attempt(2, changed), attempt(2, changed)]
     (view,) = views_of(tmp_path, builds)
     assert view.labels == ("attempt 1", "attempt 2", "attempt 10")
-    assert view.points == (2, 3, 1), "what points share counts once"
+    builds_of = [column.title for column in view.spreads.columns[1:-1]]
+    assert builds_of == ["attempt 1, point 2", "attempt 2, point 3", "attempt 10, point 1"], "shared ones count once"
     assert view.summary == f"3 builds, 3 different engines: 1 of {len(LAYERS)} layers differs (4.8 %)"
     (row,) = view.rows
     assert [outcome.mark for outcome in row.outcomes] == ["A", "B", "A"]
@@ -222,7 +223,8 @@ def test_a_sweep_over_attempts_shows_its_churn(tmp_path: Path) -> None:
 
 def test_attempts_with_different_settings_are_separate(tmp_path: Path) -> None:
     builds = [attempt(number, LAYERS, optimization_level=level) for level in (0, 5) for number in (1, 2)]
-    assert [view.points for view in views_of(tmp_path, builds)] == [(1, 2), (3, 4)]
+    views = views_of(tmp_path, builds)
+    assert [[column.title[-1] for column in view.spreads.columns[1:-1]] for view in views] == [["1", "2"], ["3", "4"]]
 
 
 def test_other_sweeps_have_no_churn(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from ndld_flow.report.panels.sequences import charts_of, collect_sequences
 from ndld_flow.report.run_page import draw_report
+from ndld_flow.report.tables import ABSENT
 from tests.support.precision_samples import (
     RECIPE,
     deep_accuracy,
@@ -25,12 +26,11 @@ HOSTILE = "</script><b>x"
 
 def test_rows_name_the_steps() -> None:
     (view,) = collect_sequences({"agree": sequence_accuracy(), "single": deep_accuracy()})
-    first, state = view.rows
-    assert first.first_divergent == "b.wav, step 6"
-    assert first.divergent == 25
-    assert first.flipped == "2 of 60 (more than 0.5), first at b.wav, step 11"
-    assert first.worst_step == "b.wav, step 30"
-    assert (state.state, state.first_divergent, state.flipped) == ("state", "", "")
+    first, state = view.outputs.rows
+    assert first[2:4] == ("b.wav, step 6", 25)
+    assert first[-1] == "2 of 60 (more than 0.5), first at b.wav, step 11"
+    assert str(first[5]).endswith(" at b.wav, step 30")
+    assert (state[1:3], state[-1]) == (("state", ABSENT), ABSENT)
 
 
 def test_many_steps_are_drawn_by_the_largest_of_several() -> None:

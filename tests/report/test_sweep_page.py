@@ -400,7 +400,7 @@ def test_effects_are_paired_on_a_grid_with_their_number() -> None:
 
 def test_effects_of_a_search_note_that_other_settings_are_mixed_in() -> None:
     page = collect_page(made.variants())
-    assert page.searched
+    assert page.record.method == "tpe"
     assert len(page.effects) == 3
     assert not all(effect.paired for effect in page.effects[0].effects)
 

@@ -18,7 +18,7 @@ from ndld_flow.execution.workers import WorkerBugError
 from ndld_flow.machine.host import fingerprint_machine
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.run_record import StepRecord
-from ndld_flow.report.sweep.outcome import collect_sessions
+from ndld_flow.report.sweep.outcome import session_table
 from tests.support.process_runs import ProcessRun
 from tests.support.sweep_toys import SweepToy, make_sweep_toy, table
 
@@ -167,7 +167,7 @@ def test_a_session_on_another_machine_names_it(toy: SweepToy, monkeypatch: pytes
     monkeypatch.setattr("ndld_flow.sweep.try_points.fingerprint_machine", lambda: "the driver's")
     record, _ = toy.run()
     assert {session.machine for session in record.sessions} == {fingerprint_machine()}
-    assert fingerprint_machine() in collect_sessions(record)[0].device
+    assert fingerprint_machine() in str(session_table(record).rows[0][3])
 
 
 def test_a_full_disk_ends_the_sweep_and_is_not_a_failed_point(toy: SweepToy) -> None:

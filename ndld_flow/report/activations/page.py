@@ -21,10 +21,13 @@ from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_within_f
 from ndld_flow.report.encoding import Columns, rounded
 from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.render import PageParts, render, write_page
+from ndld_flow.report.tables import Column, Table
 from ndld_flow.report.value_text import shape_text
 
 Verdict = Literal["passed", "failed", "info"]
 
+_TENSORS_SHOWN = 300
+"""Rows of the table for paper and for pages without a script."""
 _STEEP_DB = 10.0
 """Fall of the signal to noise from which the result names its place."""
 _ROUNDED_DB = 60.0
@@ -33,45 +36,32 @@ _UNBOUNDED_DB = 300.0
 """Signal to noise above which both sides count as equal."""
 
 
-@dataclass(frozen=True)
-class TensorRow:
-    """One captured tensor, with formatted numbers."""
-
-    name: str
-    link: str
-    """Link to its maps on this page."""
-    node: str
-    op_type: str
-    tensor: str
-    """dtype, shape and layout."""
-    low: str
-    high: str
-    rms: str
-    troubles: tuple[str, ...]
-    """`3 NaN`, `1.2 % beyond fp16`."""
-    snr: str
-    """Signal to noise relative to the reference; empty without a reference."""
-
-
-def collect_tensors(record: Activations) -> tuple[TensorRow, ...]:
-    """Return all captured tensors, in execution order."""
+def tensor_table(record: Activations) -> Table:
+    """Return the first captured tensors, in execution order."""
     divergence = {layer.tensor: layer for layer in record.divergence}
     kind = short_name(record.range_format, 20)
-    return tuple(
-        TensorRow(
-            name=short_name(tensor.tensor),
-            link=link_to(tensor.tensor),
-            node=short_name(tensor.node, 80),
-            op_type=short_name(tensor.op_type, 60),
-            tensor=f"{short_name(tensor.dtype, 40)} {shape_text(tensor.shape)} {short_name(tensor.layout, 20)}",
-            low=number(tensor.range.minimum),
-            high=number(tensor.range.maximum),
-            rms=number(tensor.range.rms),
-            troubles=tuple(troubles(tensor, kind)),
-            snr=snr_words(snr_db(divergence.get(tensor.tensor))),
-        )
-        for tensor in record.tensors
+    columns = (
+        Column("Tensor", "name"),
+        Column("Operator"),
+        Column("Type"),
+        *(Column(title, "number", number) for title in ("Min", "Max", "RMS")),
+        *([Column("Signal to noise", "number", snr_words)] if record.reference else []),
+        Column("Issues"),
     )
+    rows = (
+        (
+            short_name(tensor.tensor),
+            short_name(tensor.op_type, 60),
+            f"{short_name(tensor.dtype, 40)} {shape_text(tensor.shape)} {short_name(tensor.layout, 20)}",
+            tensor.range.minimum,
+            tensor.range.maximum,
+            tensor.range.rms,
+            *([snr_db(divergence.get(tensor.tensor))] if record.reference else []),
+            ", ".join(troubles(tensor, kind)),
+        )
+        for tensor in record.tensors[:_TENSORS_SHOWN]
+    )
+    return Table(columns, tuple(rows))
 
 
 def link_to(tensor: str) -> str:
@@ -85,10 +75,8 @@ def snr_db(divergence: LayerDivergence | None) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def snr_words(value: float | None) -> str:
+def snr_words(value: float) -> str:
     """Return `61.2 dB`, or `equal` without noise."""
-    if value is None:
-        return ""
     if value >= _UNBOUNDED_DB:
         return "equal"
     size = "∞" if value <= -_UNBOUNDED_DB else f"{abs(value):.1f}"
@@ -307,9 +295,7 @@ class ActivationsPage:
     ran: tuple[tuple[str, str], ...]
     """(name, value) of the conditions of the run."""
     figures: tuple[Figure, ...]
-    rows: tuple[TensorRow, ...]
-    two: bool
-    """True if there is a reference."""
+    tensors: Table
     notes: tuple[str, ...]
     chunks: tuple[str, ...]
     data: DrawnActivations
@@ -317,7 +303,7 @@ class ActivationsPage:
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
         """(anchor, title)"""
-        return (("depth", "Depth"), ("inspect", "Inspect")) if self.rows else ()
+        return (("depth", "Depth"), ("inspect", "Inspect")) if self.data.tensors else ()
 
 
 def collect_page(record: Activations, maps: PackedMaps, files: str) -> ActivationsPage:
@@ -330,8 +316,7 @@ def collect_page(record: Activations, maps: PackedMaps, files: str) -> Activatio
         arithmetic=_ARITHMETIC.get(record.arithmetic, short_name(record.arithmetic, 80)),
         ran=tuple((name, short_name(value, 300)) for name, value in conditions.items() if value),
         figures=figures(record),
-        rows=collect_tensors(record),
-        two=bool(record.reference),
+        tensors=tensor_table(record),
         notes=tuple(short_name(note, 600) for note in (*record.notes, *maps.notes)),
         chunks=tuple(maps.chunks),
         data=activations_data(record, maps, files),

@@ -12,7 +12,7 @@ from ndld_flow.base.quantities import count, size
 from ndld_flow.base.text import short_name, shortened, visible_name
 from ndld_flow.profiles.diagnose.diagnose import insights_of_engine
 from ndld_flow.profiles.diagnose.subject import EngineSubject, is_product, missed_precisions
-from ndld_flow.records.build import Build, BuildMemory, Constraint, ShapeRange, TimingCacheUse
+from ndld_flow.records.build import Build, BuildMemory, Constraint, TimingCacheUse
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
@@ -29,7 +29,7 @@ from ndld_flow.report.collect_layers import (
 from ndld_flow.report.measured import UNKNOWN
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.tables import Table
-from ndld_flow.report.value_text import Fact, facts_of, machine_settings, settings_of, shape_text, value_text
+from ndld_flow.report.value_text import Fact, settings_of
 
 USUAL: dict[str, JsonValue] = {
     "typing": "default",
@@ -47,27 +47,6 @@ _CONSTRAINTS_SHOWN = 200
 
 
 @dataclass(frozen=True)
-class RangeRow:
-    """One input of an optimization profile."""
-
-    input: str
-    low: str
-    opt: str
-    high: str
-    is_fixed: bool
-    is_values: bool
-    """True if these are the values of a shape tensor."""
-
-
-@dataclass(frozen=True)
-class ProfileRows:
-    """One optimization profile."""
-
-    basis: str
-    rows: tuple[RangeRow, ...]
-
-
-@dataclass(frozen=True)
 class BuiltView:
     """The build of one engine, and what follows from its record."""
 
@@ -78,7 +57,6 @@ class BuiltView:
     """Description of `built_for`."""
     memory: tuple[tuple[str, int], ...]
     """(name, bytes), as recorded by the builder."""
-    profiles: tuple[ProfileRows, ...]
     constraints: tuple[Constraint, ...]
     """The first constraints, with ignored ones before the others."""
     constraint_outcomes: tuple[tuple[str, int], ...]
@@ -88,10 +66,6 @@ class BuiltView:
     chosen: tuple[Fact, ...]
     """Settings that are not at their defaults."""
     usual: tuple[Fact, ...]
-    applied: tuple[Fact, ...]
-    machine: tuple[Fact, ...]
-    versions: tuple[Fact, ...]
-    digests: tuple[Fact, ...]
 
 
 def collect_build(build: Build) -> BuiltView:
@@ -105,19 +79,11 @@ def collect_build(build: Build) -> BuiltView:
         built_for=build.compute_capabilities or (own or "this machine's GPU",),
         built_for_kind="compute capability" if build.compute_capabilities else f"device {build.device} of the builder",
         memory=tuple(_memory(build.memory)),
-        profiles=tuple(
-            ProfileRows(short_name(profile.basis, 60), tuple(map(_range, profile.inputs, profile.inputs.values())))
-            for profile in build.profiles
-        ),
         constraints=tuple(sorted(build.constraints, key=lambda each: not each.is_ignored)[:_CONSTRAINTS_SHOWN]),
         constraint_outcomes=tuple(outcomes.most_common(8)),
         cache=_cache(build.timing_cache) if build.timing_cache else "",
         chosen=chosen,
         usual=usual,
-        applied=settings_of(build.applied),
-        machine=machine_settings(build.machine),
-        versions=facts_of(build.versions),
-        digests=facts_of({"model": build.model_digest[:16], "engine": build.engine_digest[:16]}),
     )
 
 
@@ -129,21 +95,6 @@ def _memory(memory: BuildMemory) -> Iterator[tuple[str, int]]:
         "builder's peak on the host": memory.build_peak_bytes,
     }
     return ((what, bytes_) for what, bytes_ in sizes.items() if bytes_)
-
-
-def _range(name: str, shapes: ShapeRange) -> RangeRow:
-    low, opt, high = (
-        value_text(list(shape)) if shapes.values else shape_text(shape)
-        for shape in (shapes.min, shapes.opt, shapes.max)
-    )
-    return RangeRow(
-        input=short_name(name),
-        low=low,
-        opt=opt,
-        high=high,
-        is_fixed=shapes.min == shapes.opt == shapes.max,
-        is_values=shapes.values,
-    )
 
 
 def _cache(cache: TimingCacheUse) -> str:

@@ -22,21 +22,13 @@ _SMALL = 160
 class FileView:
     """One image with its captions."""
 
-    title: str
-    data: str
-    """`image/png;base64,...`."""
-    width: int
-    height: int
+    file: ImageFile
     is_small: bool
     """Its pixels are to be seen one by one."""
     link: str
     """Path of the PNG file from the report; empty if the run has no folder."""
-    size: str
-    """`640 x 480`."""
     alternative: str
-    """The same in words."""
-    captions: tuple[str, ...]
-    warnings: tuple[str, ...]
+    """The image in words."""
 
 
 @dataclass(frozen=True)
@@ -94,20 +86,12 @@ def _row(documents: RunDocuments, step: str, image: RenderedImage, row: ImageRow
 def _file(documents: RunDocuments, step: str, subject: str, file: ImageFile) -> FileView | None:
     if file.thumbnail is None:
         return None
-    title = short_name(file.title)
-    captions = tuple(short_name(caption, _LONGEST_CAPTION) for caption in file.captions)
-    warnings = tuple(short_name(warning, _LONGEST_CAPTION) for warning in file.warnings)
+    notes = (short_name(note, _LONGEST_CAPTION) for note in (*file.captions, *file.warnings))
     return FileView(
-        title=title,
-        data=f"image/{file.thumbnail.format};base64,{file.thumbnail.data}",
-        width=file.thumbnail.width,
-        height=file.thumbnail.height,
+        file=file,
         is_small=file.width < _SMALL,
         link=_link(documents, step, file.file),
-        size=f"{file.width} x {file.height}",
-        alternative="; ".join((f"{subject.removesuffix(' of ')}, {title}", *captions, *warnings)),
-        captions=captions,
-        warnings=warnings,
+        alternative="; ".join((f"{subject.removesuffix(' of ')}, {short_name(file.title)}", *notes)),
     )
 
 

@@ -17,7 +17,6 @@ from ndld_flow.records.profile import Profile, ProfileRun
 from ndld_flow.report.encoding import evenly_sorted, nanoseconds, rounded
 from ndld_flow.report.measured import profile_titles, quartiles_ms, short_provider
 from ndld_flow.report.panel import Panel
-from ndld_flow.report.value_text import Fact, facts_of, machine_settings, settings_of
 
 _SERIES = 10  # colours in tokens.css
 
@@ -69,10 +68,6 @@ class ProfileView:
     """Number of its colour, its position among profiles with samples."""
     load_ms: float
     """Median over process runs."""
-    options: tuple[Fact, ...]
-    conditions: tuple[Fact, ...]
-    machine: tuple[Fact, ...]
-    versions: tuple[Fact, ...]
 
     @property
     def widest_run(self) -> float:
@@ -119,10 +114,6 @@ def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, 
         steps=_steps(profile),
         series=series,
         load_ms=statistics.median(run.load_ms for run in profile.runs) if profile.runs else 0.0,
-        options=settings_of(profile.options),
-        conditions=settings_of(profile.conditions),
-        machine=machine_settings(profile.machine),
-        versions=facts_of(profile.versions),
     )
 
 

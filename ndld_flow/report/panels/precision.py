@@ -25,7 +25,6 @@ from ndld_flow.report.panel import Panel
 from ndld_flow.report.panels.accuracy import bound_text
 from ndld_flow.report.search_outcome import SearchOutcome, search_outcome, search_sentences
 from ndld_flow.report.tables import ABSENT, Column, Table
-from ndld_flow.report.value_text import Fact, settings_of
 
 FOUND_BY = "found_by"
 """Name of the input with which a step reads a search."""
@@ -230,7 +229,6 @@ class SearchView:
     always_kept: tuple[AlwaysKept, ...]
     samples: str
     """`8 samples, to which the result is fitted`."""
-    settings: tuple[Fact, ...]
     depth: DepthView | None
 
 
@@ -272,7 +270,6 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         always_kept=_always_kept(search.always_kept),
         samples=counted(search.sample_count, "sample")
         + (", to which the result is fitted, so it may do worse on others" if search.is_fitted else ""),
-        settings=settings_of(dict(search.settings)),
         depth=depth,
     )
 

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.panel import Panel
-from ndld_flow.report.value_text import Fact, facts_of, machine_settings
+from ndld_flow.report.value_text import Fact
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,10 @@ class RepeatView:
     recipe: str
     """Resolved recipe as YAML."""
     source: tuple[Fact, ...]
-    machine: tuple[Fact, ...]
-    versions: tuple[Fact, ...]
 
 
 def collect_repeat(run: RunRecord) -> RepeatView:
-    """Return command, recipe, source, machine and versions."""
+    """Return command, recipe and source."""
     return RepeatView(
         run=run,
         command=command_lines(run.directory, run.command),
@@ -44,8 +42,6 @@ def collect_repeat(run: RunRecord) -> RepeatView:
                 for name, model in run.models.items()
             ),
         ),
-        machine=machine_settings(run.machine),
-        versions=facts_of(dict(sorted(run.versions.items()))),
     )
 
 

@@ -7,35 +7,16 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ndld_flow.base.declared_metrics import metric_text
-from ndld_flow.base.quantities import number
+from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import Accuracy, SequenceAgreement, StepErrors
 from ndld_flow.report.encoding import rounded
 from ndld_flow.report.panel import Panel
-from ndld_flow.report.tables import ABSENT
+from ndld_flow.report.tables import ABSENT, Column, Table, Value
 
 _MOST_POINTS = 3000
 """Maximum number of points of a line; with more steps, each point is the largest error of several."""
 _MOST_LINES = 10
-
-
-@dataclass(frozen=True)
-class StepsRow:
-    """One output over all steps."""
-
-    output: str
-    state: str
-    metric: str
-    worst: str
-    worst_step: str
-    bound: str
-    early: str
-    late: str
-    divergent: int
-    first_divergent: str
-    """The step's name; empty if none is beyond a bound."""
-    flipped: str
-    """`1 of 937 (more than 0.5), first at step 12`; empty for an output that is no decision."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +53,7 @@ class SequenceView:
 
     accuracy: Accuracy
     states: str
-    rows: tuple[StepsRow, ...]
+    outputs: Table
     agreement: SequenceAgreement
 
 
@@ -92,7 +73,7 @@ def collect_sequences(accuracies: Mapping[str, Accuracy]) -> tuple[SequenceView,
         SequenceView(
             accuracy=accuracy,
             states=_READ[accuracy.sequence.states, accuracy.sequence.tokens],
-            rows=tuple(_row(output, accuracy.sequence) for output in accuracy.sequence.outputs),
+            outputs=_outputs(accuracy.sequence),
             agreement=accuracy.sequence,
         )
         for accuracy in accuracies.values()
@@ -100,28 +81,43 @@ def collect_sequences(accuracies: Mapping[str, Accuracy]) -> tuple[SequenceView,
     )
 
 
-def _row(output: StepErrors, agreement: SequenceAgreement) -> StepsRow:
+_COLUMNS = (
+    Column("Output", "name"),
+    Column("Is fed to", "label"),
+    Column("Diverges at", "label"),
+    Column("Steps beyond a bound", "number", count),
+    Column("Metric", "label"),
+    *(Column(title, "number") for title in ("Worst step", "Limit over all", "First quarter", "Last quarter")),
+    Column("Flipped decisions"),
+)
+
+
+def _outputs(agreement: SequenceAgreement) -> Table:
+    """Return the outputs over all steps; the first divergent step is outside a bound."""
+    bad = {(row, 2) for row, output in enumerate(agreement.outputs) if output.first_divergent is not None}
+    return Table(_COLUMNS, tuple(_row(output, agreement) for output in agreement.outputs), frozenset(bad))
+
+
+def _row(output: StepErrors, agreement: SequenceAgreement) -> tuple[Value, ...]:
     known = [(error, step) for step, error in enumerate(output.errors) if error is not None]
     worst = max(known, default=None)
     first = output.first_divergent
-    flipped = ""
+    worst_text = _error(output.metric, worst[0] if worst else None)
+    flipped = ABSENT
     if output.flipped_count is not None:
         flipped = f"{output.flipped_count:,} of {sum(agreement.lengths):,} ({short_name(output.decision, 60)})"
         flipped += f", first at {_step(agreement, output.flipped[0])}" if output.flipped else ""
         if output.margins and output.margins[0] is not None and output.median_margin is not None:
             flipped += f", margin {number(output.margins[0])} there and {number(output.median_margin)} as median"
-    return StepsRow(
-        output=short_name(output.output),
-        state=short_name(output.state),
-        metric=short_name(output.metric, 40),
-        worst=_error(output.metric, worst[0] if worst else None),
-        worst_step=_step(agreement, worst[1]) if worst and worst[0] else "",
-        bound=_error(output.metric, output.bound),
-        early=_error(output.metric, output.early_error),
-        late=_error(output.metric, output.late_error),
-        divergent=output.divergent_count,
-        first_divergent="" if first is None else _step(agreement, first),
-        flipped=flipped,
+    return (
+        short_name(output.output),
+        short_name(output.state) or ABSENT,
+        ABSENT if first is None else _step(agreement, first),
+        output.divergent_count,
+        short_name(output.metric, 40),
+        f"{worst_text} at {_step(agreement, worst[1])}" if worst and worst[0] else worst_text,
+        *(_error(output.metric, value) for value in (output.bound, output.early_error, output.late_error)),
+        flipped,
     )
 
 

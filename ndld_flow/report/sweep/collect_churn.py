@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import count, counted, quantity, share
+from ndld_flow.base.quantities import MINUS, count, counted, quantity, share
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.profiles.compare.tactic_churn import Rebuild, find_churn, request_of
 from ndld_flow.records.build import Build
@@ -17,6 +17,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments, read_run_record
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.sweep.points import link
+from ndld_flow.report.tables import Column, Table
 
 Objects = Callable[[str], Path]
 """Digest of an artifact -> its folder."""
@@ -32,17 +33,6 @@ _TITLES = {
 }
 CHANGES = {"layers": "different fusion", "format": "different format", "tactic": "different tactic"}
 """Change -> description."""
-
-
-@dataclass(frozen=True)
-class SpreadRow:
-    """One figure of all builds."""
-
-    title: str
-    values: tuple[str, ...]
-    """One value per build."""
-    relative: str
-    """Difference between smallest and largest, relative to the median."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +72,8 @@ class ChurnView:
     """Summary in a sentence."""
     labels: tuple[str, ...]
     """One per build: `attempt 2`."""
-    points: tuple[int, ...]
-    """Number of the first point of each build."""
-    spreads: tuple[SpreadRow, ...]
+    spreads: Table
+    """The figures of all builds, and the largest difference of each relative to its median."""
     rows: tuple[ChurnRow, ...]
     left_out: int
     """Number of changed layers that are not shown."""
@@ -142,18 +131,24 @@ def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iter
 def _view(step: str, builds: Sequence[_BuiltPoint]) -> ChurnView:
     ordered = sorted(builds, key=lambda built: (built.attempt, built.point))[:_BUILDS_SHOWN]
     churn = find_churn([built.rebuild for built in ordered])
+    labels = tuple(short_name(build.label, 40) for build in churn.builds)
     return ChurnView(
         step=short_name(step, 100),
         summary=_summary(churn),
-        labels=tuple(short_name(build.label, 40) for build in churn.builds),
-        points=tuple(built.point for built in ordered),
-        spreads=tuple(
-            SpreadRow(
-                _TITLES[spread.metric],
-                tuple(quantity(value, spread.unit) for value in spread.values),
-                share(spread.relative),
-            )
-            for spread in churn.spreads
+        labels=labels,
+        spreads=Table(
+            (
+                Column("Build"),
+                *(
+                    Column(f"{label}, point {built.point}", "number")
+                    for label, built in zip(labels, ordered, strict=True)
+                ),
+                Column(f"Largest {MINUS} smallest", "number", share),
+            ),
+            tuple(
+                (_TITLES[each.metric], *(quantity(value, each.unit) for value in each.values), each.relative)
+                for each in churn.spreads
+            ),
         ),
         rows=tuple(map(_row, churn.changed[:_LAYERS_SHOWN])),
         left_out=max(0, len(churn.changed) - _LAYERS_SHOWN),

@@ -7,7 +7,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import get_args
 
 from ndld_flow.base.quantities import change, counted, seconds
@@ -30,6 +29,7 @@ from ndld_flow.report.sweep.points import (
     points_words,
     values_words,
 )
+from ndld_flow.report.tables import Column, Table, Value
 
 _WENT: dict[PointOutcome, str] = {"refused": "were refused", "inconclusive": "are undecided", "failed": "failed"}
 _BETTER = {"ms": "faster", "s": "faster", "1/s": "faster", "bytes": "smaller"}
@@ -171,42 +171,35 @@ def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:
     return f"{ratio_text(ratio)}{interval} {than}"
 
 
-@dataclass(frozen=True)
-class SessionView:
-    """One measurement session."""
-
-    number: int
-    points: str
-    steps: str
-    device: str
-    started_at: datetime
-    took: str
-    note: str
-    """`second measurement` for winners, `reused` for earlier measurements."""
-    concurrent_load: str
+_SESSIONS = (
+    Column("#"),
+    Column("Points"),
+    Column("Steps"),
+    Column("Device"),
+    Column("Start"),
+    Column("Duration", "number", seconds),
+    Column("Note"),
+    Column("Concurrent load"),
+)
 
 
-def collect_sessions(record: SweepRecord) -> tuple[SessionView, ...]:
-    """Return all sessions, in order."""
-    return tuple(map(_session_view, record.sessions))
+def session_table(record: SweepRecord) -> Table:
+    """Return all measurement sessions, in order."""
+    return Table(_SESSIONS, tuple(map(_session_row, record.sessions)))
 
 
-def _session_view(session: MeasurementSession) -> SessionView:
+def _session_row(session: MeasurementSession) -> tuple[Value, ...]:
     notes = [text for text, there in (("second measurement", session.again), ("reused", session.reused)) if there]
-    return SessionView(
-        number=session.number,
-        points=points_words(session.points) if session.points else "",
-        steps=", ".join(short_name(name, 60) for name in session.steps),
-        device=short_name(session.device, 80) + (f" on {short_name(session.machine, 200)}" if session.machine else ""),
-        started_at=session.started_at,
-        took=seconds((session.ended_at - session.started_at).total_seconds()),
-        note=", ".join(notes),
-        concurrent_load="; ".join(
-            [
-                *([] if session.load is None else [f"load {session.load:.3g}"]),
-                *(short_name(process, 200) for process in session.concurrent[:10]),
-            ]
-        ),
+    load = [] if session.load is None else [f"load {session.load:.3g}"]
+    return (
+        session.number,
+        points_words(session.points) if session.points else "",
+        ", ".join(short_name(name, 60) for name in session.steps),
+        short_name(session.device, 80) + (f" on {short_name(session.machine, 200)}" if session.machine else ""),
+        f"{session.started_at:%H:%M:%S}",
+        (session.ended_at - session.started_at).total_seconds(),
+        ", ".join(notes),
+        "; ".join([*load, *(short_name(process, 200) for process in session.concurrent[:10])]) or "none",
     )
 
 

@@ -20,17 +20,17 @@ from ndld_flow.report.sweep.collect_winners import WinnersView, collect_winners
 from ndld_flow.report.sweep.dimensions import Curve, CurveLine, Dimension, collect_curves, collect_dimensions
 from ndld_flow.report.sweep.outcome import (
     FailureGroup,
-    SessionView,
     SweepVerdict,
     best_point,
     collect_failures,
-    collect_sessions,
     counts_words,
     load_words,
+    session_table,
     sweep_verdict,
 )
 from ndld_flow.report.sweep.points import final, link, objective_words, recipe_lines, short_names, value_words
-from ndld_flow.report.value_text import Fact, facts_of, machine_settings
+from ndld_flow.report.tables import Table
+from ndld_flow.report.value_text import Fact, machine_settings
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,6 @@ class SweepPage:
     head: HeadView
     axes: tuple[str, ...]
     objectives: tuple[str, ...]
-    point_count: int
     plain: tuple[PlainRow, ...]
     """The best points first, up to a maximum."""
     winners: WinnersView | None
@@ -275,16 +274,12 @@ class SweepPage:
     """True if there are two measured points to draw."""
     curves: tuple[Curve, ...]
     effects: tuple[EffectsView, ...]
-    searched: bool
-    """True if the method concentrates on good regions, so that points are not evenly distributed."""
     churn: tuple[ChurnView, ...]
     failures: tuple[FailureGroup, ...]
-    sessions: tuple[SessionView, ...]
+    sessions: Table
     record: SweepRecord
     command: str
     recipe: str
-    machine: tuple[Fact, ...]
-    versions: tuple[Fact, ...]
     data: DrawnSweep
 
     @property
@@ -294,12 +289,12 @@ class SweepPage:
             "winners": self.winners is not None,
             "trade": self.has_pictures,
             "parallel": self.has_pictures,
-            "points": bool(self.point_count),
+            "points": bool(self.record.points),
             "effects": bool(self.effects),
             "curves": bool(self.curves),
             "churn": bool(self.churn),
             "failures": bool(self.failures),
-            "sessions": bool(self.sessions),
+            "sessions": bool(self.sessions.rows),
             "repeat": True,
         }
         return tuple((name, _TITLES[name]) for name, there in present.items() if there)
@@ -329,7 +324,6 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
         head=collect_head(record, sweep_verdict(record)),
         axes=tuple(short_names([axis.name for axis in record.axes]).values()),
         objectives=tuple(short_name(objective.text, 60) for objective in record.objectives),
-        point_count=len(record.points),
         plain=tuple(
             PlainRow(
                 number=point.number,
@@ -346,15 +340,12 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
         has_pictures=len(measured) > 1,
         curves=curves,
         effects=collect_effects(record),
-        searched=record.method in ("hill_climb", "tpe"),
         churn=tuple(churn),
         failures=collect_failures(record),
-        sessions=collect_sessions(record),
+        sessions=session_table(record),
         record=record,
         command=command_lines(record.directory, record.command),
         recipe=recipe_text(record.recipe),
-        machine=machine_settings(record.machine),
-        versions=facts_of(dict(sorted(record.versions.items()))),
         data=sweep_data(record, dimensions, curves),
     )
 
