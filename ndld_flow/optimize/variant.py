@@ -80,10 +80,9 @@ class Subject:
         """Return the end of the name of variants: ` in OpenVINO`, if ONNX Runtime is tried too."""
         return " in OpenVINO" if self.runtime == "openvino" and len(self.preset.runtimes) > 1 else ""
 
-    @property
-    def quantize(self) -> str:
+    def quantize(self, read: str = "clean") -> str:
         """Return the beginning of a `quantize` step. A race finds out that a model stayed as it was."""
-        return f"step: quantize, from: clean{', allow_empty: true' if self.races else ''}"
+        return f"step: quantize, from: {read}{', allow_empty: true' if self.races else ''}"
 
     @property
     def quantize_target(self) -> str:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -36,6 +37,7 @@ from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.race_search import RaceSearch
 from ndld_flow.optimize.rounds import Racer, Rounds, compare, estimate, t_95
 from ndld_flow.optimize.variant import Variant
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome
 from ndld_flow.runtimes.openvino.request import OpenvinoRequest
 from ndld_flow.sweep.run_request import run_request
@@ -438,6 +440,22 @@ def test_a_fallback_that_is_not_right_is_not_called_slower(monkeypatch: pytest.M
         ("wrong", "not right"),
         ("fourth", "slower"),
     ]
+
+
+@pytest.mark.parametrize(("passed", "wrong"), [(True, False), (False, True)])
+def test_a_low_cosine_of_an_output_that_is_nearly_zero_does_not_make_a_variant_wrong(
+    net: Path, monkeypatch: pytest.MonkeyPatch, passed: bool, wrong: bool
+) -> None:
+    """Rounding alone made a detector's cosine 0.82 on a picture without objects, where its slices differed by nothing."""
+    composer = read_model(net, options(keep=()), Path("samples"))
+    Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
+    job = RaceJob(recipe="search.yaml", outputs="outputs", trust=False, variants=(), extends={}, accuracy=(), seconds=1)
+    running: Any = race.Race(job, lambda _: None)
+    monkeypatch.setattr(race, "metrics_of", lambda _: {"cosine": Metric(value=0.82, unit="")})
+    monkeypatch.setattr(race.Race, "_agreement", lambda *_: SimpleNamespace(passed=passed))
+    entrant: Any = SimpleNamespace(recipe=running._sweep.base)
+    with pytest.raises(race.LostError) if wrong else nullcontext():
+        running._screen(entrant)
 
 
 def raced_in_folder(model: Path, *names: str, **more: object) -> list[dict[str, Any]]:

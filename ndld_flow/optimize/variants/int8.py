@@ -39,11 +39,11 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         yield f"INT8 is not tried: Conv, MatMul and Gemm take {percent(share or 0.0)} of the time."
         return
     for name, settings in _forms(subject):
-        made = f"{{{subject.quantize}{subject.quantize_target}{settings}}}"
+        made = f"{{{subject.quantize()}{subject.quantize_target}{settings}}}"
         extends = f"{DENSE}{subject.label}" if name in _MORE else ""
         yield Variant(f"{name}{subject.label}", subject.runtime, {"made": made}, extends=extends)
     if subject.runtime == "openvino":
-        dense = f"{{{subject.quantize}, target: openvino, min_intensity: 64}}"
+        dense = f"{{{subject.quantize()}, target: openvino, min_intensity: 64}}"
         own = "{backend: openvino, inference_precision: default}"
         yield Variant(f"INT8 in dense layers, the rest as OpenVINO chooses{subject.label}", own, {"made": dense})
 

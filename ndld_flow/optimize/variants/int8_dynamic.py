@@ -34,5 +34,5 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
 
 
 def _variant(subject: Subject, name: str, settings: str) -> Variant:
-    made = {"made": f"{{{subject.quantize}, mode: dynamic, {settings}}}"}
+    made = {"made": f"{{{subject.quantize()}, mode: dynamic, {settings}}}"}
     return Variant(f"{_NAME}{name}{subject.label}", "onnxruntime", made)

@@ -25,7 +25,7 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         f"{{step: find_precision, from: clean, precision: int8, int8: {{method: percentile{target}}}"
         f"{tolerance_of(subject.conditions)}, trials: 60, time: {time_ms:g} ms}}"
     )
-    made = f"{{step: quantize, from: clean, method: percentile{target}, found_by: found}}"
+    made = f"{{{subject.quantize()}, method: percentile{target}, found_by: found}}"
     name = f"INT8 except what it breaks{subject.label}"
     plain = tuple(f"{each}{subject.label}" for each in (DENSE, "INT8, minmax", "INT8 of smoothed activations"))
     yield Variant(name, subject.runtime, {"found": found, "made": made}, costly=True, unless=plain)

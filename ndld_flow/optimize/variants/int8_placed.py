@@ -26,5 +26,5 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     target = f", runtime: {{backend: {subject.runtime}{own}}}" if own and subject.runtime != "onnxruntime" else ""
     judged = tolerance_of(subject.conditions) or ", tolerance: {slices: default}"  # as the variant will be
     scheme = f"method: percentile{subject.quantize_target}"
-    made = f"{{step: quantize, from: clean, {scheme}, optimize: {placed}{judged}{target}}}"
+    made = f"{{{subject.quantize()}, {scheme}, optimize: {placed}{judged}{target}}}"
     yield Variant(f"INT8 where it pays{subject.label}", subject.runtime, {"made": made}, costly=True)

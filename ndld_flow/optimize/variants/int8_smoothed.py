@@ -16,6 +16,6 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     if not subject.samples.search or not quantized or not subject.pays_in(0.3, "MatMul", "Gemm"):
         return
     smoothed = "{step: smooth_activations, from: clean}"
-    made = f"{{step: quantize, from: found, method: percentile{subject.quantize_target}}}"
+    made = f"{{{subject.quantize('found')}, method: percentile{subject.quantize_target}}}"
     steps, plain = {"found": smoothed, "made": made}, f"{DENSE}{subject.label}"
     yield Variant(f"INT8 of smoothed activations{subject.label}", subject.runtime, steps, costly=True, unless=(plain,))

@@ -20,5 +20,5 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         return
     for weights in ("int8", "int4") if subject.aims_at("size") else ("int8",):
         settings = f"mode: weight_only, weights: {weights}, block_size: 128, accuracy_level: 4"
-        made = {"made": f"{{{subject.quantize}, {settings}}}"}
+        made = {"made": f"{{{subject.quantize()}, {settings}}}"}
         yield Variant(f"weights in {weights.upper()}{subject.label}", "onnxruntime", made)
