@@ -334,6 +334,7 @@ _RANKS = {
     "the same": 2,
     "not faster": 2,
     "near the bound": 3,
+    "not judged": 3,
     "not right on held-out data": 4,
     "not right": 4,
 }

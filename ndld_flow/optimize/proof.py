@@ -219,7 +219,8 @@ def _judge(record: RunRecord) -> tuple[VariantOutcome, str]:
     for name, outcome in _JUDGING.items():
         wrong = [*_failures(record, name)]
         if wrong:
-            return outcome, "; ".join(wrong)
+            is_open = any(step.name == name and step.record and step.record.inconclusive for step in record.steps)
+            return "not judged" if is_open else outcome, "; ".join(wrong)
     if record.passed:
         return "delivered", ""
     failed = [gate for gate in record.gates if not gate.passed]

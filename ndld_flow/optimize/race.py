@@ -3,8 +3,7 @@
 A variant leaves the race for the first of these reasons: one that quantizes less is wrong; it cannot be built or run;
 it takes 1.6 times as long as the leader in each of three rounds; three samples show that it is wrong; alternating
 passes show with 95 % confidence that it is slower than the leader; all samples show that it is wrong, or so near a
-bound that others may be.
-A leader is right on all samples.
+bound that others may be. Those that stay are right on all samples, so that the last rounds choose among them by speed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.optimize.compose import SOURCE
 from ndld_flow.optimize.conditions import FIRST_SAMPLES, Conditions, first_of
-from ndld_flow.optimize.race_process import RaceJob
+from ndld_flow.optimize.race_process import USELESS, RaceJob
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
 from ndld_flow.optimize.variant import MADE
 from ndld_flow.recipe.load import load_sweep
@@ -65,7 +64,7 @@ _END_S, _END_PASSES, _END_SHARE = 5.0, 150, 0.3
 """Time, at least that of so many passes of the leader, that is left for the last rounds and judgements: no variant
 starts then. It is at most this share of the race."""
 _FALLBACKS = 3
-"""Number of right variants that may have to be proved: fresh processes may veto the first."""
+"""Number of variants that may have to be proved: fresh processes may veto the first."""
 _LOOSE = 3.0
 """Multiple of the allowed error from which three samples show that a variant is wrong."""
 _UNRELATED = 0.95
@@ -83,9 +82,8 @@ class Entrant:
     racer: Racer
     close: Callable[[], None]
     took_s: float = 0.0
-    accuracy: Accuracy | None = None
-    """Its judgement on all samples; None before."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """Those of its latest judgement."""
 
 
 class LostError(Exception):
@@ -112,7 +110,7 @@ class Race:
         """Digest of the model and how it is opened -> the variant."""
         self._alive: list[Entrant] = []
         self._wrong: set[str] = set()
-        self._failed = set(job.failed)
+        self._useless = set(job.useless)
         self._source: Entrant | None = None
         self._references: dict[str, ReferenceRun] = {}
 
@@ -150,8 +148,8 @@ class Race:
         try:
             if part in self._wrong:
                 raise LostError("cannot win", f"{part} quantizes less, and is not right")
-            if needed in self._failed:
-                raise LostError("cannot win", f"{needed} failed")
+            if needed in self._useless:
+                raise LostError("cannot win", f"it needs {needed}, which failed or changed nothing")
             entrant = self._enter(name)
             self._qualify(entrant)
         except LostError as lost:
@@ -167,8 +165,8 @@ class Race:
     def _lose(self, name: str, entrant: Entrant | None, lost: LostError, took_s: float) -> None:
         if lost.outcome == "not right":
             self._wrong.add(name)
-        if lost.outcome == "failed":
-            self._failed.add(name)
+        if lost.outcome in USELESS:
+            self._useless.add(name)
         if entrant is None:
             self._tell(TriedVariant(name=name, runtime="", outcome=lost.outcome, why=lost.why, took_s=took_s))
             return
@@ -278,8 +276,8 @@ class Race:
         ratio = self._compare_first(entrant)
         if ratio.low > 0 and ratio.log > _SLOWER:
             raise _slower_than(leader, ratio)
+        self._judge(entrant)
         if ratio.log < 0 and ratio.high < _SLOWER:
-            self._judge(entrant)
             self._leader = entrant
             self._drop_slower()
 
@@ -335,15 +333,16 @@ class Race:
             raise LostError("not right", f"{value} on {counted(FIRST_SAMPLES, 'sample')}")
 
     def _judge(self, entrant: Entrant) -> None:
-        """Judge a variant on all samples, once. Raises LostError if it is wrong, or may be on other samples."""
-        if entrant.accuracy is not None or entrant is self._source:
-            return
+        """Judge a variant on all samples. Raises LostError if it is wrong, or may be on other samples."""
         step = _step(entrant.recipe, "agree")
         accuracy = self._agreement(entrant, step, "all", self._given(step))
-        entrant.accuracy, entrant.metrics = accuracy, metrics_of(accuracy)
-        if not accuracy.passed:
-            failed = [sentence for output in accuracy.outputs for sentence in (*output.failed, output.undecided)]
-            raise LostError("not right", next(filter(None, failed), "its own metric fails"))
+        entrant.metrics = metrics_of(accuracy)
+        if accuracy.failed:
+            failed = [sentence for output in accuracy.outputs for sentence in output.failed]
+            raise LostError("not right", next(iter(failed), "its own metric fails"))
+        undecided = [output.undecided for output in accuracy.outputs if output.undecided]
+        if undecided:
+            raise LostError("not judged", undecided[0])
         metrics = {f"agree.{name}": metric for name, metric in entrant.metrics.items()}
         metrics["speed.model_bytes"] = Metric(value=model_bytes(entrant.model.path), unit="bytes")
         for gate in self._sweep.constraints:
@@ -393,37 +392,12 @@ class Race:
         self._emit({"finished": True})
 
     def _order(self) -> list[Entrant]:
-        """Return the right variants that may be the best, the best first; the source is among them."""
-        assert self._source is not None
-        while True:
-            best = self._run_rounds()
-            try:
-                self._judge(best)
-            except (LostError, NdldFlowError) as error:
-                self._remove(best, error)
-                continue
-            break
+        """Return the variants that may be the best, the best first; the source may be among them."""
+        best = self._run_rounds()
         ranked = sorted(self._alive, key=lambda each: compare(each.racer, best.racer).log)
-        right: list[Entrant] = []
-        for entrant in ranked:
-            if len(right) == _FALLBACKS:
-                break
-            try:
-                self._judge(entrant)
-            except (LostError, NdldFlowError) as error:
-                self._remove(entrant, error)
-            else:
-                right.append(entrant)
-        for entrant in [each for each in self._alive if each not in right and each is not self._source]:
-            ratio = compare(entrant.racer, best.racer)
-            self._lose(entrant.name, entrant, _slower_than(best, ratio), entrant.took_s)
-        return right
-
-    def _remove(self, entrant: Entrant, error: LostError | NdldFlowError) -> None:
-        """Let a variant leave that is not right."""
-        lost = error if isinstance(error, LostError) else LostError("failed", str(error))
-        self._alive.remove(entrant)
-        self._lose(entrant.name, entrant, lost, entrant.took_s)
+        for entrant in [each for each in ranked[_FALLBACKS:] if each is not self._source]:
+            self._lose(entrant.name, entrant, _slower_than(best, compare(entrant.racer, best.racer)), entrant.took_s)
+        return ranked[:_FALLBACKS]
 
     def _run_rounds(self) -> Entrant:
         """Let all that may be the best alternate until the best is known, or it does not matter; return it."""

@@ -24,6 +24,8 @@ JOB = "job.json"
 _END_S = 2.0
 """Seconds that a race may take to end after its time: the passes that run, and the judgement of the leader."""
 _MOST_CRASHES = 3
+USELESS = ("failed", "the same")
+"""Outcomes of a variant without which those that need it are not tried."""
 
 
 class RaceJob(Record):
@@ -38,9 +40,9 @@ class RaceJob(Record):
     extends: dict[str, str]
     """Variant -> one that quantizes a part of what it does."""
     needs: dict[str, str] = {}
-    """Variant -> the source in its runtime, without which it is not tried."""
-    failed: tuple[str, ...] = ()
-    """Variants that failed before this process started."""
+    """Variant -> another without which it is not tried, such as the source in its runtime."""
+    useless: tuple[str, ...] = ()
+    """Variants that failed before this process started, or are the same model as another."""
     accuracy: tuple[tuple[str, str], ...]
     """The conditions on metrics of `check_accuracy`: metric and bound."""
     seconds: float
@@ -78,8 +80,8 @@ def run_race(job: RaceJob, folder: Path, listener: Listener, result: RaceResult)
     deadline = time.monotonic() + job.seconds
     left = job.variants
     for _ in range(_MOST_CRASHES + 1):
-        failed = tuple(name for name, tried in result.tried.items() if tried.outcome == "failed")
-        rest = job.model_copy(update={"variants": left, "failed": failed, "seconds": deadline - time.monotonic()})
+        useless = tuple(name for name, tried in result.tried.items() if tried.outcome in USELESS)
+        rest = job.model_copy(update={"variants": left, "useless": useless, "seconds": deadline - time.monotonic()})
         ended = _run_process(rest, folder, listener, result)
         if ended is None or result.finished or time.monotonic() > deadline:
             return

@@ -209,7 +209,8 @@ _BY_PLACEMENT = 1.5
 small nets are the extreme case that was measured."""
 _BY_INT8 = 4.0
 """Largest gain by INT8: a vector register, or a byte read from memory, has four times as many values as in FP32."""
-_WRONG = ("not right", "not right on held-out data", "near the bound", "failed")
+_NOT_RIGHT = ("not right", "not right on held-out data", "near the bound", "not judged", "failed")
+"""Outcomes of variants that are wrong, or may be."""
 
 
 def find_hopeless(
@@ -222,7 +223,7 @@ def find_hopeless(
 
     `is_comfortable` returns whether the metrics of a variant keep a margin to all conditions.
     """
-    right = {name for name, each in tried.items() if each.outcome not in _WRONG and is_comfortable(each.metrics)}
+    right = {name for name, each in tried.items() if each.outcome not in _NOT_RIGHT and is_comfortable(each.metrics)}
     cheap = [variant for variant in variants if not variant.costly]
     reasons = {}
     for variant in (each for each in variants if each.costly):
@@ -241,7 +242,7 @@ def _too_slow(costly: Variant, cheap: Sequence[Variant], tried: Mapping[str, Tri
     right = {
         name: ms
         for name, ms in known.items()
-        if tried[name].outcome not in _WRONG and (tried[name].metrics or name == SOURCE)  # else nobody judged it
+        if tried[name].outcome not in _NOT_RIGHT and (tried[name].metrics or name == SOURCE)  # else nobody judged it
     }
     if not here or not right:
         return ""

@@ -262,7 +262,8 @@ def _lost(point: Point) -> tuple[VariantOutcome, str]:
     if point.outcome == "passed":
         values = ", ".join(quantity(each.value, each.unit) for each in point.objectives.values())
         return "slower", f"{values} in the search" if values else ""
-    return ("not right" if point.outcome != "failed" else "failed"), point.why
+    outcomes: dict[str, VariantOutcome] = {"failed": "failed", "inconclusive": "not judged"}
+    return outcomes.get(point.outcome, "not right"), point.why
 
 
 def _ratio_to_best(point: SweepPoint) -> tuple[float, float] | None:

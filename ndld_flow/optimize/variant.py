@@ -46,7 +46,8 @@ class Variant:
     unless: tuple[str, ...] = ()
     """For a costly one: variants that make it superfluous by being right."""
     needs: str = ""
-    """The source in the variant's runtime, if that is not the first: if it fails there, this is not tried."""
+    """A variant without which this is not tried, by default the source in a runtime that is not the first: one that
+    failed, or that turned out to be the same model as another."""
     extends: str = ""
     """A variant that quantizes a part of what this one does, not coarser: if that is not right, this is not."""
     speed: str = ""

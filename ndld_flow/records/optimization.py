@@ -19,6 +19,7 @@ VariantOutcome = Literal[
     "not faster",
     "not right on held-out data",
     "near the bound",
+    "not judged",
     "not proved",
     "not tried",
     "cannot win",
@@ -26,7 +27,7 @@ VariantOutcome = Literal[
 """`not tried`, `not proved`: the search or the proofs ended before, or noise left it open; `cannot win`: others show
 it, so that it was not tried; `slower`: others were better in the search; `the same`: its model is another variant's;
 `failed`: it could not be made or run; `not right`: a condition failed there; `near the bound`: all samples hold the
-conditions, and as many new ones may not; `not faster`: at 95 % confidence it is not 1 % better than the source; `on the
+conditions, and as many new ones may not; `not judged`: the samples do not show whether it is right; `not faster`: at 95 % confidence it is not 1 % better than the source; `on the
 front`: proved too, and another is better in the first objective; `delivered`."""
 Ending = Literal["faster", "nothing pays", "not decided"]
 """`faster`: a variant is right, and better at 95 % confidence; `nothing pays`: everything was tried, and none is; `not
@@ -35,7 +36,7 @@ _AT_LEAST = 0.99
 """Largest upper end of a ratio that is a gain: two equal models may differ by 1 %."""
 _OPEN_BELOW = 0.97
 """Lower end of a ratio below which an unproved gain may be worth having."""
-_OPEN: tuple[VariantOutcome, ...] = ("not tried", "not proved")
+_OPEN: tuple[VariantOutcome, ...] = ("not tried", "not proved", "not judged")
 """Outcomes that leave open whether a variant is better than the source."""
 _NAMED = 3
 """Number of variants whose loss the conclusion explains; the report has all."""
@@ -133,7 +134,7 @@ class Optimization(Document):
     """The model that `optimize` delivers, with the reasons: `optimization.json` in its folder and its run's."""
 
     document: Literal["optimization"] = "optimization"
-    format_version: int = 3
+    format_version: int = 4
     model: str
     target: str
     """The preset, such as `onnxruntime`, `any` or `rtx40`."""
@@ -273,8 +274,9 @@ class Optimization(Document):
             f"{short_name(each.name, 60)} ({short_name(each.why or each.outcome, 80)})" for each in open_ones[:_NAMED]
         )
         more = f" and {len(open_ones) - _NAMED} more" if len(open_ones) > _NAMED else ""
-        longer = "a longer --budget, or a machine without other load, decides it"
-        advice = f"; {longer}" if self.budget_s is not None else ""
+        advice = "; a longer --budget, or a machine without other load, decides it" if self.budget_s is not None else ""
+        if all(each.outcome == "not judged" for each in open_ones):
+            advice = "; samples on which the outputs vary more decide it"
         reason = f"{names}{more} may be {self._better} than the source{advice}"
         return f"Not decided ({self.stopped_because})", reason
 

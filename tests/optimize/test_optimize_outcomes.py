@@ -163,7 +163,7 @@ def test_nothing_pays_only_if_everything_was_tried() -> None:
     hopeless_one = variant_with("INT8 where it pays", "cannot win")
     assert concluded(source, slow, hopeless_one).startswith("Nothing pays: of 1 variant,")
     assert "INT8 is near a bound" in concluded(source, slow, variant_with("INT8", "near the bound"))
-    for outcome in ("not tried", "not proved"):
+    for outcome in ("not tried", "not proved", "not judged"):
         some = concluded(source, slow, variant_with("INT8", outcome))
         assert some.startswith("Not decided")
         assert f"INT8 ({outcome})" in some

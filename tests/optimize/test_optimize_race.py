@@ -35,7 +35,7 @@ from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.race_search import RaceSearch
-from ndld_flow.optimize.rounds import Racer, Rounds, compare, estimate, t_95
+from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare, estimate, t_95
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome
@@ -44,7 +44,7 @@ from ndld_flow.sweep.run_request import run_request
 
 CHANNELS = 32
 SIDE = 24
-RANKED = {"best": -0.5, "wrong": -0.4, "second": -0.3, "source": 0.0, "fourth": 0.1}
+RANKED = {"best": -0.5, "second": -0.4, "third": -0.3, "source": 0.0, "fifth": 0.1}
 """Variant -> the logarithm of its time."""
 
 
@@ -418,28 +418,19 @@ def test_a_slow_first_pass_does_not_end_a_variant(
         running._qualify(late)
 
 
-def test_a_fallback_that_is_not_right_is_not_called_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best three are judged, so that a fourth is slower than they are; one of them that is wrong is only that."""
+def test_the_best_three_are_kept_for_proofs_and_others_are_slower(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def entrant(name: str, log: float) -> race.Entrant:
         nothing: Any = None
         return race.Entrant(name, "", nothing, nothing, racer(name, dict.fromkeys(range(4), log)), lambda: None)
 
-    def judge(_: race.Race, judged: race.Entrant) -> None:
-        if judged.name == "wrong":
-            raise race.LostError("not right", "as this test says")
-
     messages: list[dict[str, Any]] = []
     entrants = [entrant(name, log) for name, log in RANKED.items()]
     running = race.Race.__new__(race.Race)
     running._alive, running._source, running._wrong, running._emit = [*entrants], entrants[3], set(), messages.append
-    monkeypatch.setattr(race.Race, "_judge", judge)
     monkeypatch.setattr(race.Race, "_run_rounds", lambda _: entrants[0])
-    assert [each.name for each in running._order()] == ["best", "second", "source"]
-    assert [(each["tried"]["name"], each["tried"]["outcome"]) for each in messages] == [
-        ("wrong", "not right"),
-        ("fourth", "slower"),
-    ]
+    assert [each.name for each in running._order()] == ["best", "second", "third"]
+    assert [(each["tried"]["name"], each["tried"]["outcome"]) for each in messages] == [("fifth", "slower")]
 
 
 @pytest.mark.parametrize(("passed", "wrong"), [(True, False), (False, True)])
@@ -447,15 +438,46 @@ def test_a_low_cosine_of_an_output_that_is_nearly_zero_does_not_make_a_variant_w
     net: Path, monkeypatch: pytest.MonkeyPatch, passed: bool, wrong: bool
 ) -> None:
     """Rounding alone made a detector's cosine 0.82 on a picture without objects, where its slices differed by nothing."""
-    composer = read_model(net, options(keep=()), Path("samples"))
-    Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
-    job = RaceJob(recipe="search.yaml", outputs="outputs", trust=False, variants=(), extends={}, accuracy=(), seconds=1)
-    running: Any = race.Race(job, lambda _: None)
+    running = race_of(net, keep=())
     monkeypatch.setattr(race, "metrics_of", lambda _: {"cosine": Metric(value=0.82, unit="")})
     monkeypatch.setattr(race.Race, "_agreement", lambda *_: SimpleNamespace(passed=passed))
     entrant: Any = SimpleNamespace(recipe=running._sweep.base)
     with pytest.raises(race.LostError) if wrong else nullcontext():
         running._screen(entrant)
+
+
+def test_a_variant_whose_samples_decide_nothing_is_not_judged_and_one_that_fails_does_not_stay(
+    net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = ("slice_rms 9 % is more than 5 %",)
+    outputs = {
+        "not judged": SimpleNamespace(failed=(), undecided="its values hardly vary"),
+        "not right": SimpleNamespace(failed=failed, undecided=""),
+    }
+
+    def agreement(_: race.Race, entrant: race.Entrant, *__: object) -> SimpleNamespace:
+        output = outputs[entrant.name]
+        return SimpleNamespace(failed=bool(output.failed), outputs=(output,), passed=False)
+
+    monkeypatch.setattr(race, "metrics_of", lambda _: {"cosine": Metric(value=0.99, unit="")})
+    monkeypatch.setattr(race.Race, "_agreement", agreement)
+    monkeypatch.setattr(race.Race, "_compare_first", lambda *_: Ratio(-0.001, 0.5, 3))  # perhaps faster
+    running = race_of(net, keep=())
+    nothing: Any = None
+    running._leader = race.Entrant("source", "", nothing, nothing, racer("source", {}), lambda: None)
+    for name in outputs:
+        entrant = race.Entrant(name, "", running._sweep.base, nothing, racer(name, {}), lambda: None)
+        with pytest.raises(race.LostError) as lost:
+            running._qualify(entrant)
+        assert lost.value.outcome == name
+
+
+def race_of(net: Path, **more: object) -> race.Race:
+    """Return a race of no variant yet."""
+    composer = read_model(net, options(**more), Path("samples"))
+    Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
+    job = RaceJob(recipe="search.yaml", outputs="outputs", trust=False, variants=(), extends={}, accuracy=(), seconds=1)
+    return race.Race(job, lambda _: None)
 
 
 def raced_in_folder(model: Path, *names: str, **more: object) -> list[dict[str, Any]]:

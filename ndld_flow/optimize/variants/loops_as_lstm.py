@@ -11,8 +11,8 @@ ORDER = 15
 _NAME = "loops as LSTM"
 _LEAST_TIME = 0.2
 """Share of the time in Loops from which an LSTM, twice to five times as fast, can pay."""
-_EDITED = "{step: edit, from: clean, operations: [loop_to_lstm]}"
-"""It fails, with the reason, if no Loop is an LSTM."""
+_EDITED = "{step: edit, from: clean, operations: [{loop_to_lstm: {allow_empty: true}}]}"
+"""If no Loop is an LSTM, the model is the same."""
 
 
 def propose(subject: Subject) -> Iterator[Variant | str]:
@@ -23,7 +23,9 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     if share is not None and share <= _LEAST_TIME:
         yield f"Loops are not rewritten as LSTM: they take {percent(share)} of the time."
         return
-    yield Variant(f"{_NAME}{subject.label}", subject.runtime, {"made": _EDITED})
+    rewritten = f"{_NAME}{subject.label}"
+    yield Variant(rewritten, subject.runtime, {"made": _EDITED})
     if subject.samples.search and subject.runs_in_onnxruntime and subject.allows("DynamicQuantizeLSTM"):
         dynamic = "{step: quantize, from: found, mode: dynamic, op_types: [Gemm, LSTM, MatMul]}"
-        yield Variant(f"{_NAME}, dynamic INT8{subject.label}", subject.runtime, {"found": _EDITED, "made": dynamic})
+        steps = {"found": _EDITED, "made": dynamic}
+        yield Variant(f"{_NAME}, dynamic INT8{subject.label}", subject.runtime, steps, needs=rewritten)
