@@ -202,7 +202,7 @@ class Composer(Subject):
             # Made samples and planted faults would take as long as several variants, and say nothing about these.
             judged = f"{self._judged(False)}{data}, made: off, power: off"
             agree = f"agree: {{step: check_accuracy, reference: source, candidate: source{judged}}}"
-            steps = [agree, *self._base()]  # proofs reuse its profile
+            steps = [agree, *self._measuring("source", None, _QUICK, "base")]
         return _PROBED.format(head=self._head(f"{self.name}-source", self.runtime, steps, ""))
 
     def gain_gates(self) -> list[str]:
@@ -281,19 +281,16 @@ class Composer(Subject):
         checked.append(f"held: {{step: check_accuracy, {settings}}}   # other samples")
         if not measured:
             return checked
+        in_runtime = "" if self.preset.engine else f", backend: {self.runtime}"
+        base = self._measuring("source", None, in_runtime + (_QUICK if self.races else ""), "base")
         if self.preset.built_only:
-            return [*checked, *self._base(), *speed]
+            return [*checked, *base, *speed]
         rounds = ", rounds: 0" if self.preset.remote else ""
         if math.isfinite(left_s):
             rounds += f", budget: {max(left_s * _ROUNDS_SHARE, 1):.0f} s"
         allow = "[versions, batch, inputs]" if variant.speed else "[versions]"
         versus = f"{{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: {allow}{rounds}}}"
-        return [*checked, *self._base(), *speed, f"versus: {versus}"]
-
-    def _base(self) -> list[str]:
-        """Return the steps that measure the source in the first runtime."""
-        in_runtime = "" if self.preset.engine else f", backend: {self.runtime}"
-        return self._measuring("source", None, in_runtime + (_QUICK if self.races else ""), "base")
+        return [*checked, *base, *speed, f"versus: {versus}"]
 
     def _judged(self, held: bool) -> str:
         """Return the settings of a check of accuracy on either part of the samples."""

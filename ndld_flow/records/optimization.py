@@ -27,8 +27,9 @@ VariantOutcome = Literal[
 """`not tried`, `not proved`: the search or the proofs ended before, or noise left it open; `cannot win`: others show
 it, so that it was not tried; `slower`: others were better in the search; `the same`: its model is another variant's;
 `failed`: it could not be made or run; `not right`: a condition failed there; `near the bound`: all samples hold the
-conditions, and as many new ones may not; `not judged`: the samples do not show whether it is right; `not faster`: at 95 % confidence it is not 1 % better than the source; `on the
-front`: proved too, and another is better in the first objective; `delivered`."""
+conditions, and as many new ones may not; `not judged`: the samples do not show whether it is right; `not faster`: at
+95 % confidence it is not 1 % better than the source; `on the front`: proved too, and another is better in the first
+objective; `delivered`."""
 Ending = Literal["faster", "nothing pays", "not decided"]
 """`faster`: a variant is right, and better at 95 % confidence; `nothing pays`: everything was tried, and none is; `not
 decided`: the budget, noise or Ctrl-C left variants open, any of which may be better than the delivered source."""

@@ -437,7 +437,7 @@ def test_the_best_three_are_kept_for_proofs_and_others_are_slower(monkeypatch: p
 def test_a_low_cosine_of_an_output_that_is_nearly_zero_does_not_make_a_variant_wrong(
     net: Path, monkeypatch: pytest.MonkeyPatch, passed: bool, wrong: bool
 ) -> None:
-    """Rounding alone made a detector's cosine 0.82 on a picture without objects, where its slices differed by nothing."""
+    """Rounding alone made a detector's cosine 0.82 on a picture without objects; its slices did not differ."""
     running = race_of(net, keep=())
     monkeypatch.setattr(race, "metrics_of", lambda _: {"cosine": Metric(value=0.82, unit="")})
     monkeypatch.setattr(race.Race, "_agreement", lambda *_: SimpleNamespace(passed=passed))
