@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
-import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from ndld_flow.base import quantities
 from ndld_flow.base.declared_metrics import metric_text
@@ -23,6 +20,7 @@ from ndld_flow.report.encoding import packed
 from ndld_flow.report.measured import profiler_words
 from ndld_flow.report.panel import panel_folders
 from ndld_flow.report.value_text import facts_of, machine_settings, settings_of, shape_text, tensor_text, value_text
+from ndld_flow.store.files import write_text_atomically
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -147,29 +145,15 @@ def environment() -> Environment:
 
 
 def write_page(path: Path, text: str, again: str) -> Path:
-    """Write a page to a temporary file, move it into place and return its path. `again` is the command to repeat.
-
-    The target of a link is written; a device or a pipe is written directly.
+    """Write a page as `writing_atomically` does and return its path. `again` is the command to repeat.
 
     Raises a `PageError` if it cannot be written.
     """
-    target = path.resolve() if path.is_symlink() else path
-    aside = target.parent / f".{target.name[:60]}.{uuid4().hex[:8]}"
     try:
-        if target.exists() and not target.is_file() and not target.is_dir():  # /dev/null must remain a device
-            target.write_text(text, encoding="utf-8", newline="\n")
-            return path
-        with aside.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(target)
+        write_text_atomically(path, text)
     except OSError as error:
         raise PageError(
             f"{path} cannot be written ({error.strerror}). "
             f"Free space or make the folder writable, then run `{again}` again."
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
     return path
