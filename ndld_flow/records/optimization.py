@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal, Self
 
 from ndld_flow.base.quantities import counted, ratio_change, seconds, size
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.records.document import Document, Record, Time
 from ndld_flow.records.measurement import Metric
 
@@ -271,14 +271,11 @@ class Optimization(Document):
                 f"source at 95 % confidence{samples}"
             )
         open_ones = [each for each in self.variants if each.outcome in _OPEN]
-        names = ", ".join(
-            f"{short_name(each.name, 60)} ({short_name(each.why or each.outcome, 80)})" for each in open_ones[:_NAMED]
-        )
-        more = f" and {len(open_ones) - _NAMED} more" if len(open_ones) > _NAMED else ""
+        names = [f"{short_name(each.name, 60)} ({short_name(each.why or each.outcome, 80)})" for each in open_ones]
         advice = "; a longer --budget, or a machine without other load, decides it" if self.budget_s is not None else ""
         if all(each.outcome == "not judged" for each in open_ones):
             advice = "; samples on which the outputs vary more decide it"
-        reason = f"{names}{more} may be {self._better} than the source{advice}"
+        reason = f"{first_of(names, _NAMED)} may be {self._better} than the source{advice}"
         return f"Not decided ({self.stopped_because})", reason
 
     @property

@@ -9,9 +9,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_ort_element, dtype_of_tensorrt
-from ndld_flow.base.text import short_name
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
-from ndld_flow.report.value_text import tensor_text
 
 _SHOWN = 10
 _CURVE_POINTS = 240
@@ -21,22 +19,10 @@ _CURVE_POINTS = 240
 class BigTensor:
     """One of the largest activations."""
 
-    name: str
-    tensor: str
-    """dtype and shape."""
+    tensor: TensorInfo
     size_bytes: int
     written_by: int
     """Position of the layer that writes it."""
-
-
-@dataclass(frozen=True)
-class HeavyLayer:
-    """One of the layers with the most weights."""
-
-    name: str
-    type: str
-    weight_bytes: int
-    position: int
 
 
 @dataclass(frozen=True)
@@ -49,13 +35,14 @@ class FootprintView:
     """Total of all outputs of layers."""
     peak_bytes: int
     """Maximum of live activations at a layer: written and still to be read."""
-    peak_layer: str
-    peak_position: int
+    peak: int
+    """Position of that layer."""
     curve: tuple[tuple[float, float], ...]
     """(position in the pass, part of the peak), each 0 to 1: the maximum of each segment of layers."""
     tensors: tuple[BigTensor, ...]
-    """The largest first, like the following field."""
-    weights: tuple[HeavyLayer, ...]
+    """The largest first."""
+    weights: tuple[int, ...]
+    """Positions of the layers with the most weights, those with most first."""
 
 
 def collect_footprint(profile: Profile) -> FootprintView | None:
@@ -67,25 +54,19 @@ def collect_footprint(profile: Profile) -> FootprintView | None:
         return None
     alive = _alive(profile, written)
     peak = max(alive)
-    at = alive.index(peak)
     stretch = max(1, math.ceil(len(alive) / _CURVE_POINTS))
     order = sorted(range(len(layers)), key=lambda place: -layers[place].weight_bytes)[:_SHOWN]
     return FootprintView(
         weight_bytes=weight_bytes,
         activation_bytes=sum(size for _, size, _ in written.values()),
         peak_bytes=peak,
-        peak_layer=short_name(layers[at].name),
-        peak_position=at,
+        peak=alive.index(peak),
         curve=tuple(
             (start / max(len(alive) - 1, 1), max(alive[start : start + stretch]) / (peak or 1))
             for start in range(0, len(alive), stretch)
         ),
         tensors=_largest(written.values()),
-        weights=tuple(
-            HeavyLayer(short_name(layers[at].name), short_name(layers[at].type, 60), layers[at].weight_bytes, at)
-            for at in order
-            if layers[at].weight_bytes
-        ),
+        weights=tuple(place for place in order if layers[place].weight_bytes),
     )
 
 
@@ -139,6 +120,4 @@ def _alive(profile: Profile, written: dict[str, _Written]) -> list[int]:
 
 def _largest(written: Iterable[_Written]) -> tuple[BigTensor, ...]:
     largest = sorted(written, key=lambda entry: -entry[1])[:_SHOWN]
-    return tuple(
-        BigTensor(short_name(tensor.name), tensor_text(tensor), size, place) for place, size, tensor in largest if size
-    )
+    return tuple(BigTensor(tensor, size, place) for place, size, tensor in largest if size)

@@ -28,6 +28,19 @@ class Fact:
     """False for a setting that the recipe does not set, or whose value is null or empty."""
 
 
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a page's overview; `glance` in `macros.html.j2` draws them."""
+
+    title: str
+    figure: str
+    note: str
+    wordy: bool = False
+    tensor: str = ""
+    link: str = ""
+    """Link to its tensor."""
+
+
 def facts_of(values: Mapping[str, str]) -> tuple[Fact, ...]:
     """Return the names and texts of a mapping, shortened."""
     return tuple(Fact(short_name(name), short_name(value)) for name, value in values.items())

@@ -15,7 +15,7 @@ from ndld_flow.accuracy.tolerance import Tolerance, outside
 from ndld_flow.base.declared_metrics import metric_text
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Milliseconds, count, counted, milliseconds
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.engines.trial_settings import TrialEngineSettings
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.quantize.settings import QuantizeSettings
@@ -225,9 +225,8 @@ def _summary(search: PrecisionSearch, bounds: Mapping[str, float]) -> str:
     if not search.kept and search.passed:
         return f"{search.precision} needs no node kept{_change(search)}, {trials}{_caveats(search)}"
     operators = [name for name, _ in Counter(node.op_type for node in search.kept).most_common()]
-    more = f" and {len(operators) - _NAMED} more" if len(operators) > _NAMED else ""
     kept = f"keeps {count(len(search.kept))} of {count(search.candidate_count)} nodes in {search.kept_precision}"
-    named = f" ({', '.join(operators[:_NAMED])}{more})" if operators else ""
+    named = f" ({first_of(operators, _NAMED)})" if operators else ""
     unmet = ""
     if not search.passed:
         reasons = [] if "nonfinite" in search.metrics_found else outside(search.metrics_found, bounds)

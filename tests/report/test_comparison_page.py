@@ -63,8 +63,8 @@ def test_every_profile_and_candidate_is_decided_and_the_title_names_them() -> No
         ("rec", 1, "regressed"),
     ]
     assert page.left_out == ("tuned has no profile `rec`: it is left out there.",)
-    assert [gate.outcome for gate in page.gates] == ["failed", "passed", "passed"]
-    assert (page.gates[0].profile, page.gates[0].subject) == ("rec", 1)
+    assert [gate.outcome for gate, _ in page.gates] == ["failed", "passed", "passed"]
+    assert (page.gates[0][0].name, page.gates[0][1]) == ("rec", 1)
 
 
 def test_the_deciding_metric_comes_first_and_marks_what_differs() -> None:

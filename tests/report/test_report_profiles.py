@@ -123,11 +123,11 @@ def test_activations_live_from_the_layer_that_writes_them_to_their_last_reader()
     assert found is not None
     # 400 bytes of a live through all; b and c meet in layer 2.
     assert found.peak_bytes == 400 + 40 + 40
-    assert (found.peak_layer, found.peak_position) == ("2", 2)
+    assert found.peak == 2
     assert found.activation_bytes == 400 + 40 + 40 + 4
     assert found.weight_bytes == 64
-    assert [one.name for one in found.tensors] == ["a", "b", "c", "d"]
-    assert [(one.name, one.weight_bytes) for one in found.weights] == [("0", 64)]
+    assert [big.tensor.name for big in found.tensors] == ["a", "b", "c", "d"]
+    assert found.weights == (0,)
     assert [round(y * 480) for _, y in found.curve] == [400, 440, 480, 444]
 
 

@@ -76,7 +76,7 @@ def test_a_sweep_whose_points_differ_less_than_their_measurements_is_not_ranked(
     assert (record.too_noisy is not None) == is_noisy == verdict.is_noisy
     assert (verdict.outcome == "inconclusive") == is_noisy
     assert ("load 9.1 on " in verdict.sentence) == is_noisy
-    assert (collect_page(record).head.verdict.outcome == "inconclusive") == is_noisy
+    assert (collect_page(record).verdict.outcome == "inconclusive") == is_noisy
     assert ("Too noisy to rank: point 21 was 8.59 ms, then " in sweep_markdown(record)) == is_noisy
     assert next(summarize_sweep(record)).startswith("Too noisy to rank") == is_noisy
 
@@ -323,16 +323,15 @@ def test_empty_sections_are_omitted() -> None:
 
 def test_the_head_counts_points_steps_and_time() -> None:
     page = collect_page(made.builds())
-    figures = {one.title: (one.figure, one.note) for one in page.head.figures}
+    figures = {one.title: (one.figure, one.note) for one in page.figures}
     assert figures["Points tried"] == ("72", "60 passed, 8 refused, 4 failed, 6 excluded in advance")
     assert figures["Steps computed"] == ("213", "71 shared by points, 1 was reused")
     assert figures["Time"] == ("49 min 48 s", "1.5 s of it overhead of ndld-flow, 21 ms per point")
     assert (
-        page.head.objective
-        == "minimize speed.latency.median and minimize engine.build_s, subject to agree.cosine >= 0.999"
+        page.objective == "minimize speed.latency.median and minimize engine.build_s, subject to agree.cosine >= 0.999"
     )
-    assert page.head.best is not None
-    assert page.head.best.command.splitlines() == [
+    assert page.best is not None
+    assert page.best.command.splitlines() == [
         "cd /home/ada/models",
         "ndld-flow run pipelines/rtx_build.yaml --best BEST.yaml",
     ]
@@ -340,7 +339,7 @@ def test_the_head_counts_points_steps_and_time() -> None:
 
 def test_reapplying_a_sweep_keeps_one_suffix() -> None:
     record = made.session().model_copy(update={"command": ("ndld-flow", "run", "r.yaml", "--best", "x y.yaml")})
-    best = collect_page(record).head.best
+    best = collect_page(record).best
     assert best is not None
     assert best.command.endswith("\nndld-flow run r.yaml --best BEST.yaml")
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import MINUS, count, number, share
-from ndld_flow.base.text import short_name, visible_name
+from ndld_flow.base.text import first_of, short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.records.activations import Activations, CapturedTensor, ChannelStatistics, Histogram
 from ndld_flow.records.run_folder import STORED
@@ -22,7 +22,7 @@ from ndld_flow.report.encoding import Columns, rounded
 from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.tables import Column, Table
-from ndld_flow.report.value_text import shape_text
+from ndld_flow.report.value_text import Figure, shape_text
 
 Verdict = Literal["passed", "failed", "info"]
 
@@ -108,18 +108,6 @@ _ARITHMETIC = {
     "native": "native: computed as the execution provider does; on the CPU, ONNX Runtime computes fp16 in fp32 and "
     "hides the errors of a GPU",
 }
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure of the overview."""
-
-    title: str
-    figure: str
-    note: str
-    tensor: str = ""
-    link: str = ""
-    """Link to its tensor."""
 
 
 @dataclass(frozen=True)
@@ -367,9 +355,7 @@ def result_of(record: Activations) -> str:
 
 def figures(record: Activations) -> tuple[Figure, ...]:
     """Return the figures of the overview."""
-    samples = len(record.samples)
-    labels = ", ".join(short_name(sample.label, 40) for sample in record.samples[:3])
-    more = f" and {samples - 3} more" if samples > 3 else ""
+    labels = [short_name(sample.label, 40) for sample in record.samples]
     far = _furthest(record)
     bad = not_finite(record)
     first = record.first_nonfinite or (bad[0].tensor if bad else "")
@@ -382,7 +368,7 @@ def figures(record: Activations) -> tuple[Figure, ...]:
         nonfinite = _about("Not finite", count(len(bad)), "first", first)
     return (
         Figure("Tensors", count(len(record.tensors)), "captured, in execution order"),
-        Figure("Samples", count(samples), labels + more),
+        Figure("Samples", count(len(labels)), first_of(labels, 3)),
         nonfinite,
         *([_about(f"Beyond {kind}", count(len(beyond)), "most", beyond[0].tensor)] if beyond else []),
         *([] if far is None else [_about("Lowest signal to noise", snr_words(far[0]), "at", far[1])]),
@@ -407,7 +393,7 @@ def _steepest(record: Activations) -> tuple[float, float, str] | None:
 
 
 def _about(heading: str, figure: str, words: str, tensor: str) -> Figure:
-    return Figure(heading, figure, words, short_name(tensor, 60), link_to(tensor))
+    return Figure(heading, figure, words, tensor=short_name(tensor, 60), link=link_to(tensor))
 
 
 PAGE = "activations.html"

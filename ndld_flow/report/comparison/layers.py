@@ -30,9 +30,7 @@ class AlignedRow:
     precision: str
     """`float32 → float16`"""
     method: str
-    confidence: float
     verdict: str
-    q_value: float | None
 
 
 def check_rows(comparison: ProfileComparison, profiles: Sequence[Profile]) -> None:
@@ -70,9 +68,7 @@ def _aligned(row: LayerRow, changed: LayerChange, candidate: int) -> AlignedRow:
         change=change(changed.base_ms, changed.candidate_ms) if both else ("new" if changed.candidate else "gone"),
         precision=short_name(before if before == after else f"{before or ABSENT} → {after or ABSENT}", 60),
         method=row.methods[candidate] if both else "unmatched",
-        confidence=row.confidence_between(0, candidate),
         verdict=verdict.verdict if verdict else "",
-        q_value=verdict.q_value if verdict else None,
     )
 
 

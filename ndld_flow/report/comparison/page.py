@@ -12,7 +12,14 @@ from typing import get_args
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import change
 from ndld_flow.base.text import joined, short_name, visible_name
-from ndld_flow.records.comparison import ComparedMetric, Comparison, Coverage, MatchMethod, ProfileComparison
+from ndld_flow.records.comparison import (
+    ComparedMetric,
+    Comparison,
+    ComparisonGate,
+    Coverage,
+    MatchMethod,
+    ProfileComparison,
+)
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_graph import GraphShape, collect_graphs
 from ndld_flow.report.collect_stacks import StacksView, collect_stacks
@@ -32,7 +39,6 @@ from ndld_flow.report.comparison.subjects import (
 )
 from ndld_flow.report.comparison.verdicts import (
     Decision,
-    GateView,
     MetricRow,
     collect_decisions,
     collect_gates,
@@ -326,7 +332,8 @@ class ComparisonPage:
     """(position in percent, text) of the ticks of the axis of decisions."""
     geometric_mean: str
     """`0.52x (-48 %)`, of the last subject; empty for fewer than two profiles."""
-    gates: tuple[GateView, ...]
+    gates: tuple[tuple[ComparisonGate, int], ...]
+    """Each with the position of its candidate among the subjects."""
     differences: tuple[DifferenceView, ...]
     left_out: tuple[str, ...]
     profiles: tuple[ProfileView, ...]

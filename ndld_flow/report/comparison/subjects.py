@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from string import ascii_uppercase
 
 from pydantic import JsonValue
@@ -30,10 +29,7 @@ class SubjectView:
     letter: str
     series: int
     label: str
-    location: str
-    kind: str
-    run_id: str
-    measured_at: datetime | None
+    record: Subject
 
 
 def collect_subjects(subjects: Sequence[Subject]) -> tuple[SubjectView, ...]:
@@ -43,10 +39,7 @@ def collect_subjects(subjects: Sequence[Subject]) -> tuple[SubjectView, ...]:
             letter=ascii_uppercase[index] if index < len(ascii_uppercase) else str(index + 1),
             series=index % SERIES,
             label=short_name(subject.label, 60) or "(no name)",
-            location=short_name(subject.location, 300),
-            kind=subject.kind,
-            run_id=short_name(subject.run_id),
-            measured_at=subject.measured_at,
+            record=subject,
         )
         for index, subject in enumerate(subjects)
     )

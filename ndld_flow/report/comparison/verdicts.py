@@ -251,30 +251,8 @@ def _verdict_view(verdict: MetricVerdict, scale: IntervalScale) -> VerdictView:
 _WORST_FIRST = ("failed", "incomparable", "inconclusive", "passed")
 
 
-@dataclass(frozen=True)
-class GateView:
-    """One gate on one candidate."""
-
-    gate: str
-    profile: str
-    subject: int
-    """Position of the candidate among the subjects."""
-    outcome: str
-    why: str
-
-
-def collect_gates(comparison: Comparison) -> tuple[GateView, ...]:
-    """Return the gates, failed ones first."""
-    views = [_gate_view(comparison, gate) for gate in comparison.gates]
-    return tuple(sorted(views, key=lambda view: _WORST_FIRST.index(view.outcome)))
-
-
-def _gate_view(comparison: Comparison, gate: ComparisonGate) -> GateView:
-    subjects = next((profile.subjects for profile in comparison.profiles if profile.name == gate.name), ())
-    return GateView(
-        gate=short_name(gate.gate),
-        profile=short_name(gate.name, 80),
-        subject=subjects[gate.candidate] if gate.candidate < len(subjects) else gate.candidate,
-        outcome=gate.outcome,
-        why=short_name(gate.why, 400),
-    )
+def collect_gates(comparison: Comparison) -> tuple[tuple[ComparisonGate, int], ...]:
+    """Return the gates, failed ones first, each with the position of its candidate among the subjects."""
+    subjects = {profile.name: dict(enumerate(profile.subjects)) for profile in comparison.profiles}
+    ordered = sorted(comparison.gates, key=lambda gate: _WORST_FIRST.index(gate.outcome))
+    return tuple((gate, subjects.get(gate.name, {}).get(gate.candidate, gate.candidate)) for gate in ordered)

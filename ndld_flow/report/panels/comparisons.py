@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ndld_flow.base.text import short_name
-from ndld_flow.records.comparison import Comparison
+from ndld_flow.records.comparison import Comparison, ComparisonGate
 from ndld_flow.report.comparison.subjects import (
     DifferenceView,
     RoundsView,
@@ -15,7 +15,7 @@ from ndld_flow.report.comparison.subjects import (
     collect_rounds,
     collect_subjects,
 )
-from ndld_flow.report.comparison.verdicts import Decision, GateView, collect_decisions, collect_gates
+from ndld_flow.report.comparison.verdicts import Decision, collect_decisions, collect_gates
 from ndld_flow.report.diff_rows import ChangeView, collect_change
 from ndld_flow.report.panel import Panel
 
@@ -31,7 +31,8 @@ class ComparisonSection:
     rounds: tuple[RoundsView, ...]
     ticks: tuple[tuple[float, str], ...]
     """(position in percent, text) of the ticks of their axis."""
-    gates: tuple[GateView, ...]
+    gates: tuple[tuple[ComparisonGate, int], ...]
+    """Each with the position of its candidate among the subjects."""
     differences: tuple[DifferenceView, ...]
     graphs: ChangeView | None
     """The graphs that ran, after optimization."""

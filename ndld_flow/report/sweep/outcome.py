@@ -257,8 +257,7 @@ def summarize_sweep(record: SweepRecord) -> Iterator[str]:
     # The most frequent reasons come first; their numbers are ignored.
     groups = [group for group in collect_failures(record) if group.outcome == "failed" or undecided]
     for group in groups[:_MOST_REASONS]:
-        numbers = group.points
-        shown = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+        shown = first_of(list(map(str, group.points)), 5)
         yield f"{group.outcome}: {shown}: {group.reason}{'' if group.alike else ' (other points differ in numbers)'}"
     if len(groups) > _MOST_REASONS:
         yield f"failed for {len(groups) - _MOST_REASONS} more reasons; see the report"

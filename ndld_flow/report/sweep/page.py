@@ -30,17 +30,7 @@ from ndld_flow.report.sweep.outcome import (
 )
 from ndld_flow.report.sweep.points import final, link, objective_words, recipe_lines, short_names, value_words
 from ndld_flow.report.tables import Table
-from ndld_flow.report.value_text import Fact, machine_settings
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure of the overview."""
-
-    title: str
-    figure: str
-    note: str
-    wordy: bool = False
+from ndld_flow.report.value_text import Figure, machine_settings
 
 
 @dataclass(frozen=True)
@@ -48,36 +38,10 @@ class BestView:
     """The recipe lines and command for the best point."""
 
     number: int
-    settings: tuple[Fact, ...]
     lines: str
     """Lines for the recipe."""
     command: str
     """Command that repeats the sweep from the store and writes the best point as a separate recipe."""
-
-
-@dataclass(frozen=True)
-class HeadView:
-    """Objective, result and cost of a sweep."""
-
-    objective: str
-    verdict: SweepVerdict
-    figures: tuple[Figure, ...]
-    best: BestView | None
-    machine: str
-    """Description on one line."""
-
-
-def collect_head(record: SweepRecord, verdict: SweepVerdict) -> HeadView:
-    """Return the overview."""
-    settings = {setting.name: setting.value for setting in machine_settings(record.machine)}
-    machine = [settings[name] for name in ("cpu", "gpu", "system") if name in settings]
-    return HeadView(
-        objective=objective_text(record),
-        verdict=verdict,
-        figures=tuple(_figures(record, verdict)),
-        best=_best_view(record),
-        machine=", ".join(machine),
-    )
 
 
 def objective_text(record: SweepRecord) -> str:
@@ -98,13 +62,12 @@ def _best_view(record: SweepRecord) -> BestView | None:
         del words[place : place + 2]
     return BestView(
         number=best.number,
-        settings=tuple(Fact(short_name(name), value_words(value)) for name, value in best.values.items()),
         lines=recipe_lines(best, record.recipe),
         command=command_lines(record.directory, [*words, "--best", "BEST.yaml"]),
     )
 
 
-def _figures(record: SweepRecord, verdict: SweepVerdict) -> list[Figure]:
+def _figures(record: SweepRecord) -> list[Figure]:
     best = best_point(record)
     tried = len(record.points)
     excluded = f", {count(record.excluded_count)} excluded in advance" if record.excluded_count else ""
@@ -264,7 +227,12 @@ class PlainRow:
 class SweepPage:
     """The page of one sweep."""
 
-    head: HeadView
+    objective: str
+    verdict: SweepVerdict
+    figures: tuple[Figure, ...]
+    best: BestView | None
+    machine: str
+    """Description on one line."""
     axes: tuple[str, ...]
     objectives: tuple[str, ...]
     plain: tuple[PlainRow, ...]
@@ -320,8 +288,13 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
     curves = collect_curves(record, dimensions)
     measured = [point for point in record.points if point.metrics]
     ordered = sorted(record.points, key=lambda point: (point.rank is None, point.rank or 0, point.number))
+    settings = {setting.name: setting.value for setting in machine_settings(record.machine)}
     return SweepPage(
-        head=collect_head(record, sweep_verdict(record)),
+        objective=objective_text(record),
+        verdict=sweep_verdict(record),
+        figures=tuple(_figures(record)),
+        best=_best_view(record),
+        machine=", ".join(settings[name] for name in ("cpu", "gpu", "system") if name in settings),
         axes=tuple(short_names([axis.name for axis in record.axes]).values()),
         objectives=tuple(short_name(objective.text, 60) for objective in record.objectives),
         plain=tuple(
