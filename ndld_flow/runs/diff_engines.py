@@ -24,10 +24,10 @@ from ndld_flow.profiles.read.untrusted_files import read_ends
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
 from ndld_flow.records.engine_lock import EngineComparison, EngineLock
-from ndld_flow.records.run_folder import COMPARISON_PAGE, RUN_RECORD, SWEEP_RECORD, find_file, read_run_record
+from ndld_flow.records.run_folder import COMPARISON_PAGE, find_file, read_run_record
 from ndld_flow.report.engines_page import draw_engines
 from ndld_flow.runs.disk import explaining_disk
-from ndld_flow.runs.outputs import LATEST, Outputs
+from ndld_flow.runs.outputs import LATEST, Outputs, has_record
 from ndld_flow.store.digest import digest_file
 from ndld_flow.store.files import point_to, write_text_atomically
 from ndld_flow.store.kinds import ComparisonDocument, Engine, Onnx, ProfileDocument
@@ -80,7 +80,7 @@ def find_engine(reference: str, outputs: Outputs) -> EngineSide | None:
     if lock is not None:
         return _with_build(reference, lock)
     path = Path(reference)
-    if _is_run(path) or not _may_be_export(path):
+    if has_record(path) or not _may_be_export(path):
         return None
     kind = recognize(path)
     if kind == "build":
@@ -102,10 +102,6 @@ def _with_build(reference: str, path: Path) -> EngineSide:
     if build.engine_digest != lock.engine_digest:
         return side_of_lock(reference, lock)  # the record of another build
     return EngineSide(reference, build.as_profile(), lock, build)
-
-
-def _is_run(path: Path) -> bool:
-    return any((path / record).is_file() for record in (RUN_RECORD, SWEEP_RECORD))
 
 
 def _may_be_export(path: Path) -> bool:
@@ -179,7 +175,7 @@ def _name_untimed(reference: str, outputs: Outputs) -> str:
     if find_lock(reference, outputs) is not None:
         return reference
     path = Path(reference)
-    if path.exists() and not _is_run(path):
+    if path.exists() and not has_record(path):
         return reference if _is_untimed_export(path) else ""
     if ":" in reference and not path.exists():
         return ""

@@ -165,7 +165,7 @@ class Outputs:
         """Point `latest` to a newest run or sweep if it is dangling because a process was killed."""
         with self.store.locks.hold("publish"):
             pointed = _target(folder.parent / LATEST)
-            if pointed is None or not any((pointed / record).is_file() for record in (RUN_RECORD, SWEEP_RECORD)):
+            if pointed is None or not has_record(pointed):
                 point_to(folder.parent / LATEST, folder)
 
     def prepare(self) -> None:
@@ -342,6 +342,11 @@ class Outputs:
         if not TAG.fullmatch(name) or name not in {path.name for path in self.tags.glob("[!.]*")}:
             raise RequestError(f"tag {name!r}: there is no such tag; known: {', '.join(self.tagged()) or 'none'}.")
         (self.tags / name).unlink()
+
+
+def has_record(folder: Path) -> bool:
+    """Return whether a path is the folder of a run or a sweep."""
+    return any((folder / record).is_file() for record in RECORDS)
 
 
 def is_point(folder: Path) -> bool:

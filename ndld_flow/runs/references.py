@@ -24,9 +24,9 @@ from ndld_flow.records.model_diff import PARTS, GraphChange, Part
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.outcomes import is_complete
 from ndld_flow.records.profile import Profile
-from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, RunDocuments, read_run, read_run_record
+from ndld_flow.records.run_folder import RUN_RECORD, RunDocuments, read_run, read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, SourceRecord
-from ndld_flow.runs.outputs import NoPointError, Outputs
+from ndld_flow.runs.outputs import NoPointError, Outputs, has_record
 from ndld_flow.store.kinds import Onnx
 
 SubjectKind = Literal["run", "profile", "build", "trtexec", "trex", "onnxruntime"]
@@ -94,7 +94,7 @@ def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
         return FoundSubject(reference, recognize(path) or "profile", label, (FoundProfile("", profile),))
     head, colon, step = reference.rpartition(":")
     # Tags, recipes and ids contain no colon; the path of a run's folder may.
-    if not colon or _is_folder(reference):
+    if not colon or has_record(Path(reference)):
         documents = read_run(outputs.find(reference))
         return _subject_of_run(reference, documents, documents.of(Profile) or _engines(documents))
     return _read_step(reference, step, outputs.find(head))
@@ -103,12 +103,7 @@ def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
 def is_profile_file(reference: str) -> bool:
     """Return whether a reference is a path other than the folder of a run or a sweep."""
     path = Path(reference)
-    return path.exists() and not _is_folder(reference)
-
-
-def _is_folder(reference: str) -> bool:
-    """Return whether a reference is the path of the folder of a run or a sweep."""
-    return any((Path(reference) / record).is_file() for record in (RUN_RECORD, SWEEP_RECORD))
+    return path.exists() and not has_record(path)
 
 
 def find_profile(reference: str, outputs: Outputs) -> Profile:
