@@ -16,7 +16,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.operations.nodes import RemoveNoops
 from ndld_flow.graph.edit.operations.shapes import MakeBatchDynamic
-from ndld_flow.graph.edit.operations.transformations import Decompose, FuseGemm
+from ndld_flow.graph.edit.operations.transformations import Decompose, FuseGemm, ReplaceErf
 from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import load_model
@@ -77,6 +77,7 @@ def test_a_shared_factor_of_gemms_is_transposed_once() -> None:
 @pytest.mark.parametrize(
     ("op_type", "operation"),
     [
+        ("Erf", ReplaceErf(by="tanh")),
         ("HardSwish", Decompose.model_validate({"select": {"op_type": "HardSwish"}})),
         ("Gemm", SPLIT_GEMM),
     ],
@@ -311,6 +312,28 @@ def test_nodes_in_branches_and_functions_are_decomposed() -> None:
     for condition in (True, False):
         feeds = {"c": np.array(condition), "x": numbers(4, 6)}
         assert_same(outputs_of(model, feeds), outputs_of(written, feeds), 1e-5)
+
+
+@pytest.mark.representatives("20-tanh-0.00036-3.6e-04", "13-tanh-0.00036-3.6e-04", "17-tanh-0.00036-3.6e-04")
+@pytest.mark.parametrize(("by", "error", "message"), [("tanh", 3.6e-4, "3.6e-04"), ("polynomial", 6e-7, "1.5e-07")])
+@pytest.mark.parametrize("opset", [9, 11, 13, 17, 20, 22])
+def test_erf_is_replaced_by_a_formula(by: Any, error: float, message: str, opset: int) -> None:
+    model = _unary("Erf", opset, "float[N]")
+    replaced, notes = operate(model, ReplaceErf(by=by))
+    assert "Erf" not in op_types(replaced)
+    x = np.linspace(-6, 6, 100001, dtype=np.float32)
+    [expected], [result] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
+    assert np.abs(expected - result).max() < error
+    assert notes == [f"1 Erf replaced by the {by} formula: the error of each is at most {message}"]
+
+
+def test_erf_is_replaced_in_fp16() -> None:
+    model = _unary("Erf", 17, "float16[N]")
+    x = np.linspace(-4, 4, 1001).astype(np.float16)
+    for by in ("tanh", "polynomial"):
+        replaced, _ = operate(model, ReplaceErf(by=by))
+        [expected], [result] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
+        assert np.abs(expected.astype(np.float32) - result).max() < 4e-3
 
 
 def _by_items(fixed: onnx.ModelProto, free: onnx.ModelProto, feeds: dict[str, Any], tolerance: float = 1e-5) -> None:

@@ -351,6 +351,7 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
         "to": c.pick(("t", "t_{index}", c.any_value())),
         "keep_io": c.flag(),
     },
+    "replace_erf": lambda c: {"by": c.pick(("tanh", "polynomial")), **EMPTY_IS_FINE},
     "replace_op": lambda c: {"select": c.select(), "op_type": c.pick(("Relu", "Add", "Softmax", "Identity"))},
     "set_subgraph": lambda c: {
         "scope": c.body(),
@@ -384,7 +385,7 @@ def _keeps_outputs(word: str) -> bool:
     return operation is not None and operation.keeps_outputs
 
 
-NOT_TO_THE_BIT = {"fuse_transformer"}
+NOT_TO_THE_BIT = {"fuse_transformer", "replace_erf"}
 NEW_SHAPES = {"free_dims", "make_batch_dynamic"}
 """They keep numbers, but not the shapes that are declared."""
 LEFT_OUT = {
