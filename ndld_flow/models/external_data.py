@@ -43,17 +43,13 @@ def tensors_of(model: ir.Model) -> Iterator[ir.TensorProtocol]:
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
     for graph in (*model.graphs(), *functions_by_graph(model)):
         for node in graph:
-            yield from _attribute_tensors(node)
-
-
-def _attribute_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.TENSOR:
-            yield held_tensor(attribute)
-        elif attribute.type == ir.AttributeType.TENSORS:
-            yield from attribute.value
+            for attribute in node.attributes.values():
+                if attribute.is_ref():
+                    continue
+                if attribute.type == ir.AttributeType.TENSOR:
+                    yield held_tensor(attribute)
+                elif attribute.type == ir.AttributeType.TENSORS:
+                    yield from attribute.value
 
 
 @contextlib.contextmanager

@@ -149,7 +149,10 @@ def node_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Chan
             texts = _with_digest(mine), _with_digest(theirs)
         yield Change(aspect="attribute", detail=shortened(name, 80), before=texts[0], after=texts[1])
     yield from _input_changes(before, after, sides)
-    yield from _output_changes(before, after)
+    for position, pair in enumerate(zip_longest(before.outputs, after.outputs)):
+        old, new = (_name(value) or None for value in pair)
+        if (old is None) != (new is None):
+            yield Change(aspect="output", detail=str(position), before=old, after=new)
     excluded = frozenset({PRECISION_KEY})
     yield from metadata_changes(before.metadata_props, after.metadata_props, excluded)
 
@@ -179,14 +182,6 @@ def _input_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Ch
             aspect = "consequence" if follows(mine, theirs, sides.matches) else "input"
             old, new = value_texts(mine, theirs)
             yield Change(aspect=aspect, detail=str(position), before=old, after=new)
-
-
-def _output_changes(before: ir.Node, after: ir.Node) -> Iterator[Change]:
-    """Yield outputs that only one of the nodes has. Renames are listed with tensors."""
-    for position, pair in enumerate(zip_longest(before.outputs, after.outputs)):
-        old, new = (_name(value) or None for value in pair)
-        if (old is None) != (new is None):
-            yield Change(aspect="output", detail=str(position), before=old, after=new)
 
 
 def _inputs(node: ir.Node) -> list[ir.Value | None]:
