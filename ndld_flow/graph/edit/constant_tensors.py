@@ -436,20 +436,13 @@ def replace_tensor(held: ConstantTensor, tensor: ir.TensorProtocol) -> None:
     held.hold(tensor)
 
 
-def select_initializers(model: ir.Model, select: TensorSelect, allow_empty: bool) -> list[ConstantTensor]:
-    """Return the selected initializers. Raises `RequestError` if there are none, unless that is allowed."""
-    return _only(model, select, allow_empty, "initializer")
+def select_held(model: ir.Model, select: TensorSelect, allow_empty: bool, nodes: bool = False) -> list[ConstantTensor]:
+    """Return the selected initializers; with `nodes`, the selected Constant nodes, with or without `constants`.
 
-
-def select_constants(model: ir.Model, select: TensorSelect, allow_empty: bool) -> list[ConstantTensor]:
-    """Return the selected Constant nodes, with or without `constants`. Raises `RequestError` as for initializers."""
-    return _only(model, select, allow_empty, "Constant node")
-
-
-def _only(model: ir.Model, select: TensorSelect, allow_empty: bool, kind: str) -> list[ConstantTensor]:
-    wants_nodes = kind == "Constant node"
-    selected = find_tensors(model, select, allow_empty, constants=wants_nodes or None)
-    selected = [constant for constant in selected if (constant.node is not None) == wants_nodes]
+    Raises `RequestError` if there are none, unless that is allowed.
+    """
+    selected = find_tensors(model, select, allow_empty, constants=nodes or None)
+    selected = [constant for constant in selected if (constant.node is not None) == nodes]
     if not selected and not allow_empty:
-        raise RequestError(f"no {kind} is selected")
+        raise RequestError(f"no {'Constant node' if nodes else 'initializer'} is selected")
     return selected

@@ -21,12 +21,12 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.names import Nesting
+from ndld_flow.graph.edit.names import Nesting, names_of
 from ndld_flow.graph.edit.node_groups import Renaming, copy_nodes, deep_nodes, replace_uses
 from ndld_flow.graph.edit.schemas import Imports, Schemas, check_inputs
 from ndld_flow.models.element_types import functions_by_graph, is_known_op, schema_of
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.nodes import free_name, function_address, graph_of, identifier, node_label, remove_node, values_of
+from ndld_flow.models.nodes import free_name, function_address, graph_of, identifier, node_label, remove_node
 
 IR_OF_FUNCTIONS = 8
 """The first IR version with local functions."""
@@ -106,12 +106,6 @@ def drop_unused_domains(model: ir.Model) -> None:
     for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
         for domain in set(imports) - used:
             del imports[domain]
-
-
-def names_of(graph: ir.Graph) -> Iterator[str]:
-    """Return the names of a graph's own nodes and tensors."""
-    yield from (name for node in graph if (name := node.name))
-    yield from (name for value in values_of(graph) if (name := value.name))
 
 
 def callees_first(functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> list[ir.Function]:
@@ -384,7 +378,7 @@ def inline_functions(edited: EditedModel, functions: Sequence[ir.Function], keep
     model = edited.model
     chosen = {function.identifier(): function for function in functions}
     kept = [graph for graph in all_graphs(model) if keep or graph not in {f.graph for f in functions}]
-    inlining = _Inlining(model, chosen, {name for graph in kept for name in names_of(graph)})
+    inlining = _Inlining(model, chosen, set().union(*names_of(kept)))
     for function in _in_order(chosen):
         inlining.calls_in(function.graph)
     calls = sum(

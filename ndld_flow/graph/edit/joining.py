@@ -17,6 +17,7 @@ from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.function_making import make_function
 from ndld_flow.graph.edit.functions import new_function_name
+from ndld_flow.graph.edit.names import names_of
 from ndld_flow.graph.edit.node_groups import Renaming, deep_nodes, read_in_nodes
 from ndld_flow.graph.edit.opsets import convert_opset
 from ndld_flow.models.element_types import dtype_name
@@ -247,7 +248,7 @@ def join(
 def add_output(model: ir.Model, value: ir.Value, name: str) -> None:
     """Make a tensor an output under a name. Raises `RequestError` if another tensor has the name."""
     if value.name != name:
-        if name in names_in(model)[1]:
+        if name in names_of(list(all_graphs(model)))[1]:
             raise RequestError(f"there is already a tensor {name!r}: choose another name for the output")
         value.name = name
     model.graph.outputs.append(value)
@@ -302,7 +303,7 @@ def _move(
     read_in_nodes(nodes, dict(connect))
     graph.remove(nodes)
     free = [value for value in inputs.values() if value not in connect]
-    renaming = Renaming(*names_in(model), prefix, if_taken)
+    renaming = Renaming(*names_of(list(all_graphs(model))), prefix, if_taken)
     renaming.rename_values([*free, *initializers])
     renaming.rename(nodes)
     for value in initializers:
@@ -313,15 +314,6 @@ def _move(
         {name: value for name, value in inputs.items() if value in free},
         defaults if keeps_defaults else [],
         outputs,
-    )
-
-
-def names_in(model: ir.Model) -> tuple[set[str], set[str]]:
-    """Return the names of nodes, and of tensors."""
-    graphs = list(all_graphs(model))
-    return (
-        {node.name for graph in graphs for node in graph if node.name},
-        {value.name for graph in graphs for value in values_of(graph) if value.name},
     )
 
 

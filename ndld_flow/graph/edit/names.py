@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import onnx_ir as ir
@@ -59,13 +59,14 @@ class Nesting:
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
-        self._owners = {body: node for graph in all_graphs(model) for node in graph for _, body in own_subgraphs(node)}
+        self.owner_of = {body: node for graph in all_graphs(model) for node in graph for _, body in own_subgraphs(node)}
+        """Subgraph -> the node that owns it."""
         self._named: dict[ir.Graph, dict[str, ir.Value]] = {}
 
     def owners(self, graph: object) -> Iterator[ir.Node]:
         """Return the nodes that own a graph, from the innermost outwards."""
-        while isinstance(graph, ir.Graph) and graph in self._owners:
-            owner = self._owners[graph]
+        while isinstance(graph, ir.Graph) and graph in self.owner_of:
+            owner = self.owner_of[graph]
             yield owner
             graph = owner.graph
 
@@ -161,11 +162,15 @@ def names_for_all(model: ir.Model, c_identifiers: bool) -> tuple[dict[ir.Node, s
     return nodes, {value: identifier(value.name or "") for value in values}
 
 
+def names_of(graphs: Collection[ir.Graph]) -> tuple[set[str], set[str]]:
+    """Return the names of nodes, and of tensors, of graphs without their subgraphs."""
+    nodes = {node.name for graph in graphs for node in graph if node.name}
+    return nodes, {value.name for graph in graphs for value in values_of(graph) if value.name}
+
+
 def names_around(model: ir.Model, graph: ir.Graph) -> tuple[set[str], set[str]]:
     """Return the names of nodes, and of tensors, that are used where those of this graph must be unique."""
-    family = next(graphs for graphs in _families(model) if graph in graphs)
-    nodes = {node.name for member in family for node in member if node.name}
-    return nodes, {value.name for member in family for value in values_of(member) if value.name}
+    return names_of(next(graphs for graphs in _families(model) if graph in graphs))
 
 
 def _nodes(model: ir.Model) -> list[list[ir.Node]]:

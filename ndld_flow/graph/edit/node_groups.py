@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.names import Nesting
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.nodes import free_name, node_label, own_subgraphs, read_values
 
@@ -28,12 +29,12 @@ class Neighbourhood:
     """Producers and readers in a model in its current state."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._owners: dict[ir.Graph, ir.Node] = {}
-        """Subgraph -> the node that owns it."""
+        self._nesting = Nesting(model)
         self._outputs: dict[ir.Value, list[ir.Graph]] = {}
         """Tensor -> the subgraphs that output it."""
-        for graph in (model.graph, *(function.graph for function in model.functions.values())):
-            self._enter(graph)
+        for body in self._nesting.owner_of:
+            for value in body.outputs:
+                self._outputs.setdefault(value, []).append(body)
 
     def before(self, anchor: Anchor) -> set[ir.Node]:
         """Return the nodes that a node or tensor depends on, including a tensor's producer but not the node itself."""
@@ -82,36 +83,21 @@ class Neighbourhood:
         """Return the readers of a tensor, including nodes whose subgraphs read it, take it as an input or output it."""
         for reader in value.consumers():
             yield reader
-            yield from self._around(reader.graph)
+            yield from self._nesting.owners(reader.graph)
             for _, body in own_subgraphs(reader):
                 for given in body.inputs:
                     yield from self.readers(given)
         for body in self._outputs.get(value, ()):
-            yield from self._around(body)
+            yield from self._nesting.owners(body)
 
     def _producers(self, value: ir.Value) -> Iterator[ir.Node]:
         producer = value.producer()
         if producer is not None:
             yield producer
-        elif value.is_graph_input() and value.graph in self._owners:
-            for given in self._owners[value.graph].inputs:
+        elif value.is_graph_input() and value.graph in self._nesting.owner_of:
+            for given in self._nesting.owner_of[value.graph].inputs:
                 if given is not None:
                     yield from self._producers(given)
-
-    def _around(self, graph: object) -> Iterator[ir.Node]:
-        """Return the nodes that own a graph, from the innermost outwards."""
-        while isinstance(graph, ir.Graph) and graph in self._owners:
-            owner = self._owners[graph]
-            yield owner
-            graph = owner.graph
-
-    def _enter(self, graph: ir.Graph) -> None:
-        for node in graph:
-            for _, body in own_subgraphs(node):
-                self._owners[body] = node
-                for value in body.outputs:
-                    self._outputs.setdefault(value, []).append(body)
-                self._enter(body)
 
 
 def reached(start: Iterable[ir.Node], step: Callable[[ir.Node], Iterable[ir.Node]]) -> dict[ir.Node, None]:

@@ -21,9 +21,8 @@ from ndld_flow.graph.edit.joining import (
     join_functions,
     load_added_model,
     make_outputs,
-    names_in,
 )
-from ndld_flow.graph.edit.names import Nesting
+from ndld_flow.graph.edit.names import Nesting, names_of
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
     Pieces,
@@ -179,8 +178,7 @@ def put_subgraph(edited: EditedModel, node: ir.Node, attribute: str, graph: ir.G
         gone.outputs.clear()
         drop_nodes(gone)
         prune_values(read)
-    nodes, values = names_in(edited.model)
-    Renaming(nodes, values).rename_graph(graph)
+    Renaming(*names_of(list(all_graphs(edited.model)))).rename_graph(graph)
     graph.opset_imports.clear()
     if graph.initializers:
         edited.model.ir_version = max(edited.model.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS)

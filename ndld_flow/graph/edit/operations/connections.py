@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
@@ -13,8 +12,6 @@ from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import NameTemplate, NewName, Patterns, Select, fill_template, groups_of, stem_of
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
@@ -107,31 +104,16 @@ class Rewire(Operation):
     """Succeed when nothing reads the tensor."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.names import Nesting
-
-        nesting, graph = Nesting(edited.model), edited.graph(self.scope)
-        old, new = nesting.value(self.tensor, graph), nesting.value(self.read, graph)
-        readers = None if self.readers is None else set(edited.select_nodes(self.readers, self.allow_empty))
-        changed, left = self._rewire(edited, old, new, readers)
-        if not changed and not self.allow_empty:
-            raise RequestError(f"nothing that may be changed reads {self.tensor!r}; see `readers` and `outputs`")
-        unchanged = f"; {left} readers are unchanged, because {self.read} depends on them" if left else ""
-        return f"{changed} readers of {self.tensor} read {self.read}{unchanged}"
-
-    def _rewire(
-        self, edited: EditedModel, old: ir.Value, new: ir.Value, readers: Collection[ir.Node] | None
-    ) -> tuple[int, int]:
-        """Replace `old` by `new` for its readers; returns the numbers of changed and of unchanged inputs.
-
-        Raises `RequestError` for a reader that cannot see the new tensor.
-        """
         from ndld_flow.graph.edit.graph_edits import ancestors, replace_output
         from ndld_flow.graph.edit.names import Nesting
         from ndld_flow.models.nodes import node_label
 
+        nesting, graph = Nesting(edited.model), edited.graph(self.scope)
+        old, new = nesting.value(self.tensor, graph), nesting.value(self.read, graph)
+        readers = None if self.readers is None else set(edited.select_nodes(self.readers, self.allow_empty))
         if old is new:
             raise RequestError(f"{old.name!r} cannot replace itself")
-        nesting, before = Nesting(edited.model), ancestors(edited.model, new)
+        before = ancestors(edited.model, new)
         changed = left = 0
         for use in tuple(old.uses()):
             reader = use.node
@@ -147,7 +129,10 @@ class Rewire(Operation):
         if self.outputs and old.is_graph_output():
             replace_output(edited, old, new)
             changed += 1
-        return changed, left
+        if not changed and not self.allow_empty:
+            raise RequestError(f"nothing that may be changed reads {self.tensor!r}; see `readers` and `outputs`")
+        unchanged = f"; {left} readers are unchanged, because {self.read} depends on them" if left else ""
+        return f"{changed} readers of {self.tensor} read {self.read}{unchanged}"
 
 
 class RenameTensors(Operation):

@@ -127,13 +127,13 @@ class ConstantsToInitializers(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.constant_tensors import select_constants
+        from ndld_flow.graph.edit.constant_tensors import select_held
         from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
         from ndld_flow.models.nodes import add_initializer
 
         moved = 0
         allow_empty = self.allow_empty or self.select == EVERY_TENSOR
-        for constant in select_constants(edited.model, self.select, allow_empty):
+        for constant in select_held(edited.model, self.select, allow_empty, nodes=True):
             node, tensor = constant.node, constant.tensor
             if node is None or "::" in constant.scope or constant.value.is_graph_output():
                 continue
@@ -166,10 +166,10 @@ class InitializersToConstants(Operation):
     def apply(self, edited: EditedModel) -> str:
         import onnx_ir as ir
 
-        from ndld_flow.graph.edit.constant_tensors import select_initializers
+        from ndld_flow.graph.edit.constant_tensors import select_held
         from ndld_flow.models.nodes import put_constant
 
-        initializers = select_initializers(edited.model, self.select, self.allow_empty)
+        initializers = select_held(edited.model, self.select, self.allow_empty)
         for initializer in initializers:
             name = initializer.name
             if initializer.value.is_graph_input():
@@ -209,9 +209,9 @@ class InitializersToInputs(Operation):
     def apply(self, edited: EditedModel) -> str:
         import onnx_ir as ir
 
-        from ndld_flow.graph.edit.constant_tensors import select_initializers
+        from ndld_flow.graph.edit.constant_tensors import select_held
 
-        initializers = select_initializers(edited.model, self.select, self.allow_empty)
+        initializers = select_held(edited.model, self.select, self.allow_empty)
         for initializer in initializers:
             name = initializer.name
             if initializer.scope:
@@ -246,11 +246,11 @@ class RemoveInitializerInputs(Operation):
     """Succeed when none of them is an input."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.constant_tensors import select_initializers
+        from ndld_flow.graph.edit.constant_tensors import select_held
         from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
 
         allow_empty = self.allow_empty or self.select == EVERY_TENSOR
-        initializers = select_initializers(edited.model, self.select, allow_empty)
+        initializers = select_held(edited.model, self.select, allow_empty)
         inputs = [initializer for initializer in initializers if initializer.value.is_graph_input()]
         for initializer in inputs:
             initializer.graph.inputs.remove(initializer.value)
