@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -15,6 +15,7 @@ from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label
 from ndld_flow.graph.edit.node_groups import copy_nodes
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.graph.sanitize.fusion import fuse_gemm
+from ndld_flow.models.element_types import schema_of
 from ndld_flow.models.nodes import graph_of, precision_metadata
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
@@ -113,23 +114,6 @@ def _number(node: ir.Node, name: str, default: float) -> float:
     return default if attribute is None else attribute.value
 
 
-class _Schema(Protocol):
-    """Members of a schema that are missing from the stubs of onnx."""
-
-    @property
-    def function_opset_versions(self) -> Sequence[int]: ...
-    @property
-    def context_dependent_function_opset_versions(self) -> Sequence[int]: ...
-    @property
-    def attributes(self) -> Mapping[str, onnx.defs.OpSchema.Attribute]: ...
-    @property
-    def max_input(self) -> int: ...
-    def get_function_with_opset_version(self, version: int, /) -> bytes: ...
-    def get_context_dependent_function_with_opset_version(
-        self, version: int, node: bytes, types: Sequence[bytes], /
-    ) -> bytes: ...
-
-
 def decompose_nodes(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
     """Replace nodes by their operators' definitions; returns the number of additional nodes.
 
@@ -148,28 +132,23 @@ def decompose_nodes(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
 def decomposable(opset: int) -> list[str]:
     """Return the operators of the default domain that have a definition without subgraphs in an opset."""
     known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""} - _WITH_SUBGRAPHS
-    return sorted(name for name in known if (schema := _schema(name, opset)) is not None and _versions(schema, opset))
+    return sorted(name for name in known if _versions(schema_of(name, opset), opset))
 
 
-def _schema(op_type: str, opset: int, domain: str = "") -> _Schema | None:
-    try:
-        schema: _Schema = onnx.defs.get_schema(op_type, opset, domain)  # type: ignore[assignment]
-    except onnx.defs.SchemaError:
-        return None
-    return schema
-
-
-def _versions(schema: _Schema, opset: int) -> list[int]:
-    """Return the opsets of an operator's definitions, up to the model's."""
-    versions = (*schema.function_opset_versions, *schema.context_dependent_function_opset_versions)
+def _versions(schema: onnx.defs.OpSchema | None, opset: int) -> list[int]:
+    """Return the opsets of an operator's definitions, up to the model's; none for an unknown operator."""
+    if schema is None:
+        return []
+    members: Any = schema  # onnx's stubs lack some
+    versions = (*members.function_opset_versions, *members.context_dependent_function_opset_versions)
     return sorted(version for version in versions if version <= opset)
 
 
 def _body(edits: OperationEdits, node: ir.Node) -> onnx.FunctionProto:
     opset = edits.opset_of(node)
     domain_opset = opset if node.domain == "" else edits.model.opset_imports.get(node.domain, 1)
-    schema = _schema(node.op_type, domain_opset, node.domain)
-    versions = _versions(schema, opset) if schema is not None else []
+    schema: Any = schema_of(node.op_type, domain_opset, node.domain)  # onnx's stubs lack some members
+    versions = _versions(schema, opset)
     if schema is None or not versions:
         raise RequestError(f"{label(node)} is not defined by other operators at opset {opset}; {_advice(node, opset)}")
     if any(attribute.is_ref() for attribute in node.attributes.values()):
@@ -193,13 +172,12 @@ def _body(edits: OperationEdits, node: ir.Node) -> onnx.FunctionProto:
 def _advice(node: ir.Node, opset: int) -> str:
     """Return advice: the first later opset with a definition, or the operators that have one in this opset."""
     for later in range(opset + 1, onnx.defs.onnx_opset_version() + 1):
-        schema = _schema(node.op_type, later) if is_standard(node) else None
-        if schema is not None and _versions(schema, later):
+        if is_standard(node) and _versions(schema_of(node.op_type, later), later):
             return f"opset {later} is the first that does: convert the model to it first"
     return f"these are: {', '.join(decomposable(opset))}"
 
 
-def _typed_body(schema: _Schema, versions: Sequence[int], node: ir.Node) -> bytes:
+def _typed_body(schema: Any, versions: Sequence[int], node: ir.Node) -> bytes:  # noqa: ANN401 - an OpSchema
     """Return the definition for this node's attributes and types, serialized."""
     types = []
     for value in node.inputs:
@@ -207,26 +185,21 @@ def _typed_body(schema: _Schema, versions: Sequence[int], node: ir.Node) -> byte
             raise RequestError(f"{label(node)}: the type of {value.name} is unknown, and its definition requires it")
         types.append(b"" if value is None else _type(value).SerializeToString())
     proto = ir.serde.serialize_node(node)
-    return schema.get_context_dependent_function_with_opset_version(versions[-1], proto.SerializeToString(), types)
+    return bytes(
+        schema.get_context_dependent_function_with_opset_version(versions[-1], proto.SerializeToString(), types)
+    )
 
 
 def _type(value: ir.Value) -> onnx.TypeProto:
-    proto = onnx.TypeProto()
     assert value.dtype is not None
-    proto.tensor_type.elem_type = int(value.dtype)
-    if value.shape is not None:
-        proto.tensor_type.shape.SetInParent()
-    for dim in value.shape or ():
-        entry = proto.tensor_type.shape.dim.add()
-        if isinstance(dim, int):
-            entry.dim_value = dim
-    return proto
+    dims = None if value.shape is None else [dim if isinstance(dim, int) else None for dim in value.shape]
+    return onnx.helper.make_tensor_type_proto(value.dtype.value, dims)
 
 
 def _check_versions(node: ir.Node, body: onnx.FunctionProto, opset: int) -> None:
     """Check that the definition's operators have the same inputs and attributes at the model's opset."""
     for inner in body.node:
-        schema = _schema(inner.op_type, opset, inner.domain)
+        schema = schema_of(inner.op_type, opset, inner.domain)
         if any(attribute.type in _GRAPHS for attribute in inner.attribute):
             raise RequestError(f"{label(node)} is defined by a subgraph, which cannot be inserted")
         known = schema is not None and all(attribute.name in schema.attributes for attribute in inner.attribute)

@@ -23,11 +23,11 @@ import onnx_ir as ir
 from ndld_flow.base.errors import KilledError, RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import some_of
-from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, replaced_initializers, tensors_of
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.models.nodes import UniqueNames, op_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.tensor_statistics import same_contents
 from ndld_flow.processes.launch import run_worker_module
 from ndld_flow.processes.worker import exit_worker, start_worker
 
@@ -37,7 +37,6 @@ _OF_ONNXRUNTIME = frozenset(("SimplifiedLayerNormalization",))
 """Operators that ONNX Runtime registers in ONNX's domain."""
 _RMS_NORM_OPSET = 23
 """First opset with RMSNormalization, ONNX's own form of SimplifiedLayerNormalization."""
-_PIECE_BYTES = 2**24
 _ADVICE = "exclude them with `without: [layer_norm]`"
 SOURCE, RESULT, JOB, ERROR = "source.onnx", "result.onnx", "job.json", "error.txt"
 
@@ -155,21 +154,10 @@ def _restore_unchanged(old: ir.Model, fused: ir.Model) -> None:
     fused.ir_version = old.ir_version
     for name, value in old.graph.initializers.items():
         copy = fused.graph.initializers.get(name)
-        if copy is not None and _same(value.const_value, copy.const_value):
+        if copy is None or copy.const_value is None or not isinstance(value.const_value, ir.ExternalTensor):
+            continue
+        if same_contents(value.const_value, copy.const_value):
             copy.const_value = value.const_value
-
-
-def _same(old: ir.TensorProtocol | None, new: ir.TensorProtocol | None) -> bool:
-    if old is None or new is None or not isinstance(old, ir.ExternalTensor):
-        return False
-    if (old.dtype, old.shape) != (new.dtype, new.shape):
-        return False
-    data, place = memoryview(new.tobytes()), 0
-    for piece in byte_pieces(old, _PIECE_BYTES):
-        if data[place : place + len(piece)] != piece:
-            return False
-        place += len(piece)
-    return True
 
 
 def _fused_operators(model: ir.Model) -> Counter[str]:
@@ -202,7 +190,6 @@ def main(folder: Path) -> None:
 
 
 def _fuse(folder: Path, job: dict[str, Any]) -> None:
-    import onnx
     from onnxruntime.transformers import optimizer
 
     options = optimizer.FusionOptions(job["model_type"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable
 from functools import partial
 
@@ -14,6 +13,7 @@ from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import subgraphs_of
 from ndld_flow.models.nodes import constant_of, free_name, precision_of, remove_node, values_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.tensor_statistics import digest_of
 
 _FIRST_IR_WITH_FREE_INITIALIZERS = 4
 
@@ -91,7 +91,6 @@ def _remove_unused_nodes(edits: Edits, graph: ir.Graph) -> None:
 _NOT_SHARED = RANDOM | QUANTIZATION
 _MAX_KEY_BYTES = 4096
 """Larger attribute tensors are not compared."""
-_PIECE_BYTES = 2**20
 
 
 def share_equal_nodes(edits: Edits) -> None:
@@ -171,10 +170,7 @@ def _shallow_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
 
 
 def _deep_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
-    """Return the digest of all bytes; for a tensor over the threshold, its location on disk."""
+    """Return a digest; for a tensor over the threshold, its location on disk."""
     if tensor.nbytes > threshold:
         return (tensor.path, tensor.offset) if isinstance(tensor, ir.ExternalTensor) else None
-    digest = hashlib.blake2b()
-    for piece in byte_pieces(tensor, _PIECE_BYTES):
-        digest.update(piece)
-    return digest.digest()
+    return digest_of(tensor)

@@ -95,7 +95,10 @@ class Assert(Operation):
     def _check_edges(self, edited: EditedModel) -> Iterator[str]:
         from ndld_flow.models.input_shapes import real_inputs
 
-        edges = (("inputs", self.inputs, real_inputs(edited.model)), ("outputs", self.outputs, _outputs(edited)))
+        edges = (
+            ("inputs", self.inputs, real_inputs(edited.model)),
+            ("outputs", self.outputs, edited.model.graph.outputs),
+        )
         for what, wanted, values in edges:
             names = [value.name or "" for value in values]
             if isinstance(wanted, tuple):
@@ -126,10 +129,6 @@ class Assert(Operation):
             yield "" if dtypes[name] == dtype_name(parse_dtype(dtype)) else f"{name} is {dtypes[name]}, not {dtype}"
 
 
-def _outputs(edited: EditedModel) -> Sequence[ir.Value]:
-    return edited.model.graph.outputs
-
-
 def _miscount(what: str, wanted: int | str, found: Sequence[str]) -> str:
     """Return `3 Transpose nodes (a, b, c) instead of 0`; empty for the right number."""
     comparison = _COMPARISON.fullmatch(wanted) if isinstance(wanted, str) else None
@@ -155,7 +154,10 @@ def _tensor(edited: EditedModel, name: str) -> ir.Value:
     from ndld_flow.models.nodes import values_of
 
     edge, _, index = name.rpartition(".")
-    edges: Mapping[str, Sequence[ir.Value]] = {"inputs": real_inputs(edited.model), "outputs": _outputs(edited)}
+    edges: Mapping[str, Sequence[ir.Value]] = {
+        "inputs": real_inputs(edited.model),
+        "outputs": edited.model.graph.outputs,
+    }
     if edge not in edges or not index.isdecimal() or any(v.name == name for v in values_of(edited.model.graph)):
         return edited.value(name)
     if int(index) >= len(edges[edge]):

@@ -43,7 +43,8 @@ class SetShapes(Operation):
         return not self.shapes and not self.dims and self.all is None
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.interface import show_inputs
+        from ndld_flow.graph.edit.interface import change_shapes, show_inputs
+        from ndld_flow.models.input_shapes import check_shapes, dims_from_shapes
 
         shapes: Mapping[str, Dims] = self.shapes
         if self.uses_inputs:
@@ -53,7 +54,10 @@ class SetShapes(Operation):
                     "no shapes to set: give `shapes`, `dims` or `all`, or shapes in the recipe's `inputs:`"
                 )
         if shapes:
-            _set_shapes(edited, shapes)
+            check_shapes(edited.model, shapes, "shapes")
+            numbers = {name: tuple(d if isinstance(d, int) else -1 for d in dims) for name, dims in shapes.items()}
+            sizes = dims_from_shapes(edited.model, numbers, {}, "shapes")
+            change_shapes(edited, shapes, {name: size for name, size in sizes.items() if size >= 0})
         if self.dims or self.all is not None:
             self._fix_dims(edited)
         return show_inputs(edited.model)
@@ -75,20 +79,6 @@ class SetShapes(Operation):
             if value.shape is not None
         }
         change_shapes(edited, shapes, sizes)
-
-
-def _set_shapes(edited: EditedModel, shapes: Mapping[str, Dims]) -> None:
-    """Set shapes of inputs and infer all others.
-
-    Raises `RequestError` for an unknown input or another rank, `ModelError` if the model does not support the shapes.
-    """
-    from ndld_flow.graph.edit.interface import change_shapes
-    from ndld_flow.models.input_shapes import check_shapes, dims_from_shapes
-
-    check_shapes(edited.model, shapes, "shapes")
-    numbers = {name: tuple(dim if isinstance(dim, int) else -1 for dim in shape) for name, shape in shapes.items()}
-    sizes = dims_from_shapes(edited.model, numbers, {}, "shapes")
-    change_shapes(edited, shapes, {name: size for name, size in sizes.items() if size >= 0})
 
 
 class RemoveShapes(Operation):
