@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
-
-if TYPE_CHECKING:
-    pass
 
 VERSION = "1"
 """Folder of the only version of the model."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from ndld_flow.models.element_types import functions_by_graph, held_tensor
 from ndld_flow.models.external_files import DataFile, external_file
 from ndld_flow.models.model_checks import check_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.store.files import copy_file
 
 INLINE_LIMIT_BYTES = 3 * 2**29
 """A protobuf message must stay under 2 GiB; 1.5 GiB leaves room for nodes and shapes."""
@@ -33,7 +32,6 @@ _PLACEMENT = "ndld_flow.placement"
 _LOCATION = "ndld_flow.location"
 _WORTH_CLONING = 0.9
 """Copy a whole data file if at least this share of it is still in use."""
-_FICLONE = 0x40049409
 _PIECE_BYTES = 2**24
 
 
@@ -327,12 +325,7 @@ def _write(slots: Sequence[_Slot], temporary: Path) -> list[int]:
     """Write the slots' bytes to `temporary`; return their offsets."""
     cloned = _file_worth_cloning(slots)
     if cloned is not None:
-        # Share the blocks if the file system supports it.
-        with cloned.open("rb") as old, temporary.open("wb") as new:
-            if not (_reflinked(old.fileno(), new.fileno()) or _copied_by_kernel(old.fileno(), new.fileno())):
-                old.seek(0)
-                new.truncate(0)
-                shutil.copyfileobj(old, new, _PIECE_BYTES)
+        copy_file(cloned, temporary)
     written: dict[_FileRange, int] = {}
     with temporary.open("r+b" if cloned is not None else "wb") as file:
         offsets = []
@@ -385,28 +378,3 @@ def _file_worth_cloning(slots: Sequence[_Slot]) -> Path | None:
         return None
     path, count = used.most_common(1)[0]
     return Path(path) if count >= _WORTH_CLONING * Path(path).stat().st_size else None
-
-
-def _reflinked(old: int, new: int) -> bool:
-    try:
-        import fcntl  # not on Windows
-    except ImportError:
-        return False
-    try:
-        fcntl.ioctl(new, _FICLONE, old)
-    except OSError:
-        return False
-    return True
-
-
-def _copied_by_kernel(old: int, new: int) -> bool:
-    """Copy by copy_file_range, which takes half the time of sendfile; only Linux has it."""
-    copy_file_range = getattr(os, "copy_file_range", None)
-    left = os.fstat(old).st_size
-    try:
-        while copy_file_range is not None and left > 0 and (count := copy_file_range(old, new, min(left, 2**30))):
-            left -= count
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise
-    return left == 0

@@ -91,14 +91,6 @@ def load_structure(path: Path) -> ir.Model:
     return _model_of(read_proto(path), path, place_existing_tensors)
 
 
-def load_without_nodes(path: Path) -> ir.Model:
-    """Read only a model's inputs and initializers, in a tenth of the time of `load_model`.
-
-    Raises `ModelError` as `load_model` does, except for broken nodes.
-    """
-    return _without_nodes(read_proto(path), path)
-
-
 def _without_nodes(proto: onnx.ModelProto, path: Path, inputs: Sequence[onnx.ValueInfoProto] = ()) -> ir.Model:
     """Return the model without nodes and outputs; `inputs` are further values that it takes."""
     proto.graph.input.extend(inputs)

@@ -382,11 +382,12 @@ def _steps(
 
 def has_weights_as_inputs(path: Path) -> bool:
     """Return whether callers may replace weights; before IR version 4, models had to declare them so."""
-    from ndld_flow.models.files import load_without_nodes
+    from ndld_flow.models.files import read_proto
 
-    model = load_without_nodes(path)
-    declared = {value.name for value in model.graph.inputs}
-    return (model.ir_version or 0) >= 4 and not declared.isdisjoint(model.graph.initializers)
+    proto = read_proto(path)
+    weights = (*proto.graph.initializer, *(sparse.values for sparse in proto.graph.sparse_initializer))
+    declared = {value.name for value in proto.graph.input}
+    return proto.ir_version >= 4 and not declared.isdisjoint(tensor.name for tensor in weights)
 
 
 def _split_samples(trial: InputTrial, data: FoundData) -> tuple[str, str]:

@@ -237,16 +237,16 @@ def copy_file(source: Path, target: Path) -> None:
 
     Never a hard link: a write to one name would change the other, and onnx rejects hard-linked external data.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if not share_blocks(source, target):
-        shutil.copyfile(source, target)
+    with source.open("rb") as read:
+        copy_open_file(read, target)
 
 
 def copy_open_file(source: BinaryIO, target: Path) -> None:
     """Copy the contents of a file that was opened before as `copy_file` does, whatever its path leads to by now."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as write:
-        if not _clone(source, write):
+        if not (_clone(source, write) or _copied_by_kernel(source.fileno(), write.fileno())):
+            write.truncate(0)
             shutil.copyfileobj(source, write, 1 << 20)
 
 
@@ -269,6 +269,22 @@ def _clone(source: BinaryIO, target: BinaryIO) -> bool:
     except OSError:
         return False
     return True
+
+
+def _copied_by_kernel(source: int, target: int) -> bool:
+    """Copy by copy_file_range, which takes half the time of sendfile; only Linux has it."""
+    copy_file_range = getattr(os, "copy_file_range", None)
+    done, size = 0, os.fstat(source).st_size
+    try:
+        while copy_file_range is not None and done < size:
+            count = copy_file_range(source, target, min(size - done, 2**30), done, done)
+            if not count:
+                break
+            done += count
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+    return done == size
 
 
 def sync_folder(folder: Path) -> None:

@@ -39,22 +39,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-ENUMERATORS = {
-    "bool": "kBool",
-    "int8": "kInt8",
-    "int16": "kInt16",
-    "int32": "kInt32",
-    "int64": "kInt64",
-    "uint8": "kUint8",
-    "uint16": "kUint16",
-    "uint32": "kUint32",
-    "uint64": "kUint64",
-    "float16": "kFloat16",
-    "bfloat16": "kBfloat16",
-    "float32": "kFloat32",
-    "float64": "kFloat64",
-}
-"""Element type -> its enumerator in `tensor.h`."""
+_INTEGERS = (f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_DTYPES_OF_CPP = frozenset(("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64"))
+"""Element types in `tensor.h`, where `float32` is `Dtype::kFloat32`."""
 
 _READ_IMAGES = (".png", ".jpg", ".jpeg")
 _NOT_IN_CPP = ("rate", "hop", "tokenizer", "max_length", "fed_from", "first_shape", "grow")
@@ -89,7 +76,7 @@ def check_tensors(kind: str, specs: Sequence[TensorSpec]) -> None:
     """Raise `RequestError` for an input or output that the program has no type or no name for."""
     for spec in specs:
         name = short_name(spec.name)
-        if spec.dtype not in ENUMERATORS:
+        if spec.dtype not in _DTYPES_OF_CPP:
             raise RequestError(
                 f'{kind} "{name}" is {spec.dtype}, which the C++ program does not support: it has bool, integers of 8 '
                 "to 64 bits, float16, bfloat16, float32 and float64."
@@ -292,7 +279,7 @@ def _statement(name: str, value: str) -> str:
 
 def _tensor(spec: TensorSpec, name: str) -> Iterator[Assignment]:
     yield f"{name}.name", string_literal(spec.name)
-    yield f"{name}.dtype", f"Dtype::{ENUMERATORS[spec.dtype]}"
+    yield f"{name}.dtype", f"Dtype::k{spec.dtype.capitalize()}"
     if spec.shape is None:
         yield f"{name}.has_shape", "false"
         return

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ndld_flow.models.element_types import schema_of
+from ndld_flow.models.element_types import dtype_name, schema_of
 from ndld_flow.models.nodes import constant_tensor
 from ndld_flow.models.tensors import Array
 
@@ -21,17 +21,12 @@ NEWEST_OPSET = 28
 MOST_LITERALS = 64
 """Largest number of elements of a constant that is written into the code."""
 TORCH_DTYPES = {
-    ir.DataType.FLOAT: "torch.float32",
-    ir.DataType.DOUBLE: "torch.float64",
-    ir.DataType.FLOAT16: "torch.float16",
-    ir.DataType.BFLOAT16: "torch.bfloat16",
-    ir.DataType.INT8: "torch.int8",
-    ir.DataType.INT16: "torch.int16",
-    ir.DataType.INT32: "torch.int32",
-    ir.DataType.INT64: "torch.int64",
-    ir.DataType.UINT8: "torch.uint8",
-    ir.DataType.BOOL: "torch.bool",
-}
+    dtype: f"torch.{dtype_name(dtype)}"
+    for dtype in (
+        ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.INT8,
+        ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8, ir.DataType.BOOL,
+    )
+}  # fmt: skip
 """Element types for which PyTorch has the arithmetic; it stores others, and computes next to nothing on them."""
 FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 
