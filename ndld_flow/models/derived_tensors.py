@@ -195,8 +195,6 @@ bytes."""
 _ON_DISK_BYTES = 64 * 2**20
 """Larger tensors belong in a data file."""
 
-KINDS = ("normal", "zeros", "ones", "uniform_positive", "uniform_negative")
-
 
 class GeneratedTensor(StreamedTensor):
     """Random or constant numbers; the same for the same seed, name, type and shape.
@@ -362,12 +360,6 @@ def _as_floats(piece: Array, dtype: ir.DataType) -> tuple[Array, Lost]:
     vanished = int(np.count_nonzero(differs & (back == 0)))
     lost = Lost(int(np.count_nonzero(beyond | nan)), vanished, int(np.count_nonzero(differs)) - vanished)
     return result, lost
-
-
-MAX_HALF = 65504.0
-"""Largest finite fp16 value."""
-MIN_HALF = 2.0**-24
-"""Smallest positive fp16 value (subnormal)."""
 
 
 @dataclass(frozen=True)

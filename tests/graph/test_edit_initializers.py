@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import ml_dtypes
 import numpy as np
@@ -19,8 +19,9 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.graph.edit import constant_tensors as sparse_tensors
+from ndld_flow.graph.edit.settings import RandomKind
 from ndld_flow.models import external_data
-from ndld_flow.models.derived_tensors import KINDS, GeneratedTensor, in_type
+from ndld_flow.models.derived_tensors import GeneratedTensor, in_type
 from ndld_flow.models.external_files import external_files
 from ndld_flow.step import DataFile
 from ndld_flow.steps.edit import Edit
@@ -239,7 +240,7 @@ def test_force_removes_only_optional_inputs() -> None:
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in ir.DataType if dtype.name not in ("UNDEFINED", "STRING")])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", get_args(RandomKind))
 def test_random_values_follow_their_distribution_in_every_dtype(kind: str, dtype: ir.DataType) -> None:
     try:
         tensor = GeneratedTensor(kind, dtype, (7, 9), "w", 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name, suggest
+from ndld_flow.models.external_files import mentions
 from ndld_flow.records.build import Constraint
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY, PRECISIONS
 from ndld_flow.records.profile import Layer
@@ -53,10 +53,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def requested_precisions(model: Path) -> Mapping[str, str]:
     """Return `read_constraints(model)`, without importing onnx for a model that has no constraints."""
-    if not _mentions(model, PRECISION_KEY):
-        return {}
-
-    return read_constraints(model)
+    return read_constraints(model) if mentions(model, PRECISION_KEY.encode()) else {}
 
 
 def with_requested_precisions(layers: Sequence[Layer], requested: Mapping[str, str]) -> tuple[Layer, ...]:
@@ -74,14 +71,6 @@ def with_requested_precisions(layers: Sequence[Layer], requested: Mapping[str, s
 def join_precisions(precisions: Iterable[str]) -> str:
     """Return `fp32`, or `fp32, fp16` if they differ; nodes without a constraint do not count."""
     return ", ".join(dict.fromkeys(filter(None, precisions)))
-
-
-def _mentions(model: Path, word: str) -> bool:
-    try:
-        with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return data.find(word.encode()) >= 0
-    except ValueError:  # the file is empty
-        return False
 
 
 def ignored_notes(constraints: Sequence[Constraint]) -> list[str]:

@@ -15,7 +15,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import first_of
 from ndld_flow.models.changed_model import check_changed_model, examine_model
-from ndld_flow.models.derived_tensors import MAX_HALF, MIN_HALF, Array, Loss
+from ndld_flow.models.derived_tensors import HALF, Array, Loss
 from ndld_flow.models.element_types import infer_types, is_op
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import blaming_model, load_model, repairs_of, save_model, summarize_model
@@ -61,7 +61,7 @@ def loss_notes(losses: Sequence[Loss]) -> list[str]:
     if vanished:
         count = sum(loss.vanished for loss in vanished)
         names = first_of([f"{loss.name} ({loss.vanished} of {loss.size})" for loss in vanished], _NAMED)
-        notes.append(f"{count} weight values are too small for fp16 and became 0 or {MIN_HALF:.1g}, in {names}")
+        notes.append(f"{count} weight values are too small for fp16 and became 0 or {HALF.smallest:.1g}, in {names}")
     return notes
 
 
@@ -97,7 +97,7 @@ def scale_in_half(node: ir.Node) -> ScaleInHalf | None:
         return None
     epsilon = node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
     exact = variance + epsilon
-    half = np.minimum(variance, MAX_HALF).astype(np.float16).astype(np.float64) + float(np.float16(epsilon))
+    half = np.minimum(variance, HALF.largest).astype(np.float16).astype(np.float64) + float(np.float16(epsilon))
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.sqrt(exact / half)
     worst = int(np.argmax(np.abs(np.nan_to_num(ratio, nan=np.inf) - 1.0)))
@@ -124,7 +124,7 @@ def _input_note(node: ir.Node, kept: Collection[ir.Node]) -> list[str]:
     if mean is None or variance is None or maker is None or maker in kept:
         return []
     deviation = np.sqrt(np.maximum(variance, 1e-30))
-    room = (MAX_HALF - np.abs(mean)) / deviation
+    room = (HALF.largest - np.abs(mean)) / deviation
     worst = int(np.argmin(room))
     if room[worst] >= _SAFE_DEVIATIONS:
         return []
