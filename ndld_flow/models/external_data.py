@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -172,6 +172,14 @@ class MissingTensor(ir.ExternalTensor):
     def path(self) -> str:
         """Raise `MissingDataError`: whatever reads the tensor asks for its file first."""
         raise self._error
+
+
+def stored_as(tensor: ir.TensorProtocol) -> Literal["inline", "external", "sparse"]:
+    """Return where a tensor's data are: in the model, in a data file, or in the model as its nonzero values."""
+    if isinstance(tensor, SparseInitializer):
+        return "sparse"
+    outside = tensor.is_external if isinstance(tensor, MissingTensor) else on_disk(tensor)
+    return "external" if outside else "inline"
 
 
 def _check_extent(path: Path, tensor: ir.ExternalTensor, size: int) -> None:

@@ -111,6 +111,14 @@ def graph_of(node: ir.Node) -> ir.Graph:
     return node.graph
 
 
+def inputs_given(node: ir.Node) -> tuple[ir.Value | None, ...]:
+    """Return the inputs of a node without omitted optional inputs at the end."""
+    inputs = tuple(node.inputs)
+    while inputs and inputs[-1] is None:
+        inputs = inputs[:-1]
+    return inputs
+
+
 def read_values(node: ir.Node) -> Iterator[ir.Value]:
     """Return the inputs of a node and the outer tensors that its subgraphs read, without omitted optional inputs."""
     yield from (value for value in node.inputs if value is not None)

@@ -15,7 +15,6 @@ from ndld_flow.graph.diff.listing import (
     attribute_text,
     changed_text,
     counts_of,
-    dims_of,
     first,
     metadata_changes,
     most_important,
@@ -23,10 +22,10 @@ from ndld_flow.graph.diff.listing import (
 )
 from ndld_flow.graph.diff.match_models import weights_of
 from ndld_flow.graph.diff.matches import Matches, Pair, Pairs, Port, Side, Sides
-from ndld_flow.models.derived_tensors import DerivedTensor
+from ndld_flow.graph.sanitize.edits import dims_of
 from ndld_flow.models.element_types import dtype_name, value_dtype
-from ndld_flow.models.external_data import MissingTensor
-from ndld_flow.models.nodes import constant_tensor, is_constant, node_label, op_name, precision_of
+from ndld_flow.models.external_data import MissingTensor, stored_as
+from ndld_flow.models.nodes import constant_tensor, inputs_given, is_constant, node_label, op_name, precision_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensor_statistics import Distance, distance_of, same_contents, shape_of, tensor_bytes, values_text
 from ndld_flow.models.tensors import shape_text
@@ -177,19 +176,11 @@ def _with_digest(attribute: ir.Attr | None) -> str:
 
 
 def _input_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Change]:
-    for position, (mine, theirs) in enumerate(zip_longest(_inputs(before), _inputs(after))):
+    for position, (mine, theirs) in enumerate(zip_longest(inputs_given(before), inputs_given(after))):
         if not sides.matches.values.are_partners(mine, theirs):
             aspect = "consequence" if follows(mine, theirs, sides.matches) else "input"
             old, new = value_texts(mine, theirs)
             yield Change(aspect=aspect, detail=str(position), before=old, after=new)
-
-
-def _inputs(node: ir.Node) -> list[ir.Value | None]:
-    """Return a node's inputs without absent ones at the end."""
-    inputs = list(node.inputs)
-    while inputs and inputs[-1] is None:
-        inputs.pop()
-    return inputs
 
 
 def value_texts(before: ir.Value | None, after: ir.Value | None) -> Pair[str | None]:
@@ -460,14 +451,7 @@ def _weight_item(value: ir.Value, scope: str) -> WeightItem:
 
 
 def _storage(value: ir.Value, tensor: ir.TensorProtocol) -> Storage:
-    if value.producer() is not None:
-        return "constant"
-    if isinstance(tensor, SparseInitializer):
-        return "sparse"
-    if isinstance(tensor, MissingTensor):
-        return "external" if tensor.is_external else "inline"
-    on_disk = tensor.on_disk if isinstance(tensor, DerivedTensor) else isinstance(tensor, ir.ExternalTensor)
-    return "external" if on_disk else "inline"
+    return "constant" if value.producer() is not None else stored_as(tensor)
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol:

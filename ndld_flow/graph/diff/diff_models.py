@@ -37,7 +37,7 @@ from ndld_flow.graph.diff.listing import (
 from ndld_flow.graph.diff.match_models import match_models
 from ndld_flow.graph.diff.matches import Sides, side_of
 from ndld_flow.models.files import all_graphs, load_structure, summarize_model
-from ndld_flow.models.nodes import function_address, is_constant, node_label, op_name
+from ndld_flow.models.nodes import function_address, is_constant, node_label, op_name, values_of
 from ndld_flow.records.model_diff import (
     Change,
     FunctionChanged,
@@ -185,7 +185,8 @@ def compare_executed_graphs(sources: Collection[Path], before: Path, after: Path
 
     The graphs need no weights. Raises ModelError if one of the files cannot be read.
     """
-    known = frozenset[str]().union(*(_names_of(load_structure(source)) for source in sources))
+    graphs = [graph for source in sources for graph in all_graphs(load_structure(source))]
+    known = frozenset(holder.name for graph in graphs for holder in (*graph, *values_of(graph)) if holder.name)
     older, newer = load_structure(before), load_structure(after)
     summaries = summarize_model(older), summarize_model(newer)
     for model, mark in ((older, ""), (newer, "\N{PRIME}")):
@@ -195,15 +196,6 @@ def compare_executed_graphs(sources: Collection[Path], before: Path, after: Path
     used = {node.domain for model in (older, newer) for graph in all_graphs(model) for node in graph}
     diff = diff.model_copy(update={"opsets": tuple(opset for opset in diff.opsets if opset.domain in used)})
     return GraphChange(before=summaries[0], after=summaries[1], diff=diff)
-
-
-def _names_of(model: ir.Model) -> set[str]:
-    """Return the names of all nodes and tensors."""
-    names = {node.name for graph in all_graphs(model) for node in graph}
-    for graph in all_graphs(model):
-        names |= {value.name for value in (*graph.inputs, *graph.initializers.values())}
-        names |= {value.name for node in graph for value in node.outputs}
-    return {name for name in names if name}
 
 
 def _remove_inventions(model: ir.Model, known: Collection[str], mark: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import onnx_ir as ir
 
 from ndld_flow.base.text import shortened
+from ndld_flow.graph.sanitize.edits import dims_of
 from ndld_flow.models.element_types import dtype_name, held_tensor, value_dtype
 from ndld_flow.models.nodes import element_type_text
 from ndld_flow.models.tensor_statistics import digest_of, shape_of, values_text
@@ -71,12 +72,6 @@ def changed_text(aspect: Aspect, before: str | None, after: str | None, detail: 
 def tensor_item(value: ir.Value, scope: str) -> TensorItem:
     """Return a value as its model declares it."""
     return TensorItem(scope=scope, name=value.name or "", dtype=value_dtype(value), shape=dims_of(value))
-
-
-def dims_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
-    if value.shape is None:
-        return None
-    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
 
 
 def _shortened(text: str | None) -> str | None:

@@ -23,9 +23,9 @@ from ndld_flow.graph.edit.graph_edits import connect
 from ndld_flow.graph.edit.operation import InitializerOperation
 from ndld_flow.graph.edit.settings import TensorSelect, TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
-from ndld_flow.models.derived_tensors import UNPACKED_BYTES, GeneratedTensor, element_bytes, element_pieces, on_disk
+from ndld_flow.models.derived_tensors import UNPACKED_BYTES, GeneratedTensor, element_bytes, element_pieces
 from ndld_flow.models.element_types import dtype_name
-from ndld_flow.models.external_data import MissingTensor, placement_of
+from ndld_flow.models.external_data import placement_of, stored_as
 from ndld_flow.models.nodes import constant_of, put_constant, scopes_of
 from ndld_flow.models.sparse_tensors import SparseInitializer, dense_array
 from ndld_flow.models.tensor_statistics import tensor_bytes
@@ -61,11 +61,7 @@ class ConstantTensor:
     @property
     def stored(self) -> str:
         """Return `inline`, `external` or `sparse`."""
-        if isinstance(self.tensor, SparseInitializer):
-            return "sparse"
-        if isinstance(self.tensor, MissingTensor):
-            return "external" if self.tensor.is_external else "inline"
-        return "external" if on_disk(self.tensor) else "inline"
+        return stored_as(self.tensor)
 
     @property
     def is_written_inline(self) -> bool:

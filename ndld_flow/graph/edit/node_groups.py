@@ -122,14 +122,6 @@ def check_one_piece(pieces: Pieces, nodes: Collection[ir.Node]) -> None:
         )
 
 
-def inputs_given(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """Return the inputs of a node without omitted optional inputs at the end."""
-    inputs = tuple(node.inputs)
-    while inputs and inputs[-1] is None:
-        inputs = inputs[:-1]
-    return inputs
-
-
 def deep_nodes(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
     """Yield nodes and everything in their subgraphs, owners first."""
     for node in nodes:

@@ -30,7 +30,6 @@ from ndld_flow.graph.edit.node_groups import (
     Pieces,
     copy_nodes,
     deep_nodes,
-    inputs_given,
     is_read_outside,
     replace_uses,
 )
@@ -52,6 +51,7 @@ from ndld_flow.models.nodes import (
     constant_of,
     fixed_tensor,
     graph_of,
+    inputs_given,
     is_constant,
     node_label,
     own_subgraphs,
