@@ -273,6 +273,11 @@ def graphs_of(graph: Home) -> Iterator[Home | onnx.GraphProto]:
             yield from graphs_of(body)
 
 
+def nodes_in(home: onnx.GraphProto | onnx.FunctionProto) -> list[onnx.NodeProto]:
+    """Return the nodes of a graph or function, and those of every subgraph in it."""
+    return [node for graph in graphs_of(home) for node in graph.node]
+
+
 def functions_by_graph(model: ir.Model) -> dict[ir.Graph, ir.Function]:
     """Return graph -> the local function that it belongs to, as its body or as a subgraph of that."""
     functions = model.functions.values()

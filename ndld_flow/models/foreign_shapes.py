@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.machine.operator_libraries import register_libraries
-from ndld_flow.models.element_types import REGISTERED, bodies_of, dtype_of, graphs_of
+from ndld_flow.models.element_types import REGISTERED, bodies_of, dtype_of, nodes_in
 
 _MOST_ROUNDS = 8
 """Maximum number of times that onnx and ONNX Runtime continue from each other's results."""
@@ -38,7 +38,7 @@ def infer_foreign(model: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onn
     `infer` is onnx's inference, which continues from the recorded types of the operators that it does not know.
     """
     functions = {(function.domain, function.name) for function in model.functions}
-    if not any(_is_foreign(node, functions) for graph in graphs_of(model.graph) for node in graph.node):
+    if not any(_is_foreign(node, functions) for node in nodes_in(model.graph)):
         return model
     for _ in range(_MOST_ROUNDS):
         if not _learn(model, model.graph, _Scope(), functions):
@@ -56,7 +56,7 @@ def can_infer(node: ir.Node) -> bool:
 
 def import_domains(model: onnx.ModelProto) -> None:
     """Import the domains of nodes that the model uses without an import; onnx infers nothing for such a model."""
-    missing = {node.domain for graph in graphs_of(model.graph) for node in graph.node}
+    missing = {node.domain for node in nodes_in(model.graph)}
     missing -= {item.domain or "" for item in model.opset_import} | {"ai.onnx", ""}
     for domain in sorted(missing):
         model.opset_import.add(domain=domain, version=1)
@@ -67,10 +67,9 @@ def hide_wrong_rules(model: onnx.ModelProto) -> None:
 
     It counts all frequencies; in onnx's own tests of 1,884 nodes, only the shapes of STFT are wrong.
     """
-    for graph in graphs_of(model.graph):
-        for node in graph.node:
-            if node.op_type == "STFT" and node.domain in ("", "ai.onnx"):
-                node.domain = _HIDDEN
+    for node in nodes_in(model.graph):
+        if node.op_type == "STFT" and node.domain in ("", "ai.onnx"):
+            node.domain = _HIDDEN
 
 
 def _is_foreign(node: onnx.NodeProto, functions: Set[tuple[str, str]]) -> bool:

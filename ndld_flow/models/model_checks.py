@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import MissingDataError, ModelError
 from ndld_flow.base.quantities import count
 from ndld_flow.base.text import short_name
-from ndld_flow.models.element_types import graphs_of, subgraphs_of
+from ndld_flow.models.element_types import nodes_in, subgraphs_of
 from ndld_flow.models.sparse_tensors import SparseInitializer, refuse_external
 
 MOST_NODES = 1_000_000
@@ -90,7 +90,7 @@ def check_functions(proto: onnx.ModelProto, path: Path) -> None:
     if not proto.functions:
         return
     bodies: dict[_Key, list[onnx.NodeProto]] = {
-        (function.domain, function.name, function.overload): _all_nodes(function) for function in proto.functions
+        (function.domain, function.name, function.overload): nodes_in(function) for function in proto.functions
     }
     calls = {key: {_key(node) for node in nodes} & bodies.keys() for key, nodes in bodies.items()}
     sizes: dict[_Key, int] = {}
@@ -102,7 +102,7 @@ def check_functions(proto: onnx.ModelProto, path: Path) -> None:
         raise ModelError(
             f"{path}: its local functions call each other in a cycle: {cycle}. ONNX has no recursion: fix the export."
         ) from None
-    nodes = _inlined(_all_nodes(proto.graph), sizes)
+    nodes = _inlined(nodes_in(proto.graph), sizes)
     if nodes > MOST_NODES:
         raise ModelError(
             f"{path}: its local functions call each other so often that the model has {count(nodes)} nodes; "
@@ -116,10 +116,6 @@ def _inlined(nodes: Iterable[onnx.NodeProto], sizes: Mapping[_Key, int]) -> int:
 
 def _key(node: onnx.NodeProto) -> _Key:
     return node.domain, node.op_type, node.overload
-
-
-def _all_nodes(home: onnx.GraphProto | onnx.FunctionProto) -> list[onnx.NodeProto]:
-    return [node for graph in graphs_of(home) for node in graph.node]
 
 
 _COPIED_BYTES = 2**16

@@ -26,7 +26,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.operator_libraries import libraries_in_use
 from ndld_flow.machine.plugins import find_plugins, load_plugin, plugin_origin
 from ndld_flow.models.changed_model import is_plugin
-from ndld_flow.models.element_types import bodies_of, graphs_of
+from ndld_flow.models.element_types import bodies_of, graphs_of, nodes_in
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import DEFAULT_DOMAIN, load_model, read_proto
 from ndld_flow.models.op_reference import CONTRIB_DOMAINS
@@ -89,14 +89,8 @@ class Subject:
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
         """Yield every node of the main graph, subgraphs and functions."""
-        for graph in self.graphs():
-            yield from graph.node
-        for function in self.proto.functions:
-            for node in function.node:
-                yield node
-                for graph in bodies_of(node):
-                    for inner in graphs_of(graph):
-                        yield from inner.node
+        for home in (self.proto.graph, *self.proto.functions):
+            yield from nodes_in(home)
 
     def missing_library(self, message: str) -> str:
         """Return the operator of a plugin or custom library that a runtime's message names, or an empty string."""
