@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
@@ -234,26 +233,18 @@ _MOST_TITLE = 90
 _MOST_TOOLTIP = 400
 
 
-@dataclass(frozen=True)
-class Style:
-    """The appearance of a picture."""
-
-    colours: Colours
-    direction: Direction = "down"
-    aspect: float | None = 1.6
-    """Target width over height for long graphs, which are broken into columns; None for one strip."""
-    grid: bool = False
-    legend: bool = True
-    """Draw the title and the legend."""
+_ASPECT = 1.6
+"""Width over height, similar to a screen."""
 
 
-def compose(graph: DrawnGraph, style: Style) -> Picture:
-    """Lay a graph out and return the shapes to paint."""
+def compose(graph: DrawnGraph, look: Look, colours: Colours, aspect: float = _ASPECT) -> Picture:
+    """Lay a graph out and return the shapes to paint; long graphs are broken into columns to approach the aspect."""
     labels = _labels_of(graph)
-    extents = [_extent(node, labels[index], style.direction) for index, node in enumerate(graph.nodes)]
+    extents = [_extent(node, labels[index], look.direction) for index, node in enumerate(graph.nodes)]
     edges = [(edge.source, edge.target) for edge in graph.edges]
-    layout = lay_out(extents, edges, [edge.tensor for edge in graph.edges], style.direction, style.aspect)
-    return _Composer(graph, layout, labels, style).picture()
+    tensors = [edge.tensor for edge in graph.edges]
+    layout = lay_out(extents, edges, tensors, look.direction, aspect if look.columns else None)
+    return _Composer(graph, layout, labels, look, colours).picture()
 
 
 def _labels_of(graph: DrawnGraph) -> list[str]:
@@ -279,22 +270,22 @@ def _extent(node: DrawnNode, label: str, direction: Direction) -> Extent:
 
 
 class _Composer:
-    def __init__(self, graph: DrawnGraph, layout: Layout, labels: list[str], style: Style) -> None:
+    def __init__(self, graph: DrawnGraph, layout: Layout, labels: list[str], look: Look, colours: Colours) -> None:
         self.graph = graph
         self.layout = layout
         self.labels = labels
-        self.style = style
-        self.colours = style.colours
+        self.look = look
+        self.colours = colours
         self.left = _MARGIN
         self.top = _MARGIN
 
     def picture(self) -> Picture:
-        head = list(self._head()) if self.style.legend else []
+        head = list(self._head()) if self.look.legend else []
         ends = [shape.x + text_width(shape.text, shape.size) for shape in head if isinstance(shape, Text)]
         width = max(self.layout.width, max(ends, default=0.0) - _MARGIN) + 2 * _MARGIN
         height = self.layout.height + self.top + _MARGIN
         picture = Picture(width, height, self.colours.background, shown(self.graph.title, _MOST_TOOLTIP))
-        if self.style.grid:
+        if self.look.grid:
             picture.grid = list(self._grid(width, height))
         picture.lines = [self._line(route) for route in self.layout.routes if len(route.points) > 1]
         picture.shapes = head
@@ -342,9 +333,9 @@ class _Composer:
 
     def _line(self, route: Route) -> Line:
         points = tuple((x + self.left, y + self.top) for x, y in route.points)
-        pieces = pieces_of(points, self.style.direction == "down")
+        pieces = pieces_of(points, self.look.direction == "down")
         return Line(
-            points[0], pieces, self.colours.edge, dashed=route.back or route.far, arrow=_heading(points, self.style)
+            points[0], pieces, self.colours.edge, dashed=route.back or route.far, arrow=_heading(points, self.look)
         )
 
     def _node(self, node: DrawnNode, box: Box, label: str) -> Iterator[Rectangle | Text]:
@@ -369,7 +360,7 @@ class _Composer:
             yield self._edge_label(box, label, _BEHIND if node.kind == "composite" else 0.0)
 
     def _edge_label(self, box: Box, label: str, lower: float) -> Text:
-        if self.style.direction == "down":
+        if self.look.direction == "down":
             return Text(
                 box.x + box.width / 2, box.y + box.height + _EDGE + 1.5 + lower, label, _EDGE, self.colours.quiet
             )
@@ -377,18 +368,16 @@ class _Composer:
         return Text(box.x + box.width + 4 + lower, y, label, _EDGE, self.colours.quiet, anchor="start")
 
 
-def _heading(points: tuple[Point, ...], style: Style) -> Point:
+def _heading(points: tuple[Point, ...], look: Look) -> Point:
     """Return the direction of a line at its end; curves arrive in the direction of the layers."""
     (x0, y0), (x1, y1) = points[-2:]
     dx, dy = x1 - x0, y1 - y0
-    if (dx and dy and style.direction == "down") or not dx:
+    if (dx and dy and look.direction == "down") or not dx:
         return 0.0, 1.0 if dy > 0 else -1.0
     return 1.0 if dx > 0 else -1.0, 0.0
 
 
 FORMATS = {".svg": "SVG", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
-_ASPECT = 1.6
-"""Width over height, similar to a screen."""
 _LARGEST_SCALE = 20.0
 
 
@@ -411,9 +400,7 @@ def picture_bytes(graph: DrawnGraph, suffix: str, look: Look) -> bytes:
     pixels.
     """
     check_look(suffix, look)
-    colours = colours_for(look.background, look.palette)
-    style = Style(colours, look.direction, _ASPECT if look.columns else None, look.grid, look.legend)
-    picture = compose(graph, style)
+    picture = compose(graph, look, colours_for(look.background, look.palette))
     file_format = FORMATS[suffix.lower()]
     if file_format == "SVG":
         return svg_text(picture, look.scale).encode()

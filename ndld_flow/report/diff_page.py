@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ndld_flow.base.text import short_name
-from ndld_flow.drawing.draw import Style, compose
-from ndld_flow.drawing.graph import DrawnGraph
+from ndld_flow.drawing.draw import compose
+from ndld_flow.drawing.graph import DrawnGraph, Look
 from ndld_flow.drawing.picture import Colours, svg_text
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.report.diff_rows import ChangeView, DiffRow, collect_change
@@ -60,7 +60,7 @@ def draw_diff(change: GraphChange, names: tuple[str, str], path: Path, region: D
         short_name(after),
         short_name(where),
         view,
-        svg_text(compose(replace(region, subtitle=""), Style(_COLOURS, aspect=2.4, legend=False))) if region else "",
+        svg_text(compose(replace(region, subtitle=""), Look(legend=False), _COLOURS, aspect=2.4)) if region else "",
         region.subtitle if region else "",
         [view.diff.rows],
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.drawing.draw import Style, compose, picture_bytes
+from ndld_flow.drawing.draw import compose, picture_bytes
 from ndld_flow.drawing.graph import FAMILIES, TITLES, DrawnEdge, DrawnGraph, DrawnNode, Look, family_of
 from ndld_flow.drawing.picture import PALETTES, Rectangle, Text, colours_for, mix, parts, pieces_of, shown, text_width
 from tests.support.run_fixtures import HOSTILE_NAMES
@@ -123,7 +123,7 @@ def test_the_legend_counts_nodes_by_family() -> None:
 def test_text_stays_inside_its_node() -> None:
     names = ["Conv", "W" * 40, "LayerNormalization", "漢字" * 9, "i" * 30]
     graph = DrawnGraph(tuple(DrawnNode(name, name, details=(name,)) for name in names), ())
-    picture = compose(graph, Style(colours_for("white", "tol"), legend=False))
+    picture = compose(graph, Look(legend=False), colours_for("white", "tol"))
     boxes = [shape for shape in picture.shapes if isinstance(shape, Rectangle)]
     for text in (shape for shape in picture.shapes if isinstance(shape, Text)):
         half = text_width(text.text, text.size) / 2
