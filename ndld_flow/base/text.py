@@ -55,7 +55,7 @@ def short_name(text: str, limit: int = 160) -> str:
 
 def first_of(texts: Sequence[str], most: int) -> str:
     """Return the first texts, at most `most`, separated by commas, and how many more there are."""
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
     return f"{', '.join(texts[:most])}{more}"
 
 

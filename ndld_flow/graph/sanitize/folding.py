@@ -16,7 +16,7 @@ import onnxruntime as ort
 from onnx import numpy_helper
 
 from ndld_flow.base.quantities import size as size_text
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Array, Edits, dims_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
@@ -68,10 +68,9 @@ def left_unfolded(edits: Edits) -> list[str]:
     left = sorted(((size, node) for node, size in edits.left.items() if node.graph is not None), key=lambda e: -e[0])
     if not left:
         return []
-    names = ", ".join(short_name(f"{node.op_type} {node.name}") for _, node in left[:_NAMED])
-    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    names = first_of([short_name(f"{node.op_type} {node.name}") for _, node in left], _NAMED)
     added = size_text(sum(size for size, _ in left))
-    return [f"{LEFT_UNFOLDED}{names}{more}: they would add {added} (`fold_size_threshold` folds them)"]
+    return [f"{LEFT_UNFOLDED}{names}: they would add {added} (`fold_size_threshold` folds them)"]
 
 
 def _paying(edits: Edits, nodes: Sequence[ir.Node]) -> list[ir.Node]:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import count, counted
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.text import first_of, short_name, suggest
 from ndld_flow.models.element_types import element_of, infer_types, is_known_op, is_op, known_op_types
 from ndld_flow.models.files import blaming_model, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.nodes import FLOATING, INTEGERS, UniqueNames, constraints_of, op_name, precision_of
@@ -302,12 +302,7 @@ def _constraint_notes(model: ir.Model) -> Iterator[str]:
     for precision, nodes in nodes_by_precision.items():
         operators = [f"{count(times)} {name}" for name, times in Counter(map(op_name, nodes)).most_common()]
         names = [short_name(node.name or "", 60) for node in nodes]
-        yield f"{precision}: {_first(operators, 2 * _NAMED)} ({_first(names, _NAMED)})"
-
-
-def _first(texts: Sequence[str], most: int) -> str:
-    rest = len(texts) - most
-    return ", ".join(texts[:most]) + (f" and {count(rest)} more" if rest > 0 else "")
+        yield f"{precision}: {first_of(operators, 2 * _NAMED)} ({first_of(names, _NAMED)})"
 
 
 _COMMENT = re.compile(r"(^|\s)#.*")

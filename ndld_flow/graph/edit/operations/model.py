@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import NamePattern, name_matcher
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Dims, NewName, NodeSelect, Patterns, Select
 
@@ -140,9 +140,7 @@ def _miscount(what: str, wanted: int | str, found: Sequence[str]) -> str:
 
 
 def _some(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(short_name(name) for name in names[:_SHOWN]) + more if names else "none"
+    return first_of(list(map(short_name, names)), _SHOWN) or "none"
 
 
 def _tensor(edited: EditedModel, name: str) -> ir.Value:
