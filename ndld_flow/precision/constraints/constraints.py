@@ -53,7 +53,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def requested_precisions(model: Path) -> Mapping[str, str]:
     """Return `read_constraints(model)`, without importing onnx for a model that has no constraints."""
-    return read_constraints(model) if mentions(model, PRECISION_KEY.encode()) else {}
+    return read_constraints(model) if model.stat().st_size and mentions(model, PRECISION_KEY.encode()) else {}
 
 
 def with_requested_precisions(layers: Sequence[Layer], requested: Mapping[str, str]) -> tuple[Layer, ...]:
