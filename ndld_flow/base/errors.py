@@ -21,11 +21,11 @@ A message is one short paragraph: what, where, what to do. Every other exception
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.base.text import short_name, shortened, visible_text
+from ndld_flow.base.text import short_name, shortened, suggest, visible_text
 
 NOT_UTF8 = "a name is not UTF-8, which records and pages cannot contain; rename the file or folder"
 MAX_MESSAGE = 50_000
@@ -127,6 +127,19 @@ def naming_step(step: str) -> Iterator[None]:
     except NdldFlowError as error:
         error.step = error.step or step
         raise
+
+
+def check_known(
+    names: Iterable[str], known: Collection[str], before: str, after: str = "", none: str = "it has none"
+) -> None:
+    """Raise `RequestError` with the nearest known name for a name that is unknown; `none` says that none is known.
+
+    `before` and `after` are the sentence around the name.
+    """
+    for name in names:
+        if name not in known:
+            hint = suggest(name, filter(None, known)) or none
+            raise RequestError(f"{before} {short_name(name)!r}{after}; {hint}")
 
 
 def require_utf8(path: str | Path) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import ModelError, RequestError, check_known
 from ndld_flow.graph.edit.edit_file import Entry, edit_file
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operations.weights import ImportWeights
@@ -95,8 +94,7 @@ def _move(output: Path, target: Path) -> None:
 def write_input(model: Path, name: str, inputs: Mapping[str, InputSpec], folder: Path) -> Path:
     """Write the values of an input, as set by the recipe's `inputs:`, to a `.npy` file. Raises `RequestError`."""
     feeds = make_feeds(model_inputs(model), inputs)
-    if name not in feeds:
-        raise RequestError(f"the model has no input {name!r}; {suggest(name, feeds)}")
+    check_known([name], feeds, "the model has no input")
     path = folder / f"input_{list(feeds).index(name)}.npy"
     np.save(path, feeds[name].values, allow_pickle=False)
     return path

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.errors import ModelError, RequestError, check_known
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.files import all_graphs, load_model, repairs_of, save_model, summarize_model
@@ -28,9 +28,8 @@ def real_inputs(model: ir.Model) -> list[ir.Value]:
 def check_shapes(model: ir.Model, shapes: FreeShapes, where: str) -> None:
     """Raise `RequestError` for an unknown input, or a shape of another rank than the model's."""
     inputs = {value.name or "": value for value in real_inputs(model)}
+    check_known(shapes, inputs, f"{where}: the model has no input")
     for name, shape in shapes.items():
-        if name not in inputs:
-            raise RequestError(f"{where}: the model has no input {name!r}; {suggest(name, inputs)}")
         own = inputs[name].shape
         if own is not None and len(own) != len(shape):
             raise RequestError(
@@ -47,11 +46,8 @@ def dim_names(model: ir.Model) -> list[str]:
 
 def check_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
     """Raise `RequestError` for a name that no dimension of an input has."""
-    known = dim_names(model)
-    for name in dims:
-        if name not in known:
-            hint = suggest(name, known) or "its inputs have no named dimensions"
-            raise RequestError(f"dims: the model has no dimension {name!r}; {hint}")
+    known, none = dim_names(model), "its inputs have no named dimensions"
+    check_known(dims, known, "dims: the model has no dimension", none=none)
 
 
 def show_shape(shape: ir.Shape | Sequence[int | str | None] | None) -> str:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx import numpy_helper
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.errors import ModelError, RequestError, check_known
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, find_nodes
@@ -419,9 +419,7 @@ def find_initializer(edited: EditedModel, name: str, scope: str) -> ConstantTens
     """Return the initializer or Constant node of a name. Raises `RequestError` with the nearest name."""
     graph = edited.graph(scope)
     known = {held.name: held for held in constant_tensors(edited.model) if held.graph is graph}
-    if name not in known:
-        nearest = suggest(name, known) or "this graph has none"
-        raise RequestError(f"there is no initializer {name!r}; {nearest}")
+    check_known([name], known, "there is no initializer", none="this graph has none")
     return known[name]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, check_known
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.names import NamesInUse
@@ -245,11 +245,7 @@ class EditedModel:
     def graph(self, scope: str) -> ir.Graph:
         """Return the graph at an address. Raises `RequestError` with the nearest address."""
         known = self.scopes()
-        if scope not in known:
-            hint = suggest(scope, [address for address in known if address])
-            raise RequestError(
-                f"there is no graph {scope!r} in this model; {hint or 'it has no subgraphs or functions'}"
-            )
+        check_known([scope], known, "there is no graph", " in this model", "it has no subgraphs or functions")
         return known[scope]
 
     def select_nodes(self, select: NodeSelect, allow_empty: bool = False) -> list[ir.Node]:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, check_known
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.functions import attribute_types, find_function, typed_attribute
@@ -325,10 +325,7 @@ def _call_of(edited: EditedModel, function: ir.Function, wanted: str | None) -> 
 def _attributes(function: ir.Function, site: ir.Node | None, given: Mapping[str, JsonValue]) -> dict[str, ir.Attr]:
     """Return attribute -> value: the given one, that of the call, or the default."""
     kinds = attribute_types(function)
-    for name in given:
-        if name not in function.attributes:
-            hint = suggest(name, function.attributes) or "it has none"
-            raise RequestError(f"`attributes`: {function_address(function)} has no attribute {name!r}; {hint}")
+    check_known(given, function.attributes, f"`attributes`: {function_address(function)} has no attribute")
     attributes: dict[str, ir.Attr] = {}
     for name, default in function.attributes.items():
         called = site.attributes.get(name) if site is not None else None

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, check_known
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
@@ -197,9 +197,7 @@ def _refer(function: ir.Function, node: ir.Node, name: str, wanted: str, kind: i
 
 def _node_in(function: ir.Function, label: str) -> ir.Node:
     nodes = {node_label(node): node for node in deep_nodes(function.graph)}
-    if label not in nodes:
-        hint = suggest(label, nodes) or "it has no nodes"
-        raise RequestError(f"there is no node {label!r} in {function_address(function)}; {hint}")
+    check_known([label], nodes, "there is no node", f" in {function_address(function)}", "it has no nodes")
     return nodes[label]
 
 
@@ -210,9 +208,7 @@ def _type_at(function: ir.Function, node: ir.Node, name: str) -> ir.AttributeTyp
     schema = schema_of(node.op_type, function.opset_imports.get(node.domain, 1), node.domain)
     if schema is None:
         return None
-    if name not in schema.attributes:
-        hint = suggest(name, schema.attributes) or "it has none"
-        raise RequestError(f"{node.op_type} has no attribute {name!r}; {hint}")
+    check_known([name], schema.attributes, f"{node.op_type} has no attribute")
     return _SCHEMA_TYPES.get(schema.attributes[name].type)
 
 
@@ -362,10 +358,8 @@ def _check_new(edited: EditedModel, names: Sequence[str]) -> None:
 
 def _attributes(function: ir.Function, given: Mapping[str, JsonValue]) -> Iterator[ir.Attr]:
     types = attribute_types(function)
+    check_known(given, function.attributes, f"{function_address(function)} has no attribute")
     for name, value in given.items():
-        if name not in function.attributes:
-            nearest = suggest(name, function.attributes) or "it has none"
-            raise RequestError(f"{function_address(function)} has no attribute {name!r}; {nearest}")
         yield typed_attribute(name, value, types.get(name))
 
 

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
-from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.errors import ModelError, RequestError, check_known
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor
@@ -145,9 +145,7 @@ def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, s
     """
     edges = list(edges)
     known = {value.name or "" for value in edges}
-    for name in given:
-        if name not in known:
-            raise RequestError(f"`types`: {name!r} becomes neither input nor output; {suggest(name, known)}")
+    check_known(given, known, "`types`:", " becomes neither input nor output")
     for value in edges:
         if value.name in given:
             value.type, value.shape = parse_tensor_type(given[value.name or ""])
@@ -333,10 +331,9 @@ def find_edges(edited: EditedModel, names: Sequence[str]) -> list[ir.Value]:
     """Return inputs and outputs by name. Raises `RequestError` for one that is unknown, both, or no tensor."""
     graph = edited.model.graph
     known = {value.name or "": value for value in (*graph.inputs, *graph.outputs)}
+    check_known(names, known, "the model has no input or output")
     for name in names:
-        value = known.get(name)
-        if value is None:
-            raise RequestError(f"the model has no input or output {short_name(name)!r}; {suggest(name, known)}")
+        value = known[name]
         if value.is_graph_input() and value.is_graph_output():
             raise RequestError(f"{name!r} is an input and an output at once; put an Identity between them first")
         if not isinstance(value.type, ir.TensorType):

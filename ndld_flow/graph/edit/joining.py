@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import RequestError, check_known
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.function_making import make_function
 from ndld_flow.graph.edit.functions import new_function_name
@@ -255,8 +254,7 @@ def add_output(model: ir.Model, value: ir.Value, name: str) -> None:
 
 
 def _lookup(kind: str, name: str, known: Mapping[str, ir.Value], model: str) -> ir.Value:
-    if name not in known:
-        raise RequestError(f"model {model!r} has no {kind} {name!r}; {suggest(name, known) or 'it has none'}")
+    check_known([name], known, f"model {model!r} has no {kind}")
     return known[name]
 
 
@@ -354,9 +352,7 @@ def prepend_model(
     graph = edited.model.graph
     own = {value.name or "": value for value in real_inputs(edited.model)}
     pairs = connect or _paired(list(own), list(added.outputs), name)
-    for ours in pairs:
-        if ours not in own:
-            raise RequestError(f"this model has no input {ours!r}; {suggest(ours, own)}")
+    check_known(pairs, own, "this model has no input")
     fed = {own[ours]: added.output(theirs) for ours, theirs in pairs.items()}
     inputs = {} if connect else added.inputs
     shared = {inputs[ours]: value for ours, value in own.items() if ours not in pairs and ours in inputs}
@@ -377,9 +373,7 @@ def merge_model(edited: EditedModel, name: str, share_inputs: Collection[str], p
     """Merge a model side by side; common inputs in `share_inputs` become one. Raises `RequestError`."""
     added = load_added_model(edited, name)
     own = {value.name or "": value for value in real_inputs(edited.model)}
-    for shared in share_inputs:
-        if shared not in own:
-            raise RequestError(f"this model has no input {shared!r}; {suggest(shared, own)}")
+    check_known(share_inputs, own, "this model has no input")
     joined = join(edited, added, {added.input(shared): own[shared] for shared in share_inputs}, prefix)
     edited.model.graph.inputs.extend([*joined.inputs.values(), *joined.defaults])
     edited.model.graph.outputs.extend(joined.outputs.values())

@@ -7,8 +7,7 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import RequestError, check_known
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import suggest_tensor
 from ndld_flow.models.nodes import free_name, identifier, inner_graphs, node_label, own_subgraphs, scopes_of, values_of
@@ -215,9 +214,8 @@ def _by_name(
     holders: dict[str, list[Named]] = {}
     for holder in (holder for family in families for holder in family):
         holders.setdefault(holder.name or "", []).append(holder)
+    check_known(names, holders, f"there is no {what}")
     for old in names:
-        if old not in holders:
-            raise RequestError(f"there is no {what} {old!r}; {suggest(old, filter(None, holders))}")
         in_main = [holder for holder in holders[old] if preferred is not None and holder.graph is preferred]
         if len(holders[old]) > 1 and len(in_main) != 1:
             raise RequestError(f"{len(holders[old])} {what}s are named {old!r}; choose one with `select` and `scope`")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, check_known
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import add_initializer, make_tensor
 from ndld_flow.graph.edit.edited_model import EditedModel
@@ -296,9 +296,8 @@ def _check_free(edited: EditedModel, new: NewNode, graph: ir.Graph) -> None:
 def declare_outputs(outputs: Sequence[ir.Value], types: Mapping[str, str]) -> None:
     """Set the types and shapes of outputs by name. Raises `RequestError` for a name that none has."""
     known = {value.name or "": value for value in outputs}
+    check_known(types, known, "`types`: the node has no output")
     for name, text in types.items():
-        if name not in known:
-            raise RequestError(f"`types`: the node has no output {name!r}; {suggest(name, known)}")
         known[name].type, known[name].shape = parse_tensor_type(text)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, check_known
 from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.edited_model import EditedModel, has_value
 from ndld_flow.graph.edit.graph_edits import known_shapes, prune_values
@@ -83,8 +83,7 @@ class RuleText:
     def input(self, name: str, setting: str) -> ir.Value:
         """Return the input of a name. Raises `RequestError` with the nearest one."""
         known = {value.name or "": value for value in self.inputs}
-        if name not in known:
-            raise RequestError(f"`{setting}`: {name!r} is not an input of the pattern; {suggest(name, known)}")
+        check_known([name], known, f"`{setting}`:", " is not an input of the pattern")
         return known[name]
 
     def variables(self) -> dict[str, list[tuple[ir.Node, str]]]:
@@ -171,18 +170,16 @@ def _check_names(proto: onnx.FunctionProto, setting: str) -> None:
         if twice is not None:
             raise RequestError(f"`{setting}`: {what} {twice!r} is listed twice")
     for node in proto.node:
-        _check_known(node.input, known, setting)
+        _check_defined(node.input, known, setting)
         for name in node.output:
             if name in known:
                 raise RequestError(f"`{setting}`: {name!r} is defined twice")
             known.add(name)
-    _check_known(proto.output, known, setting)
+    _check_defined(proto.output, known, setting)
 
 
-def _check_known(names: Iterable[str], known: set[str], setting: str) -> None:
-    for name in names:
-        if name and name not in known:
-            raise RequestError(f"`{setting}`: {name!r} is neither an input nor defined before; {suggest(name, known)}")
+def _check_defined(names: Iterable[str], known: set[str], setting: str) -> None:
+    check_known(filter(None, names), known, f"`{setting}`:", " is neither an input nor defined before")
 
 
 def _reason(error: Exception) -> str:

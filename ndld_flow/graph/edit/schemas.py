@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, check_known
 from ndld_flow.base.text import suggest
 from ndld_flow.models.changed_model import looks_like_plugin
 from ndld_flow.models.element_types import functions_by_graph, type_name
@@ -114,9 +114,7 @@ class Schemas:
 def declared_attribute(operator: OperatorVersion, name: str) -> AttributeReference:
     """Return an operator's attribute. Raises `RequestError` with the nearest name."""
     known = {attribute.name: attribute for attribute in operator.attributes}
-    if name not in known:
-        hint = suggest(name, known) or "it has none"
-        raise RequestError(f"{operator.name} has no attribute {name!r}; {hint}")
+    check_known([name], known, f"{operator.name} has no attribute")
     return known[name]
 
 
@@ -143,8 +141,7 @@ def port_index(operator: OperatorVersion | None, which: int | str, count: int) -
     if operator is None:
         raise RequestError(f"the names of this operator's inputs are unknown; give an index instead of {which!r}")
     names = [port.name for port in operator.inputs]
-    if which not in names:
-        raise RequestError(f"{operator.name} has no input {which!r}; {suggest(which, names)}")
+    check_known([which], names, f"{operator.name} has no input")
     index = names.index(which)
     return max(index, count) if operator.inputs[index].kind == "variadic" else index
 

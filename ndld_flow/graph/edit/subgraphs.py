@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, check_known
 from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
@@ -138,9 +138,7 @@ def subgraph_copy(edited: EditedModel, node: ir.Node, scope: str, connect: Mappi
     assert isinstance(node.graph, ir.Graph)
     graph = edited.graph(scope)
     outer = {value.name or "": value for value in captured_by(graph)}
-    for name in connect:
-        if name not in outer:
-            raise RequestError(f"{scope!r} reads no outer tensor {name!r}; {suggest(name, outer)}")
+    check_known(connect, outer, f"{scope!r} reads no outer tensor")
     nesting = Nesting(edited.model)
     read = {outer[own]: nesting.value(name, node.graph) for own, name in connect.items()}
     missing = [value for value in outer.values() if not nesting.sees(node.graph, value) and value not in read]
@@ -411,9 +409,7 @@ def _otherwise(
 ) -> list[ir.Value]:
     """Return for each output the tensor that replaces it when the condition is false."""
     names = [value.name or "" for value in outputs]
-    for name in given:
-        if name not in names:
-            raise RequestError(f"`otherwise`: the nodes have no output {name!r}; {suggest(name, names)}")
+    check_known(given, names, "`otherwise`: the nodes have no output")
     constants = ConstantNodes(edited.model)
     fed = [v for v in captured_values(nodes) if not v.is_initializer() and not constants.produces(v)]
     if not given and len(fed) == len(outputs) == 1:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import RequestError, check_known
 from ndld_flow.graph.edit.operation import Operation
 
 if TYPE_CHECKING:
@@ -128,8 +127,7 @@ def _image_input(model: ir.Model, name: str | None) -> ir.Value:
             known = ", ".join(value.name or "" for value in images)
             raise RequestError(f"give `input`: the model has {len(images)} of 4 dimensions ({known or 'none'})")
         return images[0]
-    if name not in inputs:
-        raise RequestError(f"the model has no input {name!r}; {suggest(name, inputs)}")
+    check_known([name], inputs, "the model has no input")
     if inputs[name] not in images:
         raise RequestError(
             f"input {name} is not an image of 4 dimensions: its shape is {show_shape(inputs[name].shape)}"

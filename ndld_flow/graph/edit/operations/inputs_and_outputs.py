@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, check_known
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import first_of, short_name, suggest
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Dims, NewName, Patterns, TensorDeclaration, TensorValue
 from ndld_flow.step import DataFile
@@ -305,9 +305,8 @@ def _reorder(values: MutableSequence[ir.Value], order: Sequence[str], what: str)
     Raises `RequestError` for an unknown name, for one that is listed twice, and for one that is missing without `*`.
     """
     known = {value.name or "": value for value in values}
+    check_known([name for name in order if name != _REST], known, f"the model has no {what}")
     for name in order:
-        if name != _REST and name not in known:
-            raise RequestError(f"the model has no {what} {short_name(name)!r}; {suggest(name, known)}")
         if order.count(name) > 1:
             raise RequestError(f"{name!r} is listed twice in the order")
     if len(known) < len(values):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, check_known
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name, suggest
@@ -379,9 +379,7 @@ class RunPython(Operation):
 
         module = load_user_module(self.file)
         known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        if self.function not in known:
-            nearest = suggest(self.function, known)
-            raise RequestError(f"{self.file}: there is no function {self.function!r} in it; {nearest}")
+        check_known([self.function], known, f"{self.file}: there is no function", " in it")
         with locating_errors(self.file):
             returned = getattr(module, self.function)(edited.model, **self.arguments)
         if isinstance(returned, ir.Model):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.errors import ModelError, RequestError, check_known
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.text import short_name
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import DimName, Dims, NewName, Patterns
 from ndld_flow.inputs import Dimension
@@ -158,10 +158,7 @@ class RenameDims(Operation):
         shaped = [value for value in declared_values(edited.model) if value.shape is not None]
         dims = (dim for value in shaped for dim in value.shape or () if not isinstance(dim, int))
         known = {str(dim.value) for dim in dims if dim.value}
-        for name in self.names:
-            if name not in known:
-                nearest = suggest(name, known) or "it has no named dimensions"
-                raise RequestError(f"the model has no dimension {short_name(name)!r}; {nearest}")
+        check_known(self.names, known, "the model has no dimension", none="it has no named dimensions")
         changed = 0
         for value in shaped:
             assert value.shape is not None
