@@ -275,7 +275,7 @@ def _names_narrow_types(message: Message) -> bool:
     Without one, no node can compute such a tensor. Reading the whole model takes ten times as long.
     """
     for field, value in message.ListFields():
-        if field.name in ("data_type", "elem_type", "i"):
+        if field.name in ("data_type", "elem_type") or (field.name == "i" and _names_type(message)):
             if value in _NARROW:
                 return True
         elif field.message_type is not None:
@@ -283,6 +283,14 @@ def _names_narrow_types(message: Message) -> bool:
             if any(map(_names_narrow_types, parts)):
                 return True
     return False
+
+
+def _names_type(attribute: Message) -> bool:
+    """Return whether an attribute may name a type, as `to`, `dtype` and `output_datatype` do. A convolution has numbers
+    that are equal to those of types, such as 16 groups.
+    """
+    name = str(getattr(attribute, "name", ""))
+    return name == "to" or "type" in name or "precision" in name
 
 
 def _emulate(model: ir.Model, source: Path, target: Path) -> EmulatedModel | None:
