@@ -12,11 +12,12 @@ from functools import partial
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import numpy_helper
 from onnxruntime.quantization import QuantType
 from onnxruntime.quantization.calibrate import TensorData
 from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-from onnxruntime.quantization.quant_utils import QuantizationMode, add_infer_metadata
+from onnxruntime.quantization.quant_utils import QuantizationMode, add_infer_metadata, get_qmin_qmax_for_qType
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.element_types import is_op
@@ -212,7 +213,30 @@ def _quantizer(
     if settings.format == "qoperator":
         how = (*shared, QuantizationMode.QLinearOps, True, weights, activations, spans)
         return _OperatorQuantizer(layers, proto, *how, names, [], op_types, options)
+    options = {**options, "TensorQuantOverrides": dict(_channel_scales(proto, layers, weights))}
     return _Quantizer(layers, proto, *shared, weights, activations, spans, names, [], op_types, options)
+
+
+def _channel_scales(
+    proto: onnx.ModelProto, layers: IsolatedLayers, weights: QuantType
+) -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """Yield each weight that has a scale for every channel, with these scales.
+
+    They are those of ONNX Runtime's `compute_scale_zp` for symmetric ranges, which takes 0.1 ms for one: seconds for all
+    channels of a model.
+    """
+    low, high = get_qmin_qmax_for_qType(weights.tensor_type, layers.settings.reduces_range, symmetric=True)
+    axes = {value.name: role.axis for value, role in layers.roles.items() if role.by_extremes}
+    for weight in proto.graph.initializer:
+        axis = axes.get(weight.name)
+        if axis is None or weight.data_type != onnx.TensorProto.FLOAT:
+            continue
+        extremes = np.moveaxis(numpy_helper.to_array(weight), axis, 0).reshape(weight.dims[axis], -1)
+        scales = 2 * np.abs(extremes).max(axis=1).astype(np.float64) / (np.float64(high) - np.float64(low))
+        zero = np.round((np.float64(low) + np.float64(high)) / 2)
+        tiny = scales < np.finfo(np.float32).tiny
+        found = zip(np.where(tiny, 1.0, scales).astype(np.float32), np.where(tiny, 0.0, zero), strict=True)
+        yield weight.name, [{"axis": axis, "scale": scale, "zero_point": point} for scale, point in found]
 
 
 def _options(settings: QuantizeSettings, op_types: Sequence[str]) -> Mapping[str, object]:

@@ -75,6 +75,14 @@ def linear(path: Path) -> Path:
     return write(path, nodes, [info("x", "n", 64)], [info("y", "n", 64)], [weight("w", 64, 64), weight("b", 64)])
 
 
+def pruned(path: Path) -> Path:
+    """A product in which some channels are zero, or almost."""
+    weights = numpy_helper.to_array(weight("w", 64, 64)).copy()
+    weights[:, 3], weights[:, 5] = 0.0, 1e-40
+    initializers = [numpy_helper.from_array(weights, "w")]
+    return write(path, [node("MatMul", ["x", "w"], ["y"])], [info("x", "n", 64)], [info("y", "n", 64)], initializers)
+
+
 def half(path: Path) -> Path:
     """float16 from input to output, with a tensor that an unquantized node reads too."""
     kind = TensorProto.FLOAT16
@@ -482,7 +490,7 @@ def test_hqq_needs_pytorch(tmp_path: Path) -> None:
 
 @pytest.mark.representatives("attention-{'mode': 'dynamic'}", "linear-{'min_intensity': 0, 'samples': 8}")
 @pytest.mark.parametrize("settings", [STATIC, {**STATIC, "weights": "int4"}, {"mode": "dynamic"}], ids=str)
-@pytest.mark.parametrize("kind", [linear, attention, tied, odd_biases])
+@pytest.mark.parametrize("kind", [linear, attention, tied, odd_biases, pruned])
 def test_weights_are_those_that_the_quantizer_computes_itself(
     kind: Any, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
