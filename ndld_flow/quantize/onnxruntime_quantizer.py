@@ -222,8 +222,8 @@ def _channel_scales(
 ) -> Iterator[tuple[str, list[dict[str, object]]]]:
     """Yield each weight that has a scale for every channel, with these scales.
 
-    They are those of ONNX Runtime's `compute_scale_zp` for symmetric ranges, which takes 0.1 ms for one: seconds for all
-    channels of a model.
+    They are those of ONNX Runtime's `compute_scale_zp` for symmetric ranges, which takes 0.1 ms for each channel:
+    seconds for all of a model.
     """
     low, high = get_qmin_qmax_for_qType(weights.tensor_type, layers.settings.reduces_range, symmetric=True)
     axes = {value.name: role.axis for value, role in layers.roles.items() if role.by_extremes}
