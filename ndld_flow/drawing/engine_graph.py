@@ -10,22 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
 from ndld_flow.base.quantities import TIMES, count
 from ndld_flow.base.text import short_name
 from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, Family, family_of_layer, layer_word
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
-
-
-@dataclass(frozen=True, slots=True)
-class LayerEdge:
-    """A tensor between two nodes. Nodes are numbered: layers first, terminals after them."""
-
-    source: int
-    target: int
-    tensor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +27,10 @@ class Terminal:
     is_input: bool
 
 
-def edges_of(profile: Profile) -> tuple[tuple[LayerEdge, ...], tuple[Terminal, ...]]:
-    """Return the edges and terminals of a profile. A layer reads the last tensor written under a name; a loop body may
-    write one name repeatedly.
+def edges_of(profile: Profile) -> tuple[tuple[DrawnEdge, ...], tuple[Terminal, ...]]:
+    """Return the edges and terminals of a profile. Edges number nodes: layers first, terminals after them.
+
+    A layer reads the last tensor written under a name; a loop body may write one name repeatedly.
     """
     layers = profile.layers
     terminals: list[Terminal] = []
@@ -47,30 +39,30 @@ def edges_of(profile: Profile) -> tuple[tuple[LayerEdge, ...], tuple[Terminal, .
         if tensor.name and tensor.name not in writers:
             writers[tensor.name] = len(layers) + len(terminals)
             terminals.append(Terminal(short_name(tensor.name), True))
-    edges: list[LayerEdge] = []
+    edges: list[DrawnEdge] = []
     joined = bytearray(len(layers))
     for index, layer in enumerate(layers):
         for name in dict.fromkeys(tensor.name for tensor in layer.inputs):
             if name in writers:
-                edges.append(LayerEdge(writers[name], index, name))
+                edges.append(DrawnEdge(writers[name], index, tensor=name))
                 joined[index] = 1
         writers |= {tensor.name: index for tensor in layer.outputs if tensor.name}
     edges.extend(_joins_by_order(layers, joined))
     for tensor in profile.outputs:
         if writers.get(tensor.name, len(layers)) < len(layers):
-            edges.append(LayerEdge(writers[tensor.name], len(layers) + len(terminals), tensor.name))
+            edges.append(DrawnEdge(writers[tensor.name], len(layers) + len(terminals), tensor=tensor.name))
             terminals.append(Terminal(short_name(tensor.name), False))
     return tuple(edges), tuple(terminals)
 
 
-def _joins_by_order(layers: Sequence[Layer], joined: bytearray) -> Iterator[LayerEdge]:
+def _joins_by_order(layers: Sequence[Layer], joined: bytearray) -> Iterator[DrawnEdge]:
     """Yield edges to layers whose inputs are not recorded: each follows the layer before it, unless it records outputs
     but no inputs.
     """
     for index in range(1, len(layers)):
         tensors = layers[index].inputs or layers[index].outputs
         if not joined[index] and not any(tensor.name for tensor in tensors):
-            yield LayerEdge(index - 1, index, "")
+            yield DrawnEdge(index - 1, index)
 
 
 def engine_graph(profile: Profile, title: str, shapes: bool) -> DrawnGraph:
@@ -85,10 +77,7 @@ def engine_graph(profile: Profile, title: str, shapes: bool) -> DrawnGraph:
         DrawnNode(terminal.name, terminal.name, kind="input" if terminal.is_input else "output")
         for terminal in terminals
     ]
-    drawn = tuple(
-        DrawnEdge(edge.source, edge.target, _label(tensors.get(edge.tensor), usual) if shapes else "", edge.tensor)
-        for edge in edges
-    )
+    drawn = tuple(replace(edge, label=_label(tensors.get(edge.tensor), usual) if shapes else "") for edge in edges)
     return DrawnGraph((*map(_node, layers), *ends), drawn, title, " · ".join(_subtitle(profile, usual)))
 
 

@@ -13,14 +13,13 @@ from itertools import chain
 from ndld_flow.base.text import short_name
 from ndld_flow.drawing.engine_graph import (
     HEADS,
-    LayerEdge,
     Terminal,
     block_titles,
     edges_of,
     find_blocks,
     find_inner_blocks,
 )
-from ndld_flow.drawing.graph import FAMILIES, Layout, family_of_layer
+from ndld_flow.drawing.graph import FAMILIES, DrawnEdge, Layout, family_of_layer
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.records.profile import Layer, Profile
 
@@ -123,7 +122,7 @@ def _topology(profile: Profile) -> Hashable:
 def _lay_out(profile: Profile) -> GraphShape:
     edges, terminals = edges_of(profile)
     count = len(profile.layers)
-    layout = _layout([Extent(*NODE_SIZE)] * (count + len(terminals)), edges, _ASPECT)
+    layout = lay_out_edges([Extent(*NODE_SIZE)] * (count + len(terminals)), edges, _ASPECT)
     families = _families(profile.layers)
     inner = [edge for edge in edges if edge.source < count and edge.target < count]
     by_order = bool(inner) and not any(edge.tensor for edge in inner)
@@ -131,7 +130,8 @@ def _lay_out(profile: Profile) -> GraphShape:
     return replace(graph_shape(layout, edges, terminals, families), by_order=by_order, blocks=blocks)
 
 
-def _layout(extents: Sequence[Extent], edges: Sequence[LayerEdge], aspect: float) -> Layout:
+def lay_out_edges(extents: Sequence[Extent], edges: Sequence[DrawnEdge], aspect: float) -> Layout:
+    """Place boxes of these extents, which `edges` join."""
     pairs = [(edge.source, edge.target) for edge in edges]
     return lay_out(extents, pairs, [edge.tensor for edge in edges], aspect=aspect)
 
@@ -139,7 +139,7 @@ def _layout(extents: Sequence[Extent], edges: Sequence[LayerEdge], aspect: float
 def fold(
     names: Sequence[str],
     families: Sequence[int],
-    edges: Sequence[LayerEdge],
+    edges: Sequence[DrawnEdge],
     terminals: Sequence[Terminal],
     aspect: float,
 ) -> BlockShapes | None:
@@ -170,10 +170,10 @@ def _folded(
     of: Sequence[int],
     names: Sequence[Sequence[str]],
     families: Sequence[int],
-    edges: Sequence[LayerEdge],
+    edges: Sequence[DrawnEdge],
     terminals: Sequence[Terminal],
     aspect: float,
-) -> tuple[BlockShapes, list[LayerEdge]]:
+) -> tuple[BlockShapes, list[DrawnEdge]]:
     """Lay out blocks, and return them with the edges between them.
 
     `names` are those of all nodes in each node of the graph that is folded.
@@ -182,9 +182,9 @@ def _folded(
     for node, block in enumerate(of):
         members[block].append(node)
     place = [*of, *range(len(members), len(members) + len(terminals))]
-    joined = (LayerEdge(place[edge.source], place[edge.target], edge.tensor) for edge in edges)
+    joined = (DrawnEdge(place[edge.source], place[edge.target], tensor=edge.tensor) for edge in edges)
     between = list(dict.fromkeys(edge for edge in joined if edge.source != edge.target))
-    layout = _layout([Extent(*_BLOCK_SIZE)] * (len(members) + len(terminals)), between, aspect)
+    layout = lay_out_edges([Extent(*_BLOCK_SIZE)] * (len(members) + len(terminals)), between, aspect)
     heads = [next((node for node in nodes if FAMILIES[families[node]] in HEADS), nodes[0]) for nodes in members]
     names_of_blocks = [[name for node in nodes for name in names[node]] for nodes in members]
     titles = [short_name(title, 28) for title in block_titles(names_of_blocks)]
@@ -199,7 +199,7 @@ def _families(layers: Sequence[Layer]) -> tuple[int, ...]:
 
 def graph_shape(
     layout: Layout,
-    edges: Sequence[LayerEdge],
+    edges: Sequence[DrawnEdge],
     terminals: Sequence[Terminal],
     families: Sequence[int],
     size: tuple[float, float] = NODE_SIZE,

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.text import short_name, visible_name, visible_text
-from ndld_flow.drawing.engine_graph import LayerEdge, Terminal
+from ndld_flow.drawing.engine_graph import Terminal
 from ndld_flow.drawing.graph import (
     FAMILIES,
+    DrawnEdge,
     HeldTensor,
     ModelDocument,
     ModelNode,
@@ -18,8 +19,8 @@ from ndld_flow.drawing.graph import (
     ModelScope,
     ModelTensor,
 )
-from ndld_flow.drawing.layout import Extent, lay_out
-from ndld_flow.report.collect_graph import NODE_SIZE, GraphShape, fold, graph_shape
+from ndld_flow.drawing.layout import Extent
+from ndld_flow.report.collect_graph import NODE_SIZE, GraphShape, fold, graph_shape, lay_out_edges
 from ndld_flow.report.encoding import Columns
 from ndld_flow.report.render import MODEL_PAGE, render, write_page
 from ndld_flow.report.value_text import Fact
@@ -127,30 +128,29 @@ def _graph(document: ModelDocument, scope: ModelScope, nodes: Sequence[ModelNode
     sources = {tensor: len(nodes) + place for place, tensor in enumerate(entering)}
     sources |= {tensor: place for place, node in enumerate(nodes) for tensor in node.outputs}
     edges = [
-        LayerEdge(sources[tensor], place, str(tensor))
+        DrawnEdge(sources[tensor], place, tensor=str(tensor))
         for place, node in enumerate(nodes)
         for tensor in dict.fromkeys((*node.inputs, *node.outside))
         if tensor in sources
     ]
     first_output = len(nodes) + len(entering)
     edges += [
-        LayerEdge(sources[tensor], first_output + place, str(tensor))
+        DrawnEdge(sources[tensor], first_output + place, tensor=str(tensor))
         for place, tensor in enumerate(scope.outputs)
         if tensor in sources
     ]
     terminals = [Terminal(short_name(document.tensors[place].name), True) for place in entering]
     terminals += [Terminal(short_name(document.tensors[place].name), False) for place in scope.outputs]
     written = [*((node.outputs[:1]) for node in nodes), *((place,) for place in (*entering, *scope.outputs))]
-    layout = lay_out(
+    layout = lay_out_edges(
         [
             Extent(*NODE_SIZE, _ROOM_BELOW, NODE_SIZE[0])
             if any(document.tensors[tensor].label for tensor in tensors)
             else Extent(*NODE_SIZE)
             for tensors in written
         ],
-        [(edge.source, edge.target) for edge in edges],
-        [edge.tensor for edge in edges],
-        aspect=_ASPECT,
+        edges,
+        _ASPECT,
     )
     families = tuple(FAMILIES.index(node.family) for node in nodes)
     blocks = fold([node.name for node in nodes], families, edges, terminals, _ASPECT)

@@ -96,6 +96,13 @@ class Edits:
             return None
         return tensor.numpy()
 
+    def axes(self, node: ir.Node) -> tuple[int, ...] | None:
+        """Return the axes in a node's second input or attribute; None if there are none, or they are computed."""
+        if len(node.inputs) < 2:
+            return ints_attribute(node, "axes")
+        array = self.array(node.inputs[1])
+        return None if array is None else tuple(int(axis) for axis in array.reshape(-1))
+
     def new_name(self, wanted: str) -> str:
         """Return `wanted`, or the first unused of `wanted_2`, `wanted_3`, ..."""
         return free_name(wanted, self._names)

@@ -375,11 +375,7 @@ def _square_of(edits: Edits, value: ir.Value | None, centered: ir.Value) -> ir.N
 
 
 def _over_last_axis(edits: Edits, node: ir.Node) -> bool:
-    axes = ints_attribute(node, "axes")
-    if len(node.inputs) > 1:
-        array = edits.array(node.inputs[1])
-        axes = None if array is None else tuple(int(a) for a in array.reshape(-1))
-    dims = dims_of(node.inputs[0])
+    axes, dims = edits.axes(node), dims_of(node.inputs[0])
     last = (-1,) if dims is None else (-1, len(dims) - 1)
     return axes is not None and len(axes) == 1 and axes[0] in last and int_attribute(node, "keepdims", 1) == 1
 

@@ -344,10 +344,7 @@ def _merge_unsqueezes(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
 
 def _axes(edits: Edits, node: ir.Node, rank: int) -> tuple[int, ...] | None:
     """Return the axes of an Unsqueeze as indices into its output of that rank."""
-    axes = ints_attribute(node, "axes")
-    if len(node.inputs) > 1:
-        array = edits.array(node.inputs[1])
-        axes = None if array is None else tuple(int(i) for i in array.reshape(-1))
+    axes = edits.axes(node)
     return None if axes is None else tuple(i + rank if i < 0 else i for i in axes)
 
 
