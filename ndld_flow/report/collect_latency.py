@@ -15,11 +15,11 @@ from ndld_flow.profiles.compare.rounds import CLOCK_NAMES
 from ndld_flow.profiles.compare.verdicts import Bounds, judge
 from ndld_flow.records.comparison import Comparison, MetricVerdict
 from ndld_flow.records.measurement import LatencySummary
-from ndld_flow.records.profile import Profile, TensorCoreShares
+from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.comparison.verdicts import have_ratio
-from ndld_flow.report.measured import measured_inputs, profile_titles
+from ndld_flow.report.measured import profile_titles
 
 _SAME_SESSION = timedelta(minutes=30)
 """Maximum time between profiles that count as consecutive; the machine may drift over longer times."""
@@ -41,16 +41,18 @@ class MeasuredLatency:
 
     step: str
     label: str
-    latency: LatencySummary
-    """Latency of the timing pass."""
-    runs: int
-    """Number of process runs."""
-    session: str
-    """Identifier of the measurement session, shared by profiles measured in turns; empty if measured alone."""
+    profile: Profile
     started_at: datetime | None
-    inputs: str
-    """`x 1x3x320x320 float32`; empty if they are not recorded."""
-    tensor_cores: TensorCoreShares | None = None
+
+    @property
+    def latency(self) -> LatencySummary:
+        """Latency of the timing pass."""
+        return self.profile.latency
+
+    @property
+    def runs(self) -> int:
+        """Number of process runs."""
+        return sum(bool(run.latency_ms) for run in self.profile.runs)
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,11 @@ class LatencyOutcome:
     @property
     def in_turns(self) -> bool:
         """True if both were measured in several process runs that took turns (A B A B ...)."""
-        if self.base is None or not self.base.session or self.base.session != self.candidate.session:
+        if (
+            self.base is None
+            or not self.base.profile.session
+            or self.base.profile.session != self.candidate.profile.session
+        ):
             return False
         return min(self.base.runs, self.candidate.runs) > 1
 
@@ -266,10 +272,6 @@ def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
     return MeasuredLatency(
         step=short_name(step),
         label=profile_titles(documents.of(Profile))[step],
-        latency=profile.latency,
-        runs=sum(bool(run.latency_ms) for run in profile.runs),
-        session=profile.session,
+        profile=profile,
         started_at=profile.measured_at or (record.started_at if record else None),
-        inputs=measured_inputs(profile),
-        tensor_cores=profile.tensor_cores,
     )

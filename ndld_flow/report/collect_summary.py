@@ -6,8 +6,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
 
 from ndld_flow.base.declared_metrics import metric_texts
 from ndld_flow.base.quantities import apart, quantity
@@ -18,7 +16,7 @@ from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.measurement import FIXED_SIZES, is_warning
 from ndld_flow.records.model_diff import GraphChange, GraphSummary
-from ndld_flow.records.outcomes import ENDINGS, RunOutcome, is_complete
+from ndld_flow.records.outcomes import ENDINGS, is_complete
 from ndld_flow.records.placement import Placement
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
@@ -107,21 +105,12 @@ class GraphOutcome:
 class AccuracyOutcome:
     """The most relevant comparison: one that failed, otherwise the last one."""
 
-    step: str
-    reference: str
-    candidate: str
-    outcome: Literal["passed", "failed", "inconclusive"]
-    worst_slice: float | None
-    """Error of the worst slice of all outputs relative to its spread; None in records without slices."""
-    worst_slice_place: str
-    """`output0, channel 4`; empty if it is the only output as a whole."""
+    accuracy: Accuracy
     cosine: float | None
     """The worst over all outputs; None if not computed."""
     max_abs: float | None
     unjudged: tuple[str, ...]
     """Which of slices, cosine and max abs are known and have no bound."""
-    by_rounding: bool
-    """The tolerance is what rounding alone does to the reference."""
     undecided: str
     """The reason why the bounds of an output cannot be decided; empty if they are."""
     broken: tuple[str, ...]
@@ -160,18 +149,13 @@ class FailureView:
 class Summary:
     """A run at a glance."""
 
-    name: str
-    run_id: str
-    passed: bool
-    outcome: RunOutcome
+    run: RunRecord
     failure: FailureView | None
     reasons: tuple[str, ...]
     """Why it did not pass: the first line of the failure, or a sentence for each step and gate that failed, and then
     for each that is undecided, with number and limit."""
     warnings: tuple[str, ...]
     """Circumstances that may make the results useless, such as an input without a size."""
-    started_at: datetime
-    wall_s: float
     outcomes: dict[str, int]
     """Outcome of a step -> number of steps."""
     graph: GraphOutcome
@@ -199,15 +183,10 @@ def collect_summary(documents: RunDocuments) -> Summary:
     outcomes = [gate.outcome for gate in gates] + [gate.outcome for each in comparisons for gate in each.gates]
     compared = (profile for comparison in comparisons for profile in comparison.profiles)
     return Summary(
-        name=short_name(run.recipe_name),
-        run_id=short_name(run.id),
-        passed=run.passed,
-        outcome=run.outcome,
+        run=run,
         warnings=_find_warnings(documents),
         failure=_failure(run),
         reasons=tuple(_reasons(documents, gates)),
-        started_at=run.started_at,
-        wall_s=run.wall_s,
         outcomes=dict(Counter(step.outcome for step in run.steps)),
         graph=graph,
         searches=outcomes_of(documents.of(PrecisionSearch)),
@@ -344,14 +323,8 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
     # One with a broken bound comes before one that is undecided.
     step = next((name for name in failed if accuracies[name].failed), failed[0]) if failed else list(accuracies)[-1]
     shown = accuracies[step]
-    worst_slice, place = shown.worst_slice or (None, "")
     return AccuracyOutcome(
-        step=step,
-        reference=short_name(shown.reference),
-        candidate=short_name(shown.candidate),
-        outcome=shown.outcome,
-        worst_slice=worst_slice,
-        worst_slice_place=place,
+        accuracy=shown,
         cosine=_worst(shown, "cosine"),
         max_abs=_worst(shown, "max_abs"),
         unjudged=tuple(
@@ -359,7 +332,6 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
             for metric, shown_as in (("slice_rms", "slices"), ("cosine", "cosine"), ("max_abs", "max abs"))
             if any(metric in output.metrics for output in shown.outputs) and not shown.judges(metric)
         ),
-        by_rounding=shown.by_rounding,
         undecided=next((short_name(output.undecided, 200) for output in shown.outputs if output.undecided), ""),
         broken=_broken(shown),
         checks=len(accuracies),

@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from ndld_flow.history.series import ANY_MACHINE
 from ndld_flow.records.history import HistoryStep, MetricHistory, MetricSeries
 from ndld_flow.report.encoding import rounded
 from ndld_flow.report.render import PageParts, render, write_page
-from ndld_flow.report.tables import ABSENT
 
 _MOST_POINTS = 400_000
 """Number of points of a page, of which each takes about 5 bytes."""
@@ -33,18 +31,14 @@ class ChangeView:
 
     series: int
     """Position among the drawn series; -1 if it is not drawn."""
-    place: int
+    step: HistoryStep
     metric: str
     about: str
-    started_at: datetime
-    run: str
-    verdict: str
     change: str
     amount: float
     """Size of the change, relative if it can be."""
     values: str
     why: str
-    accepted: str
     is_main: bool
 
 
@@ -53,14 +47,10 @@ class SeriesView:
     """One series in the table of all metrics."""
 
     series: int
-    metric: str
+    """Position among the drawn series; -1 if it is not drawn."""
+    record: MetricSeries
     about: str
-    now: str
-    best: str
-    count: int
-    steps: int
     trend: str
-    note: str
     is_main: bool
 
 
@@ -148,7 +138,7 @@ class HistoryPage:
     @property
     def shown(self) -> tuple[SeriesView, ...]:
         """The main series, and those that have changed; all if there are few."""
-        shown = tuple(row for row in self.series if row.is_main or row.steps or row.trend)
+        shown = tuple(row for row in self.series if row.is_main or row.record.steps or row.trend)
         return shown if shown and len(self.series) > _MANY else self.series
 
     @property
@@ -171,20 +161,20 @@ def collect_history(history: MetricHistory) -> HistoryPage:
     changes = sorted(
         _changes(ordered, drawn, history.main),
         key=lambda change: (
-            change.started_at,
+            change.step.started_at,
             change.is_main,
-            change.verdict == "regressed",
-            change.verdict != "changed",
+            change.step.verdict == "regressed",
+            change.step.verdict != "changed",
             change.amount,
         ),
         reverse=True,
     )
     groups: dict[tuple[str, str], list[ChangeView]] = defaultdict(list)
     for change in changes[:_MOST_CHANGES]:
-        groups[change.run, change.why].append(change)
+        groups[change.step.run, change.why].append(change)
     # The newest regression that nobody accepted and nothing has followed; else the newest change.
     last = {index: series.steps[-1].place for index, series in enumerate(ordered) if series.steps}
-    present = [change for change in changes if last.get(change.series) == change.place]
+    present = [change for change in changes if last.get(change.series) == change.step.place]
     ranked = sorted(present, key=lambda change: (_is_open(change), change.is_main), reverse=True)
     leading = ranked[0] if ranked else None
     tone, word, sentence = _headline(leading, [each for each in ordered if each.metric in history.main] or ordered)
@@ -217,23 +207,19 @@ def _changes(ordered: Sequence[MetricSeries], drawn: int, main: Sequence[str]) -
         for step in series.steps:
             yield ChangeView(
                 series=index if index < drawn else -1,
-                place=step.place,
+                step=step,
                 metric=short_name(series.metric),
                 about=_about(series),
-                started_at=step.started_at,
-                run=step.run,
-                verdict=step.verdict,
                 change=_change(series, step),
                 amount=abs(math.log(step.ratio)) if step.ratio else abs(step.after - step.before),
                 values=" → ".join(apart((step.before, step.after), series.unit)),
                 why=short_name(step.why, 600).replace("->", "→"),
-                accepted=short_name(step.accepted.note, 300) if step.accepted else "",
                 is_main=series.metric in main,
             )
 
 
 def _is_open(change: ChangeView) -> bool:
-    return change.verdict == "regressed" and not change.accepted
+    return change.step.verdict == "regressed" and change.step.accepted is None
 
 
 def _headline(leading: ChangeView | None, ordered: Sequence[MetricSeries]) -> tuple[str, str, str]:
@@ -244,12 +230,13 @@ def _headline(leading: ChangeView | None, ordered: Sequence[MetricSeries]) -> tu
         if remark:
             return "inconclusive", "Undecided", remark
         return "passed", "No change", f"no metric has changed its level in {counted(most, 'measurement')}"
-    when = f"{leading.started_at.day} {leading.started_at:%b %Y, %H:%M} UTC"
+    started_at = leading.step.started_at
+    when = f"{started_at.day} {started_at:%b %Y, %H:%M} UTC"
     sentence = f"{leading.metric} {leading.change} ({leading.values}) on {when}"
     if _is_open(leading):
         return "failed", "Regressed", sentence
     words = {"improved": "Improved", "regressed": "Accepted", "changed": "Changed"}
-    return "passed", words[leading.verdict], sentence
+    return "passed", words[leading.step.verdict], sentence
 
 
 def _about(series: MetricSeries) -> str:
@@ -271,14 +258,9 @@ def _view(series: MetricSeries, place: int, main: Sequence[str]) -> SeriesView:
         trend = f"{amount} over {counted(series.trend.points, 'measurement')}"
     return SeriesView(
         series=place,
-        metric=short_name(series.metric),
+        record=series,
         about=_about(series),
-        now=ABSENT if series.level is None else quantity(series.level, series.unit),
-        best=ABSENT if series.best is None else quantity(series.best, series.unit),
-        count=len(series.points),
-        steps=len(series.steps),
         trend=trend,
-        note=short_name(series.remark or series.noise, 240),
         is_main=series.metric in main,
     )
 

@@ -127,6 +127,7 @@ def environment() -> Environment:
         "share",
         "change",
         "number",
+        "quantity",
         "percent",
         "three_digits",
         "relative_speed",

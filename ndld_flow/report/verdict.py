@@ -20,6 +20,7 @@ from ndld_flow.report.collect_summary import (
     Summary,
     collect_summary,
 )
+from ndld_flow.report.measured import measured_inputs
 from ndld_flow.report.search_outcome import search_words
 
 
@@ -70,7 +71,8 @@ def verdict_lines(summary: Summary) -> list[str]:
 
 def outcome_line(summary: Summary) -> str:
     """Return `PASSED ppocr-det in 8.2 s (6 of 6 steps reused)`."""
-    line = f"{ENDINGS[summary.outcome].headline} {summary.name} in {seconds(summary.wall_s)}"
+    run = summary.run
+    line = f"{ENDINGS[run.outcome].headline} {short_name(run.recipe_name)} in {seconds(run.wall_s)}"
     if summary.failure is not None:
         where = " and ".join(summary.failure.steps)
         return f"{line}{f', in step {where}' if where else ''}: {summary.reasons[0]}"
@@ -122,8 +124,8 @@ def accuracy_words(summary: Summary) -> str:
     if accuracy is None:
         return _UNREAD if summary.accuracy_unread else "not checked"
     parts = []
-    if accuracy.worst_slice is not None:
-        parts.append(describe_worst_slice(accuracy.worst_slice, accuracy.worst_slice_place))
+    if accuracy.accuracy.worst_slice is not None:
+        parts.append(describe_worst_slice(*accuracy.accuracy.worst_slice))
     if accuracy.cosine is not None:
         parts.append(f"cosine {number(accuracy.cosine)}")
     if accuracy.max_abs is not None:
@@ -133,11 +135,11 @@ def accuracy_words(summary: Summary) -> str:
 
 def tolerance_words(accuracy: AccuracyOutcome) -> str:
     """Return whether the comparison passed, and how many others did."""
-    limit = "rounding" if accuracy.by_rounding else "tolerance"
-    if accuracy.outcome == "passed":
+    limit, outcome = "rounding" if accuracy.accuracy.by_rounding else "tolerance", accuracy.accuracy.outcome
+    if outcome == "passed":
         text = f"within {limit}"
         text += f"; not judged: {', '.join(accuracy.unjudged)}" if accuracy.unjudged else ""
-    elif accuracy.outcome == "inconclusive":
+    elif outcome == "inconclusive":
         text = f"undecided: {accuracy.undecided or 'the check is weak'}"
     else:
         text = f"outside {limit}: {first_of(accuracy.broken, 1)}"
@@ -150,7 +152,7 @@ def latency_words(summary: Summary) -> str:
     """Return `half 12.1 ms vs source 14.3 ms: 15 % faster (x 1x80 float32; median of 200 passes ...)`."""
     if summary.latency is None:
         return _UNREAD if summary.latency_unread else "not measured"
-    basis = filter(None, (summary.latency.candidate.inputs, summary.latency.basis))
+    basis = filter(None, (measured_inputs(summary.latency.candidate.profile), summary.latency.basis))
     return f"{summary.latency.words} ({'; '.join(basis)})"
 
 

@@ -40,12 +40,14 @@ def test_the_first_screen_has_what_changed_when_by_how_much_and_why(tmp_path: Pa
     assert "library onnxruntime 1.31.0 → 1.32.0" in page.why
     assert page.meta.endswith("3 metrics")
     assert "1 of 3 metrics" in collect_history(api.history(outputs=tmp_path)).meta
-    assert page.series[0].metric == LATENCY
+    assert page.series[0].record.metric == LATENCY
     api.accept("nightly", LATENCY, "larger input", outputs=tmp_path)
     api.accept("nightly", "speed.throughput.median", "larger input", outputs=tmp_path)
     accepted = collect_history(api.history(every=True, outputs=tmp_path))
     assert (accepted.tone, accepted.word) == ("passed", "Accepted")
-    assert "larger input" in {change.accepted for group in accepted.changes for change in group}
+    assert "larger input" in {
+        change.step.accepted.note for group in accepted.changes for change in group if change.step.accepted
+    }
 
 
 @pytest.mark.parametrize(("count", "word"), [(5, "Undecided"), (40, "No change")])

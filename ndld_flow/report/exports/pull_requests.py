@@ -253,7 +253,7 @@ def run_parts(documents: RunDocuments) -> Iterator[str]:
         )
         front = (prose(line, _LINE) for line in documents.optimization.describe_front())
         yield f"{HEADING}{prose(headline, _LINE)}\n\n" + "".join(f"- {item}\n" for item in (*items, *front))
-    yield f"{HEADING}{SIGNS[ENDINGS[summary.outcome].tone]} {prose(outcome_line(summary))}\n"
+    yield f"{HEADING}{SIGNS[ENDINGS[summary.run.outcome].tone]} {prose(outcome_line(summary))}\n"
     yield from _run_failure(summary)
     rows = (line.partition(" ") for line in verdict_lines(summary)[1:])
     yield table(["", "Result"], [[word, prose(text)] for word, _, text in rows if not text.startswith("none ")])
