@@ -14,6 +14,7 @@ from ndld_flow.records.engine_lock import EngineComparison, LayerAspect, Matched
 from ndld_flow.report.measured import UNKNOWN
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.tables import ABSENT
+from ndld_flow.report.value_text import Figure
 
 _SURE = 0.9
 _ROWS_WITHOUT_SCRIPT = 100
@@ -25,15 +26,6 @@ _HEADLINES = {
     "different": ("failed", "Different", ""),
     "undecided": ("inconclusive", "Undecided", ""),
 }
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One figure of the first screen."""
-
-    title: str
-    figure: str
-    note: str
 
 
 @dataclass(frozen=True)
@@ -115,7 +107,7 @@ class EnginesPage:
     sentence: str
     why: tuple[str, ...]
     """Circumstances that differ, as sentences."""
-    tiles: tuple[Tile, ...]
+    figures: tuple[Figure, ...]
     notes: tuple[str, ...]
     facts: tuple[FactGroup, ...]
     precisions: tuple[RollupRow, ...]
@@ -144,7 +136,7 @@ def collect_engines_page(compared: EngineComparison, before: EngineSide, after: 
         word=word,
         sentence=sentence or _sentence(compared),
         why=tuple(short_name(cause, 300).replace("`", "") for cause in compared.causes),
-        tiles=tuple(_tiles(compared, before, after)),
+        figures=tuple(_figures(compared, before, after)),
         notes=tuple(_notes(compared, before, after)),
         facts=tuple(_facts(before, after)),
         precisions=_rollup(before, after, "precision"),
@@ -185,27 +177,29 @@ def _only(compared: EngineComparison) -> tuple[int, int]:
     )
 
 
-def _tiles(compared: EngineComparison, before: EngineSide, after: EngineSide) -> Iterator[Tile]:
+def _figures(compared: EngineComparison, before: EngineSide, after: EngineSide) -> Iterator[Figure]:
     matched = [row for row in compared.rows if row.before and row.after]
     ours, theirs = len(before.profile.layers), len(after.profile.layers)
     only = _only(compared)
-    yield Tile("Layers", f"{count(ours)} → {count(theirs)}", f"{count(only[0])} only in A, {count(only[1])} only in B")
+    yield Figure(
+        "Layers", f"{count(ours)} → {count(theirs)}", f"{count(only[0])} only in A, {count(only[1])} only in B"
+    )
     counts = count_changes(matched)
     for aspect in CHOICES:
         unknown = sum(aspect in row.unknown for row in matched)
         if matched and unknown == len(matched):
-            yield Tile(aspect.capitalize(), ABSENT, "not recorded for any layer of one or both")
+            yield Figure(aspect.capitalize(), ABSENT, "not recorded for any layer of one or both")
             continue
         note = f"of {counted(len(matched) - unknown, 'matched layer')}" if matched else "no layers match"
         if unknown:
             note += f"; not recorded for {count(unknown)}"
-        yield Tile(aspect.capitalize(), count(counts[aspect]), note)
+        yield Figure(aspect.capitalize(), count(counts[aspect]), note)
     if compared.before_bytes is not None and compared.after_bytes is not None:
         change = size_change(compared.before_bytes, compared.after_bytes).replace("->", "→")
-        yield Tile("Engine file", size(compared.after_bytes), change)
+        yield Figure("Engine file", size(compared.after_bytes), change)
     else:
         known = [None if value is None else size(value) for value in (compared.before_bytes, compared.after_bytes)]
-        yield Tile("Engine file", " → ".join(text or ABSENT for text in known), "sizes are not in exports of layers")
+        yield Figure("Engine file", " → ".join(text or ABSENT for text in known), "sizes are not in exports of layers")
 
 
 def _notes(compared: EngineComparison, before: EngineSide, after: EngineSide) -> Iterator[str]:

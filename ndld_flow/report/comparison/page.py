@@ -17,6 +17,7 @@ from ndld_flow.records.comparison import (
     Comparison,
     ComparisonGate,
     Coverage,
+    LayerVerdict,
     MatchMethod,
     ProfileComparison,
 )
@@ -142,17 +143,6 @@ class MatchedRows:
 
 
 @dataclass(frozen=True)
-class LayerVerdictRow:
-    """The verdict on a row of matched layers."""
-
-    row: int
-    candidate: int
-    verdict: str
-    p_value: float | None
-    q_value: float | None
-
-
-@dataclass(frozen=True)
 class ComparedProfile:
     """Profiles of the same name in several reports."""
 
@@ -163,7 +153,7 @@ class ComparedProfile:
     verdicts: list[VerdictRow]
     reports: list[ComparedReport]
     rows: MatchedRows
-    layer_verdicts: list[LayerVerdictRow]
+    layer_verdicts: Sequence[LayerVerdict]
 
 
 @dataclass(frozen=True)
@@ -223,10 +213,7 @@ def _compared(comparison: ProfileComparison, profiles: Sequence[Profile]) -> Com
         ],
         reports=[_report(profile) for profile in profiles],
         rows=_rows(comparison),
-        layer_verdicts=[
-            LayerVerdictRow(each.row, each.candidate, each.verdict, _number(each.p_value), _number(each.q_value))
-            for each in comparison.layer_verdicts
-        ],
+        layer_verdicts=comparison.layer_verdicts,
     )
 
 

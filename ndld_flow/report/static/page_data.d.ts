@@ -83,7 +83,7 @@ interface ComparedProfile {
   verdicts: VerdictRow[];
   reports: ComparedReport[];
   rows: MatchedRows;
-  layer_verdicts: LayerVerdictRow[];
+  layer_verdicts: LayerVerdict[];
 }
 
 /** One compared profile. */
@@ -467,12 +467,15 @@ interface LayerColumns {
   above_ns: number[];
 }
 
-/** The verdict on a row of matched layers. */
-interface LayerVerdictRow {
+/** One row of one compared profile against the base. It is advisory: gates do not use it. */
+interface LayerVerdict {
   row: number;
   candidate: number;
-  verdict: string;
+  verdict: "improved" | "regressed" | "unchanged" | "inconclusive" | "incomparable";
+  ratio: number;
+  /** p-value of Welch's t-test on the logarithms of the runs' medians; None with fewer than two runs per side. */
   p_value: number | null;
+  /** After Benjamini and Hochberg, over all rows of this candidate. */
   q_value: number | null;
 }
 
