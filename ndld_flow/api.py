@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from ndld_flow.execution.listener import Listener as Listener
     from ndld_flow.execution.request import AnyRecipe as AnyRecipe
     from ndld_flow.execution.request import Placement as Placement
-    from ndld_flow.execution.ssh.targets import TargetFreed as TargetFreed
     from ndld_flow.graph.edit.settings import NodeSelect as NodeSelect
     from ndld_flow.graph.edit.settings import TensorSelect as TensorSelect
     from ndld_flow.graph.inspect_model import Query as Query
@@ -101,7 +100,6 @@ if TYPE_CHECKING:
     from ndld_flow.verbs.gc import gc_cache as gc_cache
     from ndld_flow.verbs.gc import gc_libraries as gc_libraries
     from ndld_flow.verbs.gc import gc_node as gc_node
-    from ndld_flow.verbs.gc import gc_target as gc_target
     from ndld_flow.verbs.history import accept as accept
     from ndld_flow.verbs.history import history as history
     from ndld_flow.verbs.init import init as init

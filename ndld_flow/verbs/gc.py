@@ -7,9 +7,6 @@ With --cache, results are deleted from the shared cache, by age and size. Others
 artifacts of the last day stay. With --ray-node, results are deleted from the store in the user's cache folder,
 which this machine keeps as a node of a cluster without a common outputs folder. With --libraries, the
 private environments of TensorRT that were not used for a day are deleted; a recipe that needs one creates it again.
-
-With --target, the folder on that machine is removed, with environments and results, unless it is in use; runs on
-this machine keep their results.
 """
 
 from __future__ import annotations
@@ -29,7 +26,6 @@ from ndld_flow.runs.collect_garbage import Freed, LibrariesFreed
 
 if TYPE_CHECKING:
     from ndld_flow.execution.cache import CacheFreed
-    from ndld_flow.execution.ssh.targets import TargetFreed
 
 OUTPUT: VerbOutput[Freed | LibrariesFreed | CacheFreed] = VerbOutput(
     __name__, "Everything that was deleted, or would be."
@@ -89,14 +85,6 @@ def gc_cache(
     return collect_configured_cache(cache, max_size, max_age, dry_run=dry_run)
 
 
-@public
-def gc_target(target: str) -> TargetFreed:
-    """Remove the folder of a target with its environments and results; `target` is a name of the settings or ssh://."""
-    from ndld_flow.execution.ssh.targets import remove_from_target
-
-    return remove_from_target(target)
-
-
 def _seconds(max_age: str | None, option: str) -> float:
     try:
         return 0.0 if max_age is None else parse_duration_ms(max_age) / 1e3
@@ -126,11 +114,6 @@ def _seconds(max_age: str | None, option: str) -> float:
     is_flag=True,
     help="Delete the unused private environments of TensorRT in your cache folder instead.",
 )
-@click.option(
-    "--target",
-    metavar="TARGET",
-    help="Delete all that was installed and computed on a target instead: a name in the settings, or ssh://HOST.",
-)
 @click.option("--max-size", metavar="SIZE", help='With --cache: delete the oldest results beyond this size: "50 GiB".')
 @click.option(
     "--max-age",
@@ -145,19 +128,12 @@ def command(
     cache: str | None,
     ray_node: bool,
     libraries: bool,
-    target: str | None,
     max_size: str | None,
     max_age: str | None,
     dry_run: bool,
     outputs: Path,
     as_json: bool,
 ) -> None:
-    if target is not None:
-        if libraries or cache is not None or ray_node or dry_run or as_json or (keep, max_size, max_age) != (None,) * 3:
-            raise click.UsageError("--target excludes the other options.")
-        removed = gc_target(target)
-        click.echo(f"removed {removed.folder} on {target}: {size(removed.size_bytes)}")
-        return
     if libraries and (cache is not None or ray_node or keep is not None or max_size is not None):
         raise click.UsageError("--libraries excludes --cache, --ray-node, --keep and --max-size.")
     if libraries:

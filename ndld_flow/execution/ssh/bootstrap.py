@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MARK = ".ndld_flow_target"
-"""File in a folder that belongs to a target; locked while a process uses the folder."""
+"""File in a folder that belongs to a target."""
 COMPLETE = "complete"
 """File in an environment that was created to its end."""
 LAST_LINES = 12
@@ -68,18 +68,15 @@ def end_with_sender() -> threading.Event:
     return finished
 
 
-def lock_folder(folder: Path) -> None:
-    """Mark a new folder, and lock it while this process runs, or the node that it becomes."""
+def mark_folder(folder: Path) -> None:
     mark = folder / MARK
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()) and not mark.exists():
             end("refused", text=f"{folder} has other files: choose a folder of its own for the target")
-        descriptor = os.open(mark, os.O_RDWR | os.O_CREAT, 0o600)
+        mark.touch(0o600)
     except OSError as error:
         end("refused", text=f"{folder} cannot be used: {error.strerror}")
-    os.set_inheritable(descriptor, True)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
 def describe(folder: Path) -> dict[str, object]:
@@ -160,25 +157,10 @@ def prepare(folder: Path, environment: Path) -> None:
                 send("failed", text=trouble)
 
 
-def remove(folder: Path) -> NoReturn:
-    if not (folder / MARK).exists():
-        end("refused", text=f"{folder} is not the folder of a target")
-    with (folder / MARK).open() as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            end("refused", text=f"{folder} is in use by another process")
-        size = sum(path.lstat().st_size for path in folder.rglob("*"))
-        shutil.rmtree(folder)
-    end("removed", bytes=size, folder=str(folder))
-
-
 def main() -> NoReturn:
     request = read_request()
     folder = Path(request["folder"]).expanduser().absolute()
-    if request.get("remove"):
-        remove(folder)
-    lock_folder(folder)
+    mark_folder(folder)
     python = request["python"]
     if not python:
         tag = f"cp{sys.version_info[0]}{sys.version_info[1]}-{platform.machine()}"

@@ -1,4 +1,4 @@
-"""The start of a node on a target, with its environment if that is missing, and the removal of both."""
+"""The start of a node on a target, with its environment if that is missing."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ import ndld_flow
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name, shortened, visible_name
-from ndld_flow.execution.ssh.connection import Connection, ConnectionLostError
+from ndld_flow.execution.ssh.connection import Connection
 from ndld_flow.execution.ssh.messages import (
     CHUNK_BYTES,
-    FirstReply,
     New,
     NotInstalled,
     Ready,
-    Removed,
     Unusable,
     Working,
 )
@@ -73,14 +71,9 @@ def start_node(connection: Connection, target: Target, label: str, report: Calla
                 raise BackendError(f"{label}: its environment cannot be created: {failure}")
             report(f"{label}: pip cannot install there ({failure}); downloading the libraries here")
         else:
-            raise _refuse(connection, message, label)
-
-
-def _refuse(connection: Connection, message: FirstReply, label: str) -> BackendError:
-    """Return the error for a message after which the first program does not go on."""
-    if isinstance(message, Unusable):
-        return BackendError(f"{label}: {short_name(message.text, 500)}.")
-    return connection.refuse("its first program does not answer what it is asked")
+            if isinstance(message, Unusable):
+                raise BackendError(f"{label}: {short_name(message.text, 500)}.")
+            raise connection.refuse("its first program does not answer what it is asked")
 
 
 def refuse_unfit(facts: New, label: str, extra_count: int) -> None:
@@ -122,21 +115,6 @@ def _write_request(
         "index": not offline,
     }
     return request, _pieces(files)
-
-
-def remove(target: Target, label: str) -> tuple[str, int]:
-    """Remove a target's folder; return its path there, and its size in bytes. Raises BackendError."""
-    connection = Connection(target, label)
-    try:
-        connection.request({"folder": target.folder, "remove": True})
-        message = connection.receive()
-        if isinstance(message, Removed):
-            return short_name(message.folder), message.bytes
-        raise _refuse(connection, message, label)
-    except ConnectionLostError as lost:
-        raise BackendError(f"{label}: it cannot be reached: {lost}.") from None
-    finally:
-        connection.release()
 
 
 def _pieces(files: Sequence[File]) -> Iterator[bytes]:

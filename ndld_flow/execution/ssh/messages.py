@@ -287,15 +287,7 @@ class NotInstalled(Line):
     """The last lines that pip printed."""
 
 
-class Removed(Line):
-    """The folder was removed."""
-
-    kind: Literal["removed"] = "removed"
-    bytes: Count
-    folder: str
-
-
-FirstReply = Working | Unusable | New | NotInstalled | Removed | Ready
+FirstReply = Working | Unusable | New | NotInstalled | Ready
 """Messages of the first program, and the first one of the node that it becomes."""
 Question = Describe | Examine | Lack | Send | Keep | Find | Compute | Fetch | Alive
 Reply = (

@@ -18,7 +18,6 @@ from ndld_flow.execution.listener import Listener
 from ndld_flow.machine.description import Check
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.recipe.targets import HERE, ON, Target, is_host
-from ndld_flow.records.document import Record
 from ndld_flow.runs.cache_settings import PROJECT_FILE, read_settings, user_settings_file
 from ndld_flow.step import Reuse
 
@@ -157,21 +156,3 @@ def examine_target(name: str, listener: Listener) -> list[Check]:
         return host.examine()
     finally:
         host.close()
-
-
-class TargetFreed(Record):
-    """The result of `gc --target`."""
-
-    target: str
-    folder: str
-    """Its path on the target."""
-    size_bytes: int
-
-
-def remove_from_target(name: str) -> TargetFreed:
-    """Remove a target's folder. Raises RequestError for an unknown name, and BackendError."""
-    from ndld_flow.execution.ssh.deploy import remove
-
-    target = find_target(name)
-    folder, size_bytes = remove(target, name)
-    return TargetFreed(target=name, folder=folder, size_bytes=size_bytes)
