@@ -99,7 +99,6 @@ if TYPE_CHECKING:
     from ndld_flow.verbs.gc import gc as gc
     from ndld_flow.verbs.gc import gc_cache as gc_cache
     from ndld_flow.verbs.gc import gc_libraries as gc_libraries
-    from ndld_flow.verbs.gc import gc_node as gc_node
     from ndld_flow.verbs.history import accept as accept
     from ndld_flow.verbs.history import history as history
     from ndld_flow.verbs.init import init as init

@@ -22,7 +22,6 @@ from ndld_flow.records.run_record import StepRecord
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
-    from ndld_flow.execution.cache import Cache
     from ndld_flow.execution.ray.executor import OnRay
     from ndld_flow.execution.ssh.targets import Targets
 
@@ -56,7 +55,7 @@ class SweepExecutor:
 
 
 def open_executor(
-    sweep: Sweep, request: Request, store: Store, listener: Listener, cache: Cache | None, targets: Targets | None
+    sweep: Sweep, request: Request, store: Store, listener: Listener, targets: Targets | None
 ) -> SweepExecutor:
     """Open the executor for a sweep.
 
@@ -67,7 +66,7 @@ def open_executor(
         here = choose_executor(place.jobs, sweep.section.timeout is not None, listener, request.trust)
         return SweepExecutor(with_targets(here, targets, listener, trust=request.trust))
     refuse_with_ray(request, targets)
-    cluster = open_cluster(sweep.base, request, listener, cache)
+    cluster = open_cluster(sweep.base, request, listener)
     return SweepExecutor(cluster, lambda step: cluster.machine_for(step, store))
 
 
@@ -79,15 +78,11 @@ def refuse_with_ray(request: Request, targets: Targets | None) -> None:
         raise RequestError("--jobs runs steps on this machine, and --ray on a cluster: choose one of them.")
 
 
-def open_cluster(recipe: Recipe, request: Request, listener: Listener, cache: Cache | None) -> OnRay:
-    """Connect to the cluster of a request; its machines exchange files through a cache that may be pushed to.
-
-    Raises BackendError if Ray is missing, or does not answer.
-    """
+def open_cluster(recipe: Recipe, request: Request, listener: Listener) -> OnRay:
+    """Connect to the cluster of a request. Raises BackendError if Ray is missing, or does not answer."""
     from ndld_flow.execution.ray.executor import OnRay
 
-    remote = cache.remote if cache is not None and cache.settings.push else None
-    return OnRay(request.place.ray, recipe.file.needs, listener, trust=request.trust, remote_store=remote)
+    return OnRay(request.place.ray, recipe.file.needs, listener, trust=request.trust)
 
 
 class OnTargets:

@@ -92,7 +92,7 @@ def open_single(recipe: Recipe, request: Request, listener: Listener, *, looks_o
     if cache is not None:
         run.held.callback(cache.close)
     if request.place.ray:
-        _compute_on_cluster(run, request, cache)
+        _compute_on_cluster(run, request)
     return run
 
 
@@ -113,13 +113,13 @@ def _warn_of_namesake(earlier: RunRecord, request: Request, outputs: Outputs, li
     listener(Notice(text=text, warning=True))
 
 
-def _compute_on_cluster(run: RunState, request: Request, cache: Cache | None) -> None:
+def _compute_on_cluster(run: RunState, request: Request) -> None:
     """Make the cluster of a request compute all steps of a run; it is connected when it is first needed."""
     from ndld_flow.execution.choose_executor import open_cluster, refuse_with_ray
 
     @functools.cache
     def cluster() -> OnRay:
-        return run.held.enter_context(contextlib.closing(open_cluster(run.recipe, request, run.listener, cache)))
+        return run.held.enter_context(contextlib.closing(open_cluster(run.recipe, request, run.listener)))
 
     refuse_with_ray(request, run.targets)
     run.cluster = cluster

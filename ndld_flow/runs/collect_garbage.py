@@ -19,7 +19,7 @@ from ndld_flow.runs.outputs import POINTS, Outputs, folder_names, name_folder, n
 from ndld_flow.runs.run_lines import Needs, read_runs
 from ndld_flow.store.files import find_leftovers, move_aside, remove_any, remove_folder
 from ndld_flow.store.locks import WAITS
-from ndld_flow.store.store import Store, node_store_folder
+from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
     from ndld_flow.runtimes.kept_library import KeptLibrary
@@ -44,8 +44,6 @@ class Freed(Record):
     in_use: tuple[str, ...] = ()
     """Objects that no finished run needs, and that were kept because an active run uses them."""
     in_use_bytes: int = 0
-    node_store_bytes: int = 0
-    """Size of the store that this machine keeps as a node of a Ray cluster, after the removal."""
     keeps_libraries: bool = False
     """True if the user's cache folder has libraries that runs have created. `gc --libraries` measures them: counting
     their files would take most of the time here."""
@@ -142,7 +140,6 @@ def collect_garbage(
         runs_at_work=active,
         in_use=tuple(objects.in_use),
         in_use_bytes=objects.in_use_bytes,
-        node_store_bytes=_node_store_bytes(),
         keeps_libraries=_may_keep_libraries() and bool(find_kept_libraries()),
     )
 
@@ -182,46 +179,6 @@ def collect_libraries(max_age_s: float = 0.0, *, dry_run: bool = False) -> Libra
             removed.append(str(library.folder))
             freed_bytes += size_bytes
     return LibrariesFreed(libraries=tuple(removed), freed_bytes=freed_bytes, kept_bytes=kept_bytes, dry_run=dry_run)
-
-
-def _node_store_bytes() -> int:
-    """Return the size of this machine's store as a node of Ray; 0 if this user may not read it."""
-    try:
-        return _size_bytes(node_store_folder())
-    except OSError:
-        return 0
-
-
-def collect_node_store(max_age_s: float = 0.0, *, dry_run: bool = False) -> Freed:
-    """Remove results older than `max_age_s` from the store that this machine keeps as a node of a Ray cluster.
-
-    Everything in it is also in the cluster's remote store, or can be computed again. What running tasks use is kept.
-    Raises OutputsError if something may not be removed.
-    """
-    store = Store(node_store_folder())
-    before_bytes = _size_bytes(store.root)
-    if not before_bytes:
-        return Freed(runs=(), objects=(), record_count=0, freed_bytes=0, dry_run=dry_run)
-    with explaining_disk("gc --ray-node", store.root), store.locks.collecting("gc --ray-node"):
-        needed = _Needed()
-        for path in (store.root / "records").glob("*/*.json"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime < max_age_s:
-                    needed.add_keys([path.stem], store)
-        records = _remove_records(store, needed, dry_run=dry_run)
-        objects = _remove_objects(store, needed, dry_run=dry_run)
-        if not dry_run:
-            store.locks.remove_unheld()
-    return Freed(
-        runs=(),
-        objects=tuple(objects.removed),
-        record_count=records,
-        freed_bytes=objects.removed_bytes,
-        dry_run=dry_run,
-        in_use=tuple(objects.in_use),
-        in_use_bytes=objects.in_use_bytes,
-        node_store_bytes=before_bytes if dry_run else _size_bytes(store.root),
-    )
 
 
 def _drop_folders(outputs: Outputs, keep: int | None, *, dry_run: bool) -> tuple[list[Path], list[Path], int]:

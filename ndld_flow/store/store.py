@@ -309,11 +309,6 @@ _WRITTEN = lazy_pattern(r"(\d{1,4})\n[^\n]* format \1 [^\n]*\n", re.ASCII)
 _LONGEST = 1_000
 
 
-def node_store_folder() -> Path:
-    """Return the folder of the store that this machine keeps as a node of a cluster without a common outputs folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ndld_flow" / "store"
-
-
 def mark_store(root: Path) -> None:
     """Write the format of a new store, or of one without a readable format. Raises OSError."""
     if _read_format(root) is None:

@@ -297,7 +297,7 @@ def open_state(sweep: Sweep, request: Request, listener: Listener, *, looks_only
         if not looks_only:
             from ndld_flow.execution.choose_executor import open_executor
 
-            chosen = open_executor(sweep, request, outputs.store, listener, cache, targets)
+            chosen = open_executor(sweep, request, outputs.store, listener, targets)
             executor, machine_of = chosen.executor, chosen.machine_of
             opened.callback(executor.close)
         yield SweepState(

@@ -4,9 +4,8 @@ Without --keep, all runs and sweeps are kept. Tagged runs and sweeps, and sweeps
 kept. Runs may be in progress: the artifacts that they use are kept, and counted at the end.
 
 With --cache, results are deleted from the shared cache, by age and size. Others may push and pull meanwhile:
-artifacts of the last day stay. With --ray-node, results are deleted from the store in the user's cache folder,
-which this machine keeps as a node of a cluster without a common outputs folder. With --libraries, the
-private environments of TensorRT that were not used for a day are deleted; a recipe that needs one creates it again.
+artifacts of the last day stay. With --libraries, the private environments of TensorRT that were not used for a
+day are deleted; a recipe that needs one creates it again.
 """
 
 from __future__ import annotations
@@ -48,15 +47,6 @@ def gc(
     from ndld_flow.runs.outputs import Outputs
 
     return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run, report=notify)
-
-
-@public
-def gc_node(*, max_age: str | None = None, dry_run: bool = False) -> Freed:
-    """Delete results from the store that this machine keeps as a node of a Ray cluster: those older than `max_age`
-    (`30 days`), by default all that no running task uses."""
-    from ndld_flow.runs.collect_garbage import collect_node_store
-
-    return collect_node_store(_seconds(max_age, "gc --ray-node"), dry_run=dry_run)
 
 
 @public
@@ -107,9 +97,6 @@ def _seconds(max_age: str | None, option: str) -> float:
     help="Delete from the shared cache instead: the one of the settings, or this one.",
 )
 @click.option(
-    "--ray-node", is_flag=True, help="Delete from the store that this machine keeps as a node of a Ray cluster instead."
-)
-@click.option(
     "--libraries",
     is_flag=True,
     help="Delete the unused private environments of TensorRT in your cache folder instead.",
@@ -118,7 +105,7 @@ def _seconds(max_age: str | None, option: str) -> float:
 @click.option(
     "--max-age",
     metavar="TIME",
-    help='With --cache, --ray-node or --libraries: delete what is older, or unused for longer: "30 days".',
+    help='With --cache or --libraries: delete what is older, or unused for longer: "30 days".',
 )
 @click.option("--dry-run", "-n", is_flag=True, help="Only show what would be deleted.")
 @outputs_option
@@ -126,7 +113,6 @@ def _seconds(max_age: str | None, option: str) -> float:
 def command(
     keep: int | None,
     cache: str | None,
-    ray_node: bool,
     libraries: bool,
     max_size: str | None,
     max_age: str | None,
@@ -134,16 +120,14 @@ def command(
     outputs: Path,
     as_json: bool,
 ) -> None:
-    if libraries and (cache is not None or ray_node or keep is not None or max_size is not None):
-        raise click.UsageError("--libraries excludes --cache, --ray-node, --keep and --max-size.")
+    if libraries and (cache is not None or keep is not None or max_size is not None):
+        raise click.UsageError("--libraries excludes --cache, --keep and --max-size.")
     if libraries:
         _print_libraries(gc_libraries(max_age=max_age, dry_run=dry_run), as_json=as_json)
         return
-    _refuse_mixtures(keep, cache, max_size, max_age, ray_node=ray_node)
+    _refuse_mixtures(keep, cache, max_size, max_age)
     if cache is not None:
         _collect_cache(cache, max_size, max_age, dry_run=dry_run, as_json=as_json)
-    elif ray_node:
-        _print_freed(gc_node(max_age=max_age, dry_run=dry_run), as_json=as_json)
     else:
         notify = lambda text: click.echo(text, err=True)  # noqa: E731
         _print_freed(gc(outputs=outputs, keep=keep, dry_run=dry_run, notify=notify), as_json=as_json)
@@ -159,17 +143,13 @@ def _print_libraries(freed: LibrariesFreed, *, as_json: bool) -> None:
     click.echo(f"{verb} {size(freed.freed_bytes)}; {size(freed.kept_bytes)} were used lately and remain")
 
 
-def _refuse_mixtures(
-    keep: int | None, cache: str | None, max_size: str | None, max_age: str | None, *, ray_node: bool
-) -> None:
-    if cache is not None and ray_node:
-        raise click.UsageError("--cache and --ray-node exclude each other.")
-    if keep is not None and (cache is not None or ray_node):
+def _refuse_mixtures(keep: int | None, cache: str | None, max_size: str | None, max_age: str | None) -> None:
+    if keep is not None and cache is not None:
         raise click.UsageError("--keep counts runs of this folder; with --cache, give --max-size or --max-age.")
     if max_size is not None and cache is None:
         raise click.UsageError("--max-size is for the shared cache: add --cache.")
-    if max_age is not None and cache is None and not ray_node:
-        raise click.UsageError("--max-age needs --cache, --ray-node or --libraries.")
+    if max_age is not None and cache is None:
+        raise click.UsageError("--max-age needs --cache or --libraries.")
 
 
 def _print_freed(freed: Freed, *, as_json: bool) -> None:
@@ -189,8 +169,6 @@ def _print_freed(freed: Freed, *, as_json: bool) -> None:
         click.echo(
             f"kept {len(freed.in_use)} artifacts, {freed.in_use_bytes / 2**20:,.1f} MiB, in use by runs in progress"
         )
-    if freed.node_store_bytes:
-        click.echo(f"this machine's store as a node of Ray: {size(freed.node_store_bytes)}; `gc --ray-node` empties it")
     if freed.keeps_libraries:
         click.echo("your cache has private environments of runtimes: `gc --libraries` deletes unused ones")
 

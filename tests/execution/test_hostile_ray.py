@@ -17,7 +17,6 @@ from ndld_flow.execution.ray import executor as on_ray
 from ndld_flow.execution.ray import node as ray_node
 from ndld_flow.execution.ray.cluster import BridgeMessage, Conversation
 from ndld_flow.execution.ray.executor import OnRay
-from ndld_flow.execution.ray.transport import Mirror
 from tests.support.ray_toys import make_task
 from tests.support.started_processes import POOLS
 from tests.support.worker_toys import Deeds
@@ -126,7 +125,6 @@ RECORDS: list[Change] = [
 ]
 MESSAGES: list[Change] = [
     *map(instead, ("hello", "{}", "[" * 100_000, {"kind": "no such kind"}, {"kind": "done"})),
-    instead({"kind": "missing_artifacts", "digests": ["../../.bashrc"]}),
     instead({"kind": "refused", "error": "Path", "text": "x"}),
     instead({"kind": "progressed", "place": -1, "done": 1, "total": 2, "what": "w"}),
 ]
@@ -164,8 +162,3 @@ def test_no_answer_of_a_node_is_kept_unchecked(
 
 def test_an_honest_node_serves(attack: Callable[[Change, Change], Deeds]) -> None:
     attack(HONEST, HONEST)
-
-
-def test_an_order_names_only_digests() -> None:
-    with pytest.raises(ValueError, match="damaged"):
-        Mirror(url="x", reads=(), damaged=("../x",))

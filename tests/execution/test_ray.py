@@ -19,7 +19,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError, ModelError, RecipeError, RequestError
-from ndld_flow.execution.events import Event, SweepFinished
+from ndld_flow.execution.events import Event
 from ndld_flow.execution.executor import StepTimeoutError, Task
 from ndld_flow.execution.keys import make_key
 from ndld_flow.execution.listener import ignore
@@ -30,8 +30,6 @@ from ndld_flow.execution.workers import WorkerBugError
 from ndld_flow.machine.host import fingerprint_machine
 from ndld_flow.recipe.targets import Needs
 from ndld_flow.records.run_folder import read_run_record
-from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
 from tests.support.ray_clusters import Cluster, Node, may_hide_folders, ray_worker
 from tests.support.ray_toys import make_task
@@ -155,25 +153,6 @@ def test_a_node_that_does_not_see_the_store_is_reported(tmp_path: Path) -> None:
     assert "mount it with locks" in find_fault(store, "ray-witness")
 
 
-@pytest.mark.thorough
-def test_without_a_shared_folder_artifacts_use_a_remote_store(cluster: Cluster, deeds: Deeds, tmp_path: Path) -> None:
-    remote = RemoteStore((tmp_path / "remote").as_uri())
-    on_ray = OnRay(cluster.address, {}, ignore, trust=True, remote_store=remote)
-    try:
-        (record,) = on_ray.submit(make_task(deeds, "word: a"), deeds.store).result(60)
-        assert deeds.store.is_intact(record.artifact)
-        assert deeds.store.read_record(record.key) == record
-        # what its node has, and what has reached the remote store, is damaged: both are noticed, and made again
-        for model in (*Path(os.environ["XDG_CACHE_HOME"]).rglob("model.onnx"), *tmp_path.glob("remote/**/model.onnx")):
-            model.chmod(0o644)
-            model.write_bytes(b"x" * model.stat().st_size)
-        (other,) = on_ray.submit(make_task(deeds, "word: b"), deeds.store).result(60)
-        assert deeds.store.is_intact(other.artifact)
-        assert len(deeds.done) == 2
-    finally:
-        on_ray.close()
-
-
 def test_an_unreachable_cluster_is_reported() -> None:
     with pytest.raises(BackendError, match=r"Ray at 127.0.0.1:1: nothing answers: .* must be a node of the cluster"):
         OnRay("127.0.0.1:1", {}, ignore)
@@ -293,23 +272,6 @@ def test_a_plain_run_is_computed_by_the_nodes_that_it_needs(cluster: Cluster, se
         run_once(toy.recipe, ["~sweep", "steps.tint.fails=model"], **options)
 
 
-@pytest.mark.slow  # a sweep does so below
-def test_a_plain_run_exchanges_files_with_nodes_through_a_cache(
-    cluster: Cluster, second: Node, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: SweepToy
-) -> None:
-    folder = hidden / "plain"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    unseen = make_sweep_toy(folder, SWEEP)
-    options: dict[str, Any] = {"outputs": unseen.outputs, "trust": True, "place": Placement(ray=cluster.address)}
-    with pytest.raises(BackendError, match="does not see the store"):
-        run_once(unseen.recipe, ["~sweep"], **options)
-    finished = run_once(unseen.recipe, ["~sweep"], cache=(tmp_path / "cache").as_uri(), push=True, **options)
-    assert finished.passed
-    assert api.verify(outputs=unseen.outputs).all_well
-    assert pids("tint")
-
-
 def test_options_that_contradict_ray_are_refused(in_folder: Path) -> None:
     toy = make_sweep_toy(in_folder, RECIPE)
     options: dict[str, Any] = {"outputs": toy.outputs, "trust": True}
@@ -321,37 +283,3 @@ def test_options_that_contradict_ray_are_refused(in_folder: Path) -> None:
         api.run(toy.recipe, ["~sweep"], place=Placement(ray="127.0.0.1:1"), **options)
     with pytest.raises(RecipeError, match=r"needs\.tnt: there is no step `tnt`\n.*tint"):
         api.run(toy.recipe, ["~sweep", "+needs.tnt.gpus=1"], **options)
-
-
-@pytest.mark.thorough
-def test_a_sweep_is_complete_when_nodes_do_not_see_its_folder(
-    cluster: Cluster, second: Node, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: SweepToy
-) -> None:
-    monkeypatch.chdir(hidden)
-    unseen = make_sweep_toy(hidden, SWEEP)
-    finished = api.run(
-        unseen.recipe,
-        ["steps.tint.seconds=0"],
-        outputs=unseen.outputs,
-        trust=True,
-        place=Placement(ray=cluster.address),
-        cache=(tmp_path / "cache").as_uri(),
-        push=True,
-    )
-    assert isinstance(finished, SweepFinished)
-    record = unseen.record(finished)
-    assert pids("tint#1")
-    for point in record.points:
-        _check_whole(unseen, record, point.number)
-    assert table(record) == undisturbed(unseen)
-
-
-def _check_whole(toy: SweepToy, record: SweepRecord, number: int) -> None:
-    folder = toy.outputs / "sweeps" / record.recipe_name / record.id / "points" / f"{number:04}"
-    assert (folder / "report.html").stat().st_size > 10_000
-    steps = toy.point_run(record, number).steps
-    assert [step.name for step in steps] == ["base", "tint", "speed"]
-    for step in steps:
-        assert step.record is not None
-        assert Store(toy.outputs / "store").is_intact(step.record.artifact)
-        assert (folder / step.name / "stored" / "model.onnx").stat().st_size

@@ -22,7 +22,7 @@ from ndld_flow.execution.ray import node as ray_node
 from ndld_flow.execution.ray import transport
 from ndld_flow.execution.ray.cluster import BridgeMessage, Conversation
 from ndld_flow.execution.ray.executor import SILENCE_S, LostError, OnRay, TaskMonitor
-from ndld_flow.execution.ray.transport import Alive, NodeOrder, SharedFolderTransport, read_node_message
+from ndld_flow.execution.ray.transport import Alive, NodeOrder, SharedFolder, read_node_message
 from ndld_flow.execution.transfer import transfer_files
 from ndld_flow.execution.workers import TaskListener
 from ndld_flow.store.files import remove_folder
@@ -126,7 +126,7 @@ def test_a_finished_task_whose_answer_was_lost_is_not_repeated(compute: Callable
 
 
 def test_a_node_reports_the_start_of_a_task_at_once(in_folder: Path) -> None:
-    words = ray_node.compute(NodeOrder(task="not even an order").to_line())
+    words = ray_node.compute(NodeOrder(task="not even an order", witness="").to_line())
     assert read_node_message(next(words)) == Alive()
     assert isinstance(read_node_message(list(words)[-1]), Failed)
 
@@ -149,9 +149,9 @@ def test_incomplete_transfers_are_not_received(in_folder: Path, monkeypatch: pyt
     monkeypatch.setattr(transport, "SEEN_WITHIN_S", 0.0)
     deeds = Deeds(in_folder)
     records = compute_steps(make_task(deeds), deeds.store, lambda *_: None)
-    assert SharedFolderTransport().receive(records, deeds.store)
+    assert SharedFolder().receive(records, deeds.store)
     remove_folder(deeds.store.object_folder(records[0].artifact.digest))
-    assert not SharedFolderTransport().receive(records, deeds.store)
+    assert not SharedFolder().receive(records, deeds.store)
 
 
 def test_a_model_changed_since_planning_is_not_sent(in_folder: Path) -> None:

@@ -1,8 +1,8 @@
 """The executor for many machines: Ray places tasks on its nodes, which compute them against the same store.
 
-The store is a folder that all nodes see under one path, with locks that work across machines; or each node has its own
-store, and a remote store transfers inputs and results. Ray only receives "compute this key": a lost answer, or a task
-that runs twice, does no harm, because every attempt looks into the store first.
+The store is a folder that all nodes see under one path, with locks that work across machines. Ray only receives
+"compute this key": a lost answer, or a task that runs twice, does no harm, because every attempt looks into the store
+first.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pydantic import ValidationError
 from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError, naming_step
 from ndld_flow.base.text import short_name, shortened, visible_name
 from ndld_flow.execution.daemon_threads import DaemonThreads
-from ndld_flow.execution.executor import Task, are_results_of
+from ndld_flow.execution.executor import Task, are_results_of, find_records
 from ndld_flow.execution.listener import Listener
-from ndld_flow.execution.messages import NO_ANSWER, Died, News, Report
+from ndld_flow.execution.messages import NO_ANSWER, Died, End, News, Report
 from ndld_flow.execution.ray.cluster import (
     BridgeMessage,
     Demand,
@@ -33,20 +33,11 @@ from ndld_flow.execution.ray.cluster import (
     only_machine,
     read_nodes,
 )
-from ndld_flow.execution.ray.transport import (
-    Alive,
-    FinalMessage,
-    MissingArtifacts,
-    RemoteTransport,
-    SharedFolderTransport,
-    Transport,
-    read_node_message,
-)
+from ndld_flow.execution.ray.transport import Alive, SharedFolder, read_node_message
 from ndld_flow.execution.workers import TaskListener, read_end
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.targets import Needs
 from ndld_flow.records.run_record import StepRecord
-from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
 
 SILENCE_S = 60.0
@@ -63,14 +54,6 @@ class LostWorkerError(LostError):
 
 class NotStartedError(LostError):
     """It was lost before a node started it: Ray gave it to a node that was shutting down."""
-
-
-class MissingArtifactsError(LostError):
-    """Its node could not read these artifacts completely."""
-
-    def __init__(self, digests: Sequence[str]) -> None:
-        self.digests = digests
-        super().__init__("its inputs did not reach its node completely")
 
 
 @dataclass
@@ -109,12 +92,10 @@ class TaskMonitor:
     def _refuse(self, why: str) -> BackendError:
         return BackendError(f"Ray's node: {why}. Nothing of it was kept; check that machine.", step=self.task.name)
 
-    def _conclude(self, final: FinalMessage) -> Sequence[StepRecord]:
+    def _conclude(self, final: End) -> Sequence[StepRecord]:
         if isinstance(final, Died):
             lost = LostWorkerError if final.killed else LostError
             raise lost(f"the process that computed it {short_name(final.text, 500)}")
-        if isinstance(final, MissingArtifacts):
-            raise MissingArtifactsError(final.digests)
         records = read_end(final, self.task)
         if not are_results_of(self.task, records):
             raise self._refuse("it returned results of other steps than it was asked for")
@@ -150,17 +131,15 @@ class OnRay:
         listener: Listener,
         *,
         trust: bool = False,
-        remote_store: RemoteStore | None = None,
     ) -> None:
         """Connect to a cluster.
 
         `address`: `auto`, `HOST:PORT`, or `local`, which starts a cluster on this machine. `needs`: step -> the
         resources that it needs. `trust`: whether steps from files, and code that settings name, may run there.
-        `remote_store`: transfers artifacts if nodes do not see the store's folder. Raises BackendError if Ray is
-        missing, or does not answer.
+        Raises BackendError if Ray is missing, or does not answer.
         """
         self._address, self._needs, self._listener, self._trust = address, needs, listener, trust
-        self._transport: Transport = SharedFolderTransport() if remote_store is None else RemoteTransport(remote_store)
+        self._shared = SharedFolder()
         self._cluster = RayCluster(address)
         self._threads = DaemonThreads(2 * self.slots)
         self._closing = threading.Event()
@@ -177,14 +156,14 @@ class OnRay:
             return only_machine(self._find_fitting(make_demand([step], self._needs), store), step)
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
-        self._transport.ask(store)  # its lease belongs to the thread that closes it
+        self._shared.ask(store)  # its lease belongs to the thread that closes it
         return self._threads.submit(lambda: self._run_task(task, store))
 
     def close(self) -> None:
         self._closing.set()
         self._cluster.close()
         self._threads.join()
-        self._transport.close()
+        self._shared.close()
 
     def _run_task(self, task: Task, store: Store) -> Sequence[StepRecord]:
         """Return a task's records from the first attempt that succeeds."""
@@ -192,20 +171,17 @@ class OnRay:
             return self._try_repeatedly(task, store)
 
     def _try_repeatedly(self, task: Task, store: Store) -> Sequence[StepRecord]:
-        before = self._transport.find(task, store) if task.fresh else None
+        before = find_records(task.works, store) if task.fresh else None
         losses: list[LostError] = []
         while not _must_give_up(losses):
             try:
                 return self._attempt(task, store, before)
             except LostError as lost:
                 losses.append(lost)
-            records = self._find_new(task, store, before)
+            records = _find_new(task, store, before)
             if records is not None:
                 return records
-            last = losses[-1]
-            if isinstance(last, MissingArtifactsError):
-                self._transport.resend(last.digests)
-            elif isinstance(last, NotStartedError):
+            if isinstance(losses[-1], NotStartedError):
                 self._closing.wait(1.0)  # until Ray has noticed it too
         kind = KilledError if isinstance(losses[-1], LostWorkerError) else BackendError
         raise kind(f"Ray lost it {len(losses)} times; the last time: {losses[-1]}.", step=task.name)
@@ -214,7 +190,7 @@ class OnRay:
         demand = make_demand([work.step for work in task.works], self._needs)
         fitting = self._find_fitting(demand, store)
         _refuse_other_machine(task, fitting)
-        order = self._transport.write_order(task, store, trust=self._trust).to_line()
+        order = self._shared.write_order(task, store, trust=self._trust).to_line()
         with self._connected().converse("compute", order, make_options(demand, fitting)) as conversation:
             monitor = TaskMonitor(task, TaskListener(task, self._listener, self._listener_lock))
             look_at = time.monotonic() + LOOK_EVERY_S
@@ -222,22 +198,17 @@ class OnRay:
                 line = conversation.receive(1.0)
                 records = monitor.handle(line) if line is not None else None
                 if records is not None:
-                    if not self._transport.receive(records, store):
+                    if not self._shared.receive(records, store):
                         raise LostError("its results did not arrive completely")
                     return records
                 monitor.check()
                 if time.monotonic() > look_at:
-                    stored = self._find_new(task, store, before)
+                    stored = _find_new(task, store, before)
                     if stored is not None:
                         return stored
                     if monitor.last_message_s is None and not find_nodes(demand, self._look(store)):
                         raise NotStartedError("the only node that could compute it has stopped")
                     look_at = time.monotonic() + LOOK_EVERY_S
-
-    def _find_new(self, task: Task, store: Store, before: Sequence[StepRecord] | None) -> Sequence[StepRecord] | None:
-        """Return records that the store did not have before."""
-        records = self._transport.find(task, store)
-        return records if records != before else None
 
     def _find_fitting(self, demand: Demand, store: Store) -> list[Node]:
         """Return the nodes that may compute such tasks; wait for nodes that existed before."""
@@ -251,7 +222,7 @@ class OnRay:
         return fitting
 
     def _look(self, store: Store) -> list[Node]:
-        question = self._transport.ask(store).to_line()
+        question = self._shared.ask(store).to_line()
         with self._connected().converse("look", question) as conversation:
             answer = conversation.receive(NODES_TIMEOUT_S)
         if answer is None or answer.kind != "ended":
@@ -270,6 +241,12 @@ class OnRay:
                 self._cluster.close()
                 self._cluster = RayCluster(self._address)
             return self._cluster
+
+
+def _find_new(task: Task, store: Store, before: Sequence[StepRecord] | None) -> Sequence[StepRecord] | None:
+    """Return records that the store did not have before."""
+    records = find_records(task.works, store)
+    return records if records != before else None
 
 
 def _must_give_up(losses: Sequence[LostError]) -> bool:
