@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import onnx_ir as ir
 
@@ -31,24 +31,6 @@ _FEW_BITS = 16
 """Numbers smaller than this multiple of the smallest one have at most 4 bits of precision."""
 
 
-class Suspect(Protocol):
-    """A node with the evidence against it."""
-
-    @property
-    def node(self) -> ir.Node: ...
-
-    @property
-    def observed(self) -> bool:
-        """True if the outputs of the node were observed."""
-
-    @property
-    def severity(self) -> float:
-        """Strength of the evidence: 1 or more makes the node a suspect."""
-
-    def evidence(self, without: str) -> tuple[Evidence, ...]:
-        """Return the evidence, strongest first, never empty. `without` describes the result of not keeping the node."""
-
-
 @dataclass(frozen=True)
 class FloatSuspect:
     """A node with its local error in fp16 or bf16."""
@@ -60,11 +42,13 @@ class FloatSuspect:
 
     @property
     def observed(self) -> bool:
+        """True if the outputs of the node were observed."""
         return self.error is not None
 
     @property
     def severity(self) -> float:
-        """Local error relative to `_FAR` times the error of one rounding; above 1000 if the output has NaN."""
+        """Local error relative to `_FAR` times the error of one rounding; above 1000 if the output has NaN. 1 or more
+        makes the node a suspect."""
         if self.error is None:
             return 0.0
         if self.error.nonfinite:
@@ -72,7 +56,7 @@ class FloatSuspect:
         return min(self.error.relative_rms / (_FAR * ROUNDING_ERROR[self.precision]), 1e3)
 
     def evidence(self, without: str) -> tuple[Evidence, ...]:
-        """Return the evidence, strongest first. `without` describes the result of not keeping the node."""
+        """Return the evidence, strongest first, never empty. `without` describes the result of not keeping the node."""
         if self.error is None:
             sentence = f"its outputs were not observed; {without or 'no trial converted it'}"
             return (Evidence(cause="sensitivity", sentence=sentence),)
@@ -300,6 +284,10 @@ class Int8Suspect:
         output, input_ = percent(self._output_error), percent(self._input_error)
         errors = f"the error of its output is {output}, of its input {input_} (relative RMS)"
         return f"with everything in int8, {errors if self._seen else 'its outputs were not observed'}"
+
+
+Suspect: TypeAlias = FloatSuspect | Int8Suspect
+"""A node with the evidence against it."""
 
 
 def _off(layer: LayerDivergence) -> float:

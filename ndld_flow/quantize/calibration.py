@@ -7,7 +7,6 @@ import io
 import logging
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from onnxruntime.quantization.calibrate import HistogramCollector
 
-from ndld_flow.accuracy.inside.capture import capture
+from ndld_flow.accuracy.inside.capture import capture_with_inputs
 from ndld_flow.models.streaming_statistics import Extremes
 from ndld_flow.models.tensors import Array
 from ndld_flow.quantize.prepared_model import PreparedModel
@@ -164,7 +163,8 @@ def _measure(
     histograms = None if settings.method == "minmax" else _Histograms(settings)
     count = 0
     inside = [name for name in wanted if name not in prepared.inputs]
-    captured = capture_with_inputs(prepared.saved(), inside, samples, runtime, workspace.scratch)
+    # Without optimization every tensor of the model exists, under its own name.
+    captured = capture_with_inputs(prepared.saved(), inside, samples, runtime.unfused(), workspace.scratch)
     for count, tensors in enumerate(captured, start=1):
         workspace.progress(count, 0, "calibrating")
         for name in wanted:
@@ -175,22 +175,6 @@ def _measure(
     spans = {} if histograms is None else histograms.spans(finite)
     ranges = {name: energy.range(spans.get(name)) for name, energy in finite.items()}
     return Ranges(ranges, count, frozenset(energies.keys() - ranges.keys()))
-
-
-def capture_with_inputs(
-    path: Path, inside: Sequence[str], samples: Iterable[Mapping[str, Array]], runtime: SessionRequest, scratch: Path
-) -> Iterator[Mapping[str, Array]]:
-    """Yield the inputs and these computed tensors for each sample. Raises `ModelError` if the model does not run."""
-    waiting: deque[Mapping[str, Array]] = deque()  # `capture` may read all samples before it yields the first
-
-    def fed() -> Iterator[Mapping[str, Array]]:
-        for sample in samples:
-            waiting.append(sample)
-            yield sample
-
-    # Without optimization every tensor of the model exists, under its own name.
-    for computed in capture(path, inside, fed(), runtime.unfused(), scratch):
-        yield {**waiting.popleft(), **computed}
 
 
 @dataclass

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from ndld_flow.accuracy.inside.capture import capture_with_inputs
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import load_model, save_model, summarize_model
@@ -26,7 +27,7 @@ from ndld_flow.models.nodes import UniqueNames, add_initializer
 from ndld_flow.models.streaming_statistics import SliceMoments
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.quantize.calibration import Workspace, capture_with_inputs
+from ndld_flow.quantize.calibration import Workspace
 from ndld_flow.quantize.weight_tensors import ChannelScaledTensor, channel_pieces
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.runtimes.protocol import SessionRequest
@@ -128,7 +129,7 @@ def _measure(
     names = [group.value.name or "" for group in groups]
     inputs = {value.name for value in real_inputs(model)}
     inside = [name for name in names if name not in inputs]
-    captured = capture_with_inputs(prepared, inside, samples, runtime, workspace.scratch)
+    captured = capture_with_inputs(prepared, inside, samples, runtime.unfused(), workspace.scratch)
     for number, tensors in enumerate(captured, start=1):
         workspace.progress(number, 0, "measuring channels")
         for name, group in zip(names, groups, strict=True):

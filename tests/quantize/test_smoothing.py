@@ -12,8 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ndld_flow.accuracy.inside.capture import capture
-from ndld_flow.quantize import calibration
+from ndld_flow.accuracy.inside.capture import capture, capture_with_inputs
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.steps.quantize import Quantize
 from ndld_flow.steps.smooth_activations import SmoothActivations
@@ -152,10 +151,10 @@ def test_computed_tensors_belong_to_their_sample_if_they_exceed_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All samples run before the first is yielded: ranges of inputs were those of the last sample alone."""
-    monkeypatch.setattr(calibration, "capture", partial(capture, budget=1))
+    monkeypatch.setattr("ndld_flow.accuracy.inside.capture.capture", partial(capture, budget=1))
     model = make_block(tmp_path / "m.onnx", normalized=False)
     inside = [node.output[0] for node in onnx.load(model).graph.node if node.op_type in ("Mul", "MatMul")]
     samples = [{"x": np.full((1, 12, _CHANNELS), value, np.float32)} for value in (1.0, 2.0, 3.0)]
-    found = [*calibration.capture_with_inputs(model, inside, iter(samples), OnnxruntimeRequest(), tmp_path)]
+    found = [*capture_with_inputs(model, inside, iter(samples), OnnxruntimeRequest().unfused(), tmp_path)]
     assert [tensors["x"].max() for tensors in found] == [1.0, 2.0, 3.0]
     assert [tensors[inside[0]].flat[0] / tensors["x"].flat[0] for tensors in found] == [1.0, 1.0, 1.0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from ndld_flow.accuracy.activations.feeding import Arrays, Feeding
 from ndld_flow.accuracy.activations.maps import MapFiles, MapLimits
 from ndld_flow.accuracy.activations.selection import ModelView, TensorSelection, choose
 from ndld_flow.accuracy.activations.tensor_meter import InspectedTensor, Layout, TensorMeter
-from ndld_flow.accuracy.inside.capture import capture
+from ndld_flow.accuracy.inside.capture import capture_with_inputs
 from ndld_flow.accuracy.model_comparison import storable
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
@@ -137,17 +136,8 @@ class PreparedModel:
     def captured(self, names: Sequence[str], samples: Iterator[Mapping[str, Array]]) -> Iterator[dict[str, Array]]:
         """Yield the values of these tensors and inputs, one dict per sample; non-tensors are left out."""
         inside = [name for name in names if name not in self.view.inputs]
-        outside = [name for name in names if name in self.view.inputs]
-        fed: deque[Mapping[str, Array]] = deque()  # `capture` may read several samples before it yields the first
-
-        def noted() -> Iterator[Mapping[str, Array]]:
-            for arrays in samples:
-                fed.append(arrays)
-                yield arrays
-
-        for captured in capture(self.running, inside, noted(), self.settings, self.scratch):
-            arrays = fed.popleft()
-            yield {name: arrays[name] for name in outside} | captured
+        for values in capture_with_inputs(self.running, inside, samples, self.settings, self.scratch):
+            yield {name: values[name] for name in names if name in values}
 
 
 def prepare_model(

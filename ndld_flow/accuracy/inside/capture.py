@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -239,6 +240,21 @@ def capture(
     """
     places = chosen_places(path, tensors)
     return _captured(path, places, samples, settings.brief(), scratch, budget)
+
+
+def capture_with_inputs(
+    path: Path, tensors: Sequence[str], samples: Iterable[Feeds], settings: SessionRequest, scratch: Path
+) -> Iterator[dict[str, Array]]:
+    """Yield what `capture` yields, with the inputs of each sample."""
+    waiting: deque[Feeds] = deque()  # `capture` may read all samples before it yields the first
+
+    def fed() -> Iterator[Feeds]:
+        for sample in samples:
+            waiting.append(sample)
+            yield sample
+
+    for computed in capture(path, tensors, fed(), settings, scratch):
+        yield {**waiting.popleft(), **computed}
 
 
 def chosen_places(path: Path, tensors: Sequence[str] | None) -> tuple[TensorPlace, ...]:

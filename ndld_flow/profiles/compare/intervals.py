@@ -32,7 +32,7 @@ class RatioInterval:
 
     def inverted(self) -> RatioInterval:
         """Return the interval with the two sides swapped."""
-        return RatioInterval(1 / self.ratio, 1 / self.high, 1 / self.low)
+        return RatioInterval(1 / self.ratio, 1 / self.high, 1 / self.low if self.low else math.inf)
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:

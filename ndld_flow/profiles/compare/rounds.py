@@ -202,7 +202,7 @@ def judge_by_rounds(
     base = typical_base(paired, metric.metric)
     if pair == (paired.candidate, paired.base):
         base *= interval.ratio
-        interval = RatioInterval(1 / interval.ratio, 1 / interval.high, 1 / interval.low if interval.low else math.inf)
+        interval = interval.inverted()
     figures = (base, base * interval.ratio)
     circumstances, threshold = bounds.circumstances, bounds.rounds_threshold
     verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
