@@ -76,23 +76,22 @@ class StepScope:
 
 
 @contextlib.contextmanager
-def running_steps(
-    steps: Sequence[RecipeStep], recipe: str, store: Store, folder: Path, report: Callable[[str], None]
-) -> Iterator[StepScope]:
+def running_steps(works: Sequence[Work], store: Store, folder: Path) -> Iterator[StepScope]:
     """Lock the device of steps while they build in `folder`, and collect the lines of each step's log.
 
-    Several steps take turns on one device; `report` is called when they must wait for it. Raises the steps' errors with
-    their names; OutputsError if the disk is full or cannot be written.
+    Several steps take turns on one device; the first one's `progress` is called when they must wait for it. Raises the
+    steps' errors with their names; OutputsError if the disk is full or cannot be written.
     """
+    steps, recipe = [work.step for work in works], works[0].recipe
     names, device = [step.name for step in steps], steps[0].step.device
     name = " and ".join(names)
     with contextlib.ExitStack() as stack:
         stack.enter_context(naming_step(name))
         stack.enter_context(explaining_disk("", store.root))
         stack.enter_context(_cleaning_errors(names, folder))
-        claim = Claim(f"step {name}{f' of {recipe}' if recipe else ''}", report)
+        claim = Claim(f"step {name}{f' of {recipe}' if recipe else ''}", partial(works[0].progress, 0, 0))
         hold = stack.enter_context(holding(device, store, claim))
-        logs = [stack.enter_context(_logging(step.name)) for step in steps]
+        logs = [stack.enter_context(_logging(work)) for work in works]
         for fault in hold.faults:
             step_logger(steps[0].name).warning(_NOT_ALONE, fault)
         announce(steps, recipe, folder)
@@ -142,22 +141,27 @@ def _cleaning_errors(names: Sequence[str], folder: Path) -> Iterator[None]:
 
 
 class _Lines(logging.Handler):
-    def __init__(self) -> None:
+    """Collects lines with their times, and passes them on as they are written."""
+
+    def __init__(self, logged: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
         self.lines: list[str] = []
-        self.start = time.perf_counter()
+        self._logged = logged
+        self._start = time.perf_counter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        seconds = time.perf_counter() - self.start
+        seconds = time.perf_counter() - self._start
         level = "" if record.levelno <= logging.INFO else f"{record.levelname} "
-        self.lines.append(f"{seconds:8.3f} s  {level}{record.getMessage()}")
+        line = f"{level}{record.getMessage()}"
+        self.lines.append(f"{seconds:8.3f} s  {line}")
+        self._logged(line)
 
 
 @contextlib.contextmanager
-def _logging(name: str) -> Iterator[list[str]]:
+def _logging(work: Work) -> Iterator[list[str]]:
     """Collect the log of a step, and Python's warnings during it."""
-    handler = _Lines()
-    logger = step_logger(name)
+    handler = _Lines(work.logged)
+    logger = step_logger(work.step.name)
     logger.setLevel(logging.INFO)
     logger.propagate = False
     logger.addHandler(handler)
@@ -191,24 +195,18 @@ class Work:
 
 
 @dataclass(frozen=True)
-class _Timing:
-    """The times of steps that ran together."""
-
-    started_at: datetime
-    ended_at: datetime
-    share_s: float
-    concurrent: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class _Finished:
     """The result of a step before it is stored."""
 
     result: Result
     log: Sequence[str]
     """Its lines; storing the result may add some."""
-    timing: _Timing
     shared_device: tuple[str, ...]
+    started_at: datetime
+    ended_at: datetime
+    share_s: float
+    """Its share of the time, if several ran together."""
+    concurrent: tuple[str, ...]
 
 
 def execute_steps(
@@ -223,11 +221,9 @@ def execute_steps(
         wait = partial(works[0].progress, 0, 0)
         running = [RunningStep(work.step, work.recipe, store, folder, wait) for work in works]
         turns = [_prepare_turn(work, folder / str(index), store, running[index]) for index, work in enumerate(works)]
-        steps = [work.step for work in works]
         with (
-            _passing_on_logs(works),
             _naming_artifacts(works, store),
-            running_steps(steps, works[0].recipe, store, folder, wait) as scope,
+            running_steps(works, store, folder) as scope,
             user_imports(works[0].step.type.code),
         ):
             report_start()
@@ -239,9 +235,9 @@ def execute_steps(
                 _refuse_changed(work, store)
                 _warn_of_unseen(work)
             ended_at = started_at + timedelta(seconds=took_s)  # the system clock may have been set in the meantime
-            timing = _Timing(started_at, ended_at, took_s / len(works), scope.concurrent_load())
+            timing = (started_at, ended_at, took_s / len(works), scope.concurrent_load())
             records = [
-                _store_result(work, turn.out, _Finished(result, lines, timing, scope.faults(each)), store)
+                _store_result(work, turn.out, _Finished(result, lines, scope.faults(each), *timing), store)
                 for work, turn, result, lines, each in zip(works, turns, results, scope.logs, running, strict=True)
             ]
             for record in records:
@@ -350,27 +346,6 @@ def _is_changed_model(artifact: Artifact, store: Store) -> bool:
     return find_model(ModelSource(source=str(artifact.path)), store, lambda _: None).record.digest != artifact.digest
 
 
-@contextlib.contextmanager
-def _passing_on_logs(works: Sequence[Work]) -> Iterator[None]:
-    """Pass each line of the steps' logs on as it is written."""
-    with contextlib.ExitStack() as stack:
-        for work in works:
-            logger, passing = step_logger(work.step.name), _LogForwarder(work.logged)
-            logger.addHandler(passing)
-            stack.callback(logger.removeHandler, passing)
-        yield
-
-
-class _LogForwarder(logging.Handler):
-    def __init__(self, logged: Callable[[str], None]) -> None:
-        super().__init__(logging.INFO)
-        self._logged = logged
-
-    def emit(self, record: logging.LogRecord) -> None:
-        level = "" if record.levelno <= logging.INFO else f"{record.levelname} "
-        self._logged(f"{level}{record.getMessage()}")
-
-
 def _prepare_turn(work: Work, folder: Path, store: Store, at_work: RunningStep) -> Turn:
     out, scratch = folder / "out", folder / "scratch"
     out.mkdir(parents=True)
@@ -414,10 +389,10 @@ def _store_result(work: Work, out: Path, finished: _Finished, store: Store) -> S
         },
         change=result.change or _describe_change(work, kept),
         log=hide_credentials("\n".join(finished.log)),
-        started_at=finished.timing.started_at,
-        ended_at=finished.timing.ended_at,
-        wall_s=finished.timing.share_s,
-        concurrent=finished.timing.concurrent,
+        started_at=finished.started_at,
+        ended_at=finished.ended_at,
+        wall_s=finished.share_s,
+        concurrent=finished.concurrent,
         shared_device=finished.shared_device,
     )
 

@@ -40,7 +40,7 @@ def read_hardware() -> Hardware:
     if platform.system() == "Darwin":
         named = _output_of("sysctl", "-n", "machdep.cpu.brand_string")
     else:
-        named = _cpuinfo("model name") or _board_name()
+        named = describe_cpu("model name") or _board_name()
     return Hardware(
         f"{platform.system()} {release}".strip(),
         platform.machine(),
@@ -51,8 +51,8 @@ def read_hardware() -> Hardware:
     )
 
 
-def _cpuinfo(field: str) -> str:
-    """Return the first CPU's `field` in /proc/cpuinfo."""
+def describe_cpu(field: str) -> str:
+    """Return the first CPU's `field` in /proc/cpuinfo; empty if the system has none."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
             for line in lines:

@@ -18,7 +18,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from ndld_flow.machine.container_limits import UNKNOWN, read_limits
-from ndld_flow.machine.hardware import read_hardware
+from ndld_flow.machine.hardware import describe_cpu, read_hardware
 
 UNKNOWN_HOST = f"host: {UNKNOWN};"
 ON_CLUSTER = "NDLD_FLOW_ON_CLUSTER"
@@ -137,9 +137,8 @@ def _is_container() -> bool:
 
 def _is_virtual() -> bool:
     """Return whether this is a virtual machine by the CPU's flags; without flags it may be one."""
-    flags = next((line for line in _read(Path("/proc/cpuinfo")).splitlines() if line.startswith("flags")), "")
-    if flags:
-        return " hypervisor" in flags
+    if flags := describe_cpu("flags"):
+        return "hypervisor" in flags.split()
     return not Path("/proc/device-tree/model").exists()  # a board, such as a Jetson
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.processes.launch import STDERR, CommandWorker, ProcessEnd, name_signal
+from ndld_flow.processes.launch import STDERR, CommandWorker, ProcessEnd
 from ndld_flow.processes.worker import IN_PROCESS, claim_output, run_under_watchdog
 
 FRAMES = "frames.txt"
@@ -47,23 +47,10 @@ _SERVER = "ndld_flow.processes.fork_server"
 
 
 @dataclass(frozen=True)
-class CallEnd:
+class CallEnd(ProcessEnd):
     """The end of a call."""
 
-    code: int
-    """Exit code of its process; negative: the signal that killed it."""
     timed_out: bool
-    folder: Path
-
-    @property
-    def signal_name(self) -> str:
-        """Return the name of the signal that killed it; empty if it exited."""
-        return name_signal(-self.code) if self.code < 0 else ""
-
-    @property
-    def output(self) -> str:
-        """Return the output of the call and of libraries in it."""
-        return (self.folder / STDERR).read_text(encoding="utf-8", errors="replace").strip()
 
     @property
     def frame(self) -> str:
@@ -105,7 +92,7 @@ class ForkServer:
         if isinstance(answer, ProcessEnd):
             raise answer.died("fork server")
         code, timed_out = json.loads(answer)
-        return CallEnd(code, timed_out, folder)
+        return CallEnd(code, function, folder, timed_out)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Fraction, Milliseconds
 from ndld_flow.base.settings import Settings
+from ndld_flow.machine.hardware import describe_cpu
 from ndld_flow.step import Foresight, RunsCode
 
 Mode = Literal["static", "dynamic", "weight_only"]
@@ -271,7 +272,6 @@ def foresee_hqq() -> Foresight:
 
 
 _X86 = ("x86_64", "amd64", "i386", "i686")
-_CPUINFO = Path("/proc/cpuinfo")
 
 
 @cache
@@ -282,12 +282,7 @@ def cpu_saturates() -> bool:
     """
     if platform.machine().lower() not in _X86:
         return False
-    try:
-        lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return True
-    flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    return not any(flag.endswith("_vnni") for flag in flags)
+    return not any(flag.endswith("_vnni") for flag in describe_cpu("flags").split())
 
 
 class ModelOpt(Settings):

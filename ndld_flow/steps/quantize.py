@@ -11,7 +11,7 @@ from pydantic import Discriminator, Tag, model_validator
 
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.quantities import counted, milliseconds, ratio_change, size_change
-from ndld_flow.engines.trial_settings import TrialEngineSettings
+from ndld_flow.engines.trial_engines import TrialEngineSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.quantize.settings import ModelOpt, PlacementSettings, QuantizeSettings

@@ -11,7 +11,7 @@ import pytest
 
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.extras import EngineBackend
-from ndld_flow.runtimes.onnxruntime.trial import try_provider
+from ndld_flow.runtimes.onnxruntime import try_provider
 from ndld_flow.runtimes.tensorrt.library import Library, find_library
 from ndld_flow.runtimes.tensorrt.probe import Probe, probe_gpu, probe_library
 
