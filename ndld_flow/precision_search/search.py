@@ -112,27 +112,25 @@ Precision = Literal["fp16", "bf16", "int8"]
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """The goal and limits of a search."""
+    """The model to search, the goal and limits of the search, and its files."""
 
+    path: Path
+    label: str
+    """Name of the model."""
+    samples: Samples
+    reducer: Reducer
     precision: Precision
     tolerance: Tolerance
     op_types: Sequence[str]
     trials: int
     time_s: float
-    custom_ops: Sequence[str] = ()
+    custom_ops: Sequence[str]
     """Paths of libraries with custom operators."""
-    runtime: SessionRequest | None = None
+    runtime: SessionRequest | None
     """Runs the trials; None for ONNX Runtime on the CPU, which always runs the original."""
-
-
-@dataclass(frozen=True)
-class SearchedModel:
-    """The model to search."""
-
-    path: Path
-    label: str
-    samples: Samples
-    reducer: Reducer
+    scratch: Path
+    trial_file: TrialFile
+    progress: Callable[[int, int, str], None]
 
 
 def format_metrics(metrics: Mapping[str, float], tolerance: Tolerance) -> str:
@@ -158,40 +156,29 @@ def _refuse_unrounded(runtime: SessionRequest, precision: Precision) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Workspace:
-    """A search's files and its progress callback."""
-
-    scratch: Path
-    trials: TrialFile
-    progress: Callable[[int, int, str], None]
-
-
 class PrecisionSearcher:
     """One search. Raises `RequestError` if there is nothing to search, `ModelError` if the model does not run."""
 
-    def __init__(self, request: SearchRequest, subject: SearchedModel, workspace: Workspace) -> None:
+    def __init__(self, request: SearchRequest) -> None:
         self._request = request
-        self._subject = subject
-        self._workspace = workspace
         self._started = time.monotonic()
         self._recorded: list[Trial] = []
         self._positions = self._allowed()
         settings = replace(SETTINGS, custom_ops=request.custom_ops)
         self._observer = Observer(
-            subject.path, request.precision, subject.reducer, subject.samples, settings, workspace.scratch
+            request.path, request.precision, request.reducer, request.samples, settings, request.scratch
         )
         if request.runtime is not None:
             _refuse_unrounded(request.runtime, request.precision)
         judge = Judge(
-            subject.path, subject.samples, request.tolerance, settings, request.runtime or settings, workspace.scratch
+            request.path, request.samples, request.tolerance, settings, request.runtime or settings, request.scratch
         )
-        before = workspace.trials.read()
-        self._trials = Trials(subject.reducer, judge, workspace.trials, workspace.scratch, before=before)
+        before = request.trial_file.read()
+        self._trials = Trials(request.reducer, judge, request.trial_file, request.scratch, before=before)
 
     def run(self) -> PrecisionSearch:
         """Search, verify the result, and return its record."""
-        self._workspace.progress(0, 0, "trying the conversion of every node")
+        self._request.progress(0, 0, "trying the conversion of every node")
         fine = self._trials.try_keeping(frozenset()).passed
         candidates = () if fine else self._candidates()
         deadline = self._started + self._request.time_s
@@ -199,28 +186,28 @@ class PrecisionSearcher:
         minimal = find_minimal_set(candidates, self._trials.try_keeping, budget, self._record)
         record = self._describe_search(minimal)
         if minimal.kept:
-            self._workspace.progress(len(self._recorded), 0, "verifying the model that the conversion would produce")
+            self._request.progress(len(self._recorded), 0, "verifying the model that the conversion would produce")
             record = self._verified(record, minimal.kept)
-        self._workspace.trials.delete()
+        self._request.trial_file.delete()
         searched_s = time.monotonic() - self._started
         if record.passed and record.candidate_count:
-            self._workspace.progress(0, 0, "measuring what a trial would notice")
+            self._request.progress(0, 0, "measuring what a trial would notice")
             power = self._trials.judge.measure_power(searched_s)
             record = record.model_copy(update={"power": power})
         return record.model_copy(update={"wall_s": searched_s})
 
     def _describe_search(self, found: MinimalSet) -> PrecisionSearch:
         """Return the record without the final check, its layers and the wall time."""
-        reducer, kept = self._subject.reducer, found.kept
+        reducer, kept = self._request.reducer, found.kept
         whole = self._observer.whole()
         first = first_divergent(whole, self._request.tolerance.bounds())
-        sample = next(iter(self._subject.samples))
+        sample = next(iter(self._request.samples))
         return PrecisionSearch(
-            model=self._subject.label,
+            model=self._request.label,
             precision=self._request.precision,
             tolerance=self._request.tolerance.given(),
-            sample_count=len(self._subject.samples),
-            samples=first_labels(self._subject.samples),
+            sample_count=len(self._request.samples),
+            samples=first_labels(self._request.samples),
             inputs={name: feed.description for name, feed in sample.feeds.items()},
             settings=dict(reducer.settings),
             node_count=len(reducer.nodes),
@@ -239,7 +226,7 @@ class PrecisionSearcher:
         )
 
     def _kept_node(self, position: int, found: MinimalSet) -> KeptNode:
-        node, described = self._subject.reducer.nodes[position], ""
+        node, described = self._request.reducer.nodes[position], ""
         without = self._trials.metrics(found.kept - {position}) if position in found.without else {}
         if position in found.without:
             rest = format_metrics(without, self._request.tolerance) or "the model does not run"
@@ -261,13 +248,13 @@ class PrecisionSearcher:
         graph = next(iter(self._suspects.values())).node.graph
         if graph is None or not layers:
             return None
-        sample = next(iter(self._subject.samples))
+        sample = next(iter(self._request.samples))
         shapes = {name: tuple(feed.values.shape) for name, feed in sample.feeds.items()}
         return macs_share(nodes, graph, shapes | {layer.tensor: layer.shape for layer in layers})
 
     def _notes(self, found: MinimalSet) -> list[str]:
-        notes = [*self._subject.samples.notes, *self._trials.judge.notes, *self._observer.notes]
-        if not self._subject.reducer.candidates:
+        notes = [*self._request.samples.notes, *self._trials.judge.notes, *self._observer.notes]
+        if not self._request.reducer.candidates:
             notes.append(f"no node of this model becomes {self._request.precision}: none is in fp32, or all are kept")
         if found.spent:
             best = "no trial was better than keeping nothing"
@@ -286,13 +273,13 @@ class PrecisionSearcher:
         """
         if self._request.precision != "fp16" or not found.outcome.passed:
             return []
-        model = load_model(self._subject.path)
-        prepare(model, self._subject.path)
-        reduced = set(self._subject.reducer.candidates) - found.kept
+        model = load_model(self._request.path)
+        prepare(model, self._request.path)
+        reduced = set(self._request.reducer.candidates) - found.kept
         nodes = [node for position, node in enumerate(model.graph.all_nodes()) if position in reduced]
         halves = {value.name for node in nodes for value in (*node.inputs, *node.outputs) if value is not None}
         sizes = {layer.tensor: layer.range.largest_abs for layer in layers if layer.range is not None}
-        for sample in self._subject.samples:
+        for sample in self._request.samples:
             for name, feed in sample.feeds.items():
                 if feed.values.dtype.kind == "f" and feed.values.size:
                     sizes[name] = max(sizes.get(name, 0.0), float(np.nanmax(np.abs(feed.values))))
@@ -322,34 +309,34 @@ class PrecisionSearcher:
     @cached_property
     def _suspects(self) -> dict[int, Suspect]:
         """Position of a node -> the evidence against it."""
-        model = load_model(self._subject.path)
-        prepare(model, self._subject.path)
+        model = load_model(self._request.path)
+        prepare(model, self._request.path)
         return dict(enumerate(self._observer.suspects(model.graph.all_nodes())))
 
     def _allowed(self) -> tuple[int, ...]:
         """Return the positions of the nodes that may be kept."""
-        reducer = self._subject.reducer
+        reducer = self._request.reducer
         if not reducer.candidates and self._request.precision == "int8":
             raise RequestError(
-                f"there is nothing to search: no node of the model of {self._subject.label} would become int8 (none is "
+                f"there is nothing to search: no node of the model of {self._request.label} would become int8 (none is "
                 "in fp32, or all are kept, or `int8` excludes them)."
             )
         if not self._request.op_types or not reducer.candidates:
             return tuple(reducer.candidates)
-        nodes_of_types(load_model(self._subject.path), self._request.op_types, "op_types")
+        nodes_of_types(load_model(self._request.path), self._request.op_types, "op_types")
         op_types = set(self._request.op_types)
         allowed = tuple(position for position in reducer.candidates if reducer.nodes[position].op_type in op_types)
         if not allowed:
             raise RequestError(
-                f"`op_types`: no {', '.join(op_types)} of the model of {self._subject.label} would become "
+                f"`op_types`: no {', '.join(op_types)} of the model of {self._request.label} would become "
                 f"{self._request.precision}, so there is nothing to search."
             )
         return allowed
 
     def _candidates(self) -> tuple[Candidate, ...]:
-        self._workspace.progress(0, 0, "measuring the error of each node")
+        self._request.progress(0, 0, "measuring the error of each node")
         severity = severities(self._suspects.values())
-        nodes = self._subject.reducer.nodes
+        nodes = self._request.reducer.nodes
         return tuple(
             Candidate(position, nodes[position].op_type, nodes[position].label, severity[self._suspects[position].node])
             for position in self._positions
@@ -359,6 +346,6 @@ class PrecisionSearcher:
         trial = self._trials.record(attempt)
         self._recorded.append(trial)
         metrics = format_metrics(trial.metrics, self._request.tolerance)
-        self._workspace.progress(
+        self._request.progress(
             trial.number, 0, f"trial {trial.number}: {trial.what}: {metrics or 'the model does not run'}"
         )

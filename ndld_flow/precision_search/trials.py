@@ -308,10 +308,7 @@ class Trials:
         """Return the outcome of keeping these nodes; each set is run once."""
         if kept not in self.done:
             self.done[kept] = self.before[kept] if kept in self.before else self._run_trial(kept)
-        return self.outcome(self.done[kept].judged)
-
-    def outcome(self, judged: TrialResult) -> Outcome:
-        """Return the outcome of a result according to the bounds."""
+        judged = self.done[kept].judged
         return Outcome(self.judge.bounds.passed(judged), self.judge.bounds.score(judged))
 
     def metrics(self, kept: Kept) -> dict[str, float]:

@@ -41,13 +41,7 @@ def create_environment(
     An environment of its own, because NVIDIA's packages of older releases call pip again while they are installed:
     with `--target` that would install into ours. Raises PipError.
     """
-    lines: list[str] = []
-
-    def note(line: str) -> None:
-        lines.append(line)
-        report(line)
-
-    with _reasons(lines):
+    with _noting(report) as note:
         install = [_make_environment(target, note), "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
         _run([*install, *options, "--", *requirements], note)
 
@@ -57,13 +51,7 @@ def ask_pip(arguments: Sequence[str], report: Callable[[str], None]) -> None:
 
     Lines `Progress 1 of 3` count the bytes of a large file, if pip can print them.
     """
-    lines: list[str] = []
-
-    def note(line: str) -> None:
-        lines.append(line)
-        report(line)
-
-    with tempfile.TemporaryDirectory(prefix="ndld-flow-pip-") as folder, _reasons(lines):
+    with tempfile.TemporaryDirectory(prefix="ndld-flow-pip-") as folder, _noting(report) as note:
         if find_spec("pip"):
             python, release = sys.executable, version("pip")
         else:  # such as in an environment of uv's
@@ -85,10 +73,17 @@ def _run(command: Sequence[str], note: Callable[[str], None]) -> None:
 
 
 @contextlib.contextmanager
-def _reasons(lines: Sequence[str]) -> Iterator[None]:
-    """Raise PipError where a program fails, with the last error that is in its lines by then."""
+def _noting(report: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """Yield a function that notes and reports a line. Raises PipError where a program fails, with the last error that
+    is in its lines by then."""
+    lines: list[str] = []
+
+    def note(line: str) -> None:
+        lines.append(line)
+        report(line)
+
     try:
-        yield
+        yield note
     except RequestError as error:
         reasons = [line for line in lines if line.startswith("ERROR: ")] or [error.message]
         raise PipError(reasons[-1].removeprefix("ERROR: "), lines) from None

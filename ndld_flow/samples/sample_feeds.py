@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -63,6 +63,15 @@ class SeenSamples(NamedTuple):
     """They are judged too, because there are no others."""
 
 
+def name_seen(
+    seen: Mapping[str, Sequence[int]], judged: Sequence[int], label_of: Callable[[int], str]
+) -> SeenSamples | None:
+    """Return the samples at these places, by the steps that were fitted to them; None if none were."""
+    labels = {step: tuple(map(label_of, places[:MOST_LABELS])) for step, places in seen.items()}
+    are_judged = any(not set(judged).isdisjoint(places) for places in seen.values())
+    return SeenSamples(labels, are_judged) if seen else None
+
+
 class Samples:
     """Samples in their order, read again in each iteration: only one is in memory.
 
@@ -97,14 +106,7 @@ class Samples:
     @property
     def seen(self) -> SeenSamples | None:
         """Return the samples that others were fitted to, with their labels after an iteration; None if none were."""
-        if not self._seen_places:
-            return None
-        labels = {
-            step: tuple(self._labels.get(place, f"sample {place}") for place in places[:MOST_LABELS])
-            for step, places in self._seen_places.items()
-        }
-        judged = set(self._places)
-        return SeenSamples(labels, any(judged.intersection(places) for places in self._seen_places.values()))
+        return name_seen(self._seen_places, self._places, lambda place: self._labels.get(place, f"sample {place}"))
 
     @property
     def made_seed(self) -> int:

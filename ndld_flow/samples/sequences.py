@@ -9,7 +9,7 @@ values starts a sequence.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from typing import TypeVar
@@ -23,7 +23,7 @@ from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.samples.feedback import Feedback, find_feedback
 from ndld_flow.samples.feeds import complete_feeds, note_assumed
 from ndld_flow.samples.file_samples import open_input
-from ndld_flow.samples.sample_feeds import MOST_LABELS, Sample, SeenSamples, choose_inputs, describe_origins
+from ndld_flow.samples.sample_feeds import Sample, choose_inputs, describe_origins, name_seen
 from ndld_flow.samples.sample_settings import JudgedSettings, SampleSettings
 from ndld_flow.samples.user_samples import UserSamples
 from ndld_flow.samples.usual_values import counts_positions
@@ -173,7 +173,8 @@ class Sequences:
         self._counting = [each.name for each in wanted if counts_positions(each)]
         labels = [item.label for item in source.items()]
         self._places = [place for place in settings.choose(len(labels)) if place < len(labels)]
-        self.seen = _name_seen(settings, labels, self._places) if isinstance(settings, JudgedSettings) else None
+        seen = settings.seen_places(len(labels)) if isinstance(settings, JudgedSettings) else {}
+        self.seen = name_seen(seen, self._places, labels.__getitem__)
         """The sequences that other steps were fitted to."""
         self._items, notes = self._find_items()
         first = next(iter(self)).feeds
@@ -235,14 +236,6 @@ class Sequences:
         if asked is not None and longest is not None and asked < longest:
             notes.append(f"{asked:,} of the {longest:,} steps of the data ran: later ones are not seen")
         return [Item(item.label, number) for item, number in zip(held, numbers, strict=True)], notes
-
-
-def _name_seen(settings: JudgedSettings, labels: Sequence[str], judged: Collection[int]) -> SeenSamples | None:
-    """Return the sequences that other steps were fitted to; None if none were."""
-    seen = settings.seen_places(len(labels))
-    named = {step: tuple(labels[place] for place in places[:MOST_LABELS]) for step, places in seen.items()}
-    are_judged = any(place in judged for places in seen.values() for place in places)
-    return SeenSamples(named, are_judged) if seen else None
 
 
 def make_sequences(

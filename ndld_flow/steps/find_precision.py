@@ -124,7 +124,7 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
         from ndld_flow.accuracy.sequence_runs import read_samples
         from ndld_flow.graph.edit.edit_file import raise_opset
         from ndld_flow.models.files import model_inputs
-        from ndld_flow.precision_search.search import PrecisionSearcher, SearchedModel, SearchRequest, Workspace
+        from ndld_flow.precision_search.search import PrecisionSearcher, SearchRequest
         from ndld_flow.precision_search.trials import TrialFile, digest_samples
         from ndld_flow.samples.images import write_received_images
 
@@ -132,15 +132,24 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
         samples = self._extended(samples, source.path)
         path, raised = raise_opset(source.path, context.scratch, context.log)
         context.log_lines(*samples.described, *raised)
-        subject = SearchedModel(path, source.label, samples, self._reducer(path, samples, context))
-        libraries = loaded_paths(self.custom_ops)
-        runtime = request_of(self.runtime, source, context)
-        request = SearchRequest(
-            self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000, libraries, runtime
-        )
         key = digest_json([self._trial_key(), source.digest, digest_samples(samples)])
-        file = TrialFile(context.caches / "precision" / f"{key}.jsonl")
-        search = PrecisionSearcher(request, subject, Workspace(context.scratch, file, context.progress)).run()
+        request = SearchRequest(
+            path=path,
+            label=source.label,
+            samples=samples,
+            reducer=self._reducer(path, samples, context),
+            precision=self.precision,
+            tolerance=self._tolerance,
+            op_types=self.op_types,
+            trials=self.trials,
+            time_s=self.time / 1000,
+            custom_ops=loaded_paths(self.custom_ops),
+            runtime=request_of(self.runtime, source, context),
+            scratch=context.scratch,
+            trial_file=TrialFile(context.caches / "precision" / f"{key}.jsonl"),
+            progress=context.progress,
+        )
+        search = PrecisionSearcher(request).run()
         write_received_images(next(iter(samples)).feeds, out)
         search.write(out)
         _log(search, context)

@@ -207,18 +207,6 @@ class RemoteStore:
         """Return the URL without credentials."""
         return self._credentials.hide(self.url)
 
-    def pull(self, keys: Sequence[str], store: Store) -> list[StepRecord] | None:
-        """Copy the records of steps that ran together, and their artifacts, into a store.
-
-        Returns None, and writes no record, when one is missing or damaged.
-        """
-        records = self.find(keys)
-        if records is None or not all(self.pull_artifact(record.artifact, store) for record in records):
-            return None
-        for record in records:
-            store.write_record(record)
-        return records
-
     def push(self, records: Sequence[StepRecord], store: Store) -> None:
         """Write the records of steps that ran together, after their artifacts. Existing valid records stay."""
         for record in records:

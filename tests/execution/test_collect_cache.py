@@ -19,6 +19,7 @@ from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import seal
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
+from tests.support.remote_stores import pull
 from tests.support.run_fixtures import STARTED
 
 DAY_S = 24 * 3600
@@ -72,7 +73,7 @@ def test_old_results_are_removed(cache: Cache) -> None:
     assert cache.has(old) == (True, True)
     assert api.gc_cache(cache.url, max_age="30 days").freed_bytes == freed.freed_bytes > 1000
     assert cache.has(old) == (False, False) and cache.has(new) == (True, True)
-    assert RemoteStore(cache.url).pull([new.key], Store(cache.folder.with_name("other"))) == [new]
+    assert pull(RemoteStore(cache.url), [new.key], Store(cache.folder.with_name("other"))) == [new]
 
 
 def test_the_oldest_results_beyond_the_size_are_removed(cache: Cache) -> None:
@@ -239,7 +240,7 @@ def test_a_record_that_is_not_one_is_skipped(cache: Cache, change: dict[str, Any
         tree |= change
     cache.record_path(record).write_text(seal(json.dumps(tree)))
     remote, other = RemoteStore(cache.url), Store(cache.folder.with_name("other"))
-    assert remote.pull([record.key], other) is None
+    assert pull(remote, [record.key], other) is None
     assert not list(other.root.glob("records/*/*"))
     assert api.gc_cache(cache.url, max_age="1 day").record_count == 1
     assert cache.has(old) == (False, False)

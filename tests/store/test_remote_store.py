@@ -22,6 +22,7 @@ from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import Credentials
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
+from tests.support.remote_stores import pull
 
 BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -93,20 +94,20 @@ def write_at(url: str, path: str, content: bytes) -> None:
 def test_pushed_artifacts_can_be_pulled_elsewhere(url: str, store: Store, other: Store) -> None:
     record = make_record(store, "a")
     RemoteStore(url).push([record], store)
-    assert RemoteStore(url).pull([record.key], other) == [record]
+    assert pull(RemoteStore(url), [record.key], other) == [record]
     assert other.read_record(record.key) == record
     assert other.is_intact(record.artifact)
     assert not [path for path in files_at(url) if "/." in path]
 
 
 def test_a_missing_record_is_none(url: str, store: Store) -> None:
-    assert RemoteStore(url).pull(["ab" * 32], store) is None
+    assert pull(RemoteStore(url), ["ab" * 32], store) is None
     assert not store.record_path("ab" * 32).exists()
 
 
 def test_a_folder_of_a_store_is_a_remote_store(store: Store, other: Store) -> None:
     record = make_record(store, "a")
-    assert RemoteStore(store.root.as_uri()).pull([record.key], other) == [record]
+    assert pull(RemoteStore(store.root.as_uri()), [record.key], other) == [record]
 
 
 def test_the_first_record_wins(url: str, store: Store, other: Store) -> None:
@@ -138,12 +139,12 @@ def test_a_damaged_object_is_refused_and_rewritten(url: str, store: Store, other
     path = next(path for path in files_at(url) if path.endswith("model.onnx"))
     write_at(url, path, damage)
     puller = RemoteStore(url)
-    assert puller.pull([record.key], other) is None
+    assert pull(puller, [record.key], other) is None
     assert not other.record_path(record.key).exists()
     assert not other.object_folder(record.artifact.digest).exists()
     puller.push([record], store)  # whoever found it computes it again
     assert files_at(url)[path] == b"a"
-    assert puller.pull([record.key], other) == [record]
+    assert pull(puller, [record.key], other) == [record]
 
 
 def test_a_record_whose_artifact_cannot_be_rebuilt_is_replaced(url: str, store: Store, other: Store) -> None:
@@ -151,7 +152,7 @@ def test_a_record_whose_artifact_cannot_be_rebuilt_is_replaced(url: str, store: 
     RemoteStore(url).push([record], store)
     write_at(url, next(path for path in files_at(url) if path.endswith("model.onnx")), b"b")
     puller = RemoteStore(url)
-    assert puller.pull([record.key], other) is None
+    assert pull(puller, [record.key], other) is None
     again = make_record(other, "a", b"another build", BEGAN + timedelta(hours=1))
     puller.push([again], other)
     assert RemoteStore(url).find([record.key]) == [again]
@@ -164,7 +165,7 @@ def test_a_missing_object_is_refused(url: str, store: Store, other: Store) -> No
     RemoteStore(url).push([record], store)
     system, root = url_to_fs(url)
     system.rm_file(f"{root}/{next(path for path in files_at(url) if path.endswith('data.bin'))}")
-    assert RemoteStore(url).pull([record.key], other) is None
+    assert pull(RemoteStore(url), [record.key], other) is None
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_a_writer_that_dies_leaves_nothing_visible(
         remote.push([record], store)
     monkeypatch.undo()
     assert files_at(url) == {}
-    assert RemoteStore(url).pull([record.key], other) is None
+    assert pull(RemoteStore(url), [record.key], other) is None
 
 
 def test_concurrent_pushes_leave_one_valid_record(url: str, tmp_path: Path, other: Store) -> None:
@@ -230,7 +231,7 @@ def test_concurrent_pushes_leave_one_valid_record(url: str, tmp_path: Path, othe
         thread.start()
     for thread in pushing:
         thread.join()
-    pulled = RemoteStore(url).pull([records[0].key], other)
+    pulled = pull(RemoteStore(url), [records[0].key], other)
     assert pulled is not None and pulled[0] in records
     assert not [path for path in files_at(url) if "/." in path]
 
