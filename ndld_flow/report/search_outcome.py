@@ -17,10 +17,7 @@ class SearchOutcome:
     """Summary of one search."""
 
     step: str
-    passed: bool
-    precision: str
-    kept_precision: str
-    kept: int
+    search: PrecisionSearch
     metric: str
     """The bounded metric; empty if nothing ran."""
     bound: float | None
@@ -32,13 +29,13 @@ class SearchOutcome:
     @property
     def whole_passed(self) -> bool:
         """True if no node had to be kept."""
-        return self.passed and self.kept == 0
+        return self.search.passed and not self.search.kept
 
     @property
     def bound_outcome(self) -> str:
         """`bound 0.999 met`, `bound 0.999 not met`."""
         bound = "bound" if self.bound is None else f"bound {metric_text(self.metric, self.bound)}"
-        return f"{bound} {'met' if self.passed else 'not met'}"
+        return f"{bound} {'met' if self.search.passed else 'not met'}"
 
 
 def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
@@ -48,10 +45,7 @@ def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
     metric = _decisive_metric(search)
     return SearchOutcome(
         step=short_name(step),
-        passed=search.passed,
-        precision=search.precision,
-        kept_precision=short_name(search.kept_precision, 20),
-        kept=len(search.kept),
+        search=search,
         metric=short_name(metric, 40),
         bound=_bounds(search.tolerance).get(metric),
         whole=_value(search.metrics_whole, metric),
@@ -62,7 +56,7 @@ def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
 def outcomes_of(searches: Mapping[str, PrecisionSearch]) -> tuple[SearchOutcome, ...]:
     """Return all searches of a run, failed ones first."""
     outcomes = [search_outcome(step, search) for step, search in searches.items()]
-    return tuple(sorted(outcomes, key=lambda outcome: outcome.passed))
+    return tuple(sorted(outcomes, key=lambda outcome: outcome.search.passed))
 
 
 def _bounds(tolerance: Mapping[str, float]) -> dict[str, float]:
@@ -103,11 +97,9 @@ def nodes_word(times: int) -> str:
 
 def search_words(outcome: SearchOutcome) -> str:
     """Return `search keeps 3 nodes in fp32: cosine 0.7712 -> 0.99998 (bound 0.999 met)`."""
-    kept = (
-        f"keeps {nodes_word(outcome.kept)} in {outcome.kept_precision}"
-        if outcome.kept
-        else f"keeps no node in {outcome.kept_precision}"
-    )
+    search = outcome.search
+    nodes = nodes_word(len(search.kept)) if search.kept else "no node"
+    kept = f"keeps {nodes} in {short_name(search.kept_precision, 20)}"
     values = [metric_text(outcome.metric, value) for value in (outcome.whole, outcome.found) if value is not None]
     if outcome.whole_passed:
         values = values[:1]
@@ -125,7 +117,7 @@ def search_sentences(search: PrecisionSearch, outcome: SearchOutcome) -> Iterato
     if search.first_divergent:
         yield _start(search)
     if search.kept or not outcome.whole_passed:
-        yield _mended(outcome)
+        yield _mended(search, outcome)
 
 
 def _as_it_comes(search: PrecisionSearch, outcome: SearchOutcome) -> str:
@@ -165,10 +157,10 @@ def _start(search: PrecisionSearch) -> str:
     return f"It starts at {called}: {short_name(kept.evidence[0].sentence, 300).rstrip('.')}."
 
 
-def _mended(outcome: SearchOutcome) -> str:
-    stay = "stays" if outcome.kept == 1 else "stay"
-    kept = f"{nodes_word(outcome.kept)} {stay} in {outcome.kept_precision}"
+def _mended(search: PrecisionSearch, outcome: SearchOutcome) -> str:
+    stay = "stays" if len(search.kept) == 1 else "stay"
+    kept = f"{nodes_word(len(search.kept))} {stay} in {short_name(search.kept_precision, 20)}"
     reached = "" if outcome.found is None else f": {outcome.metric} {metric_text(outcome.metric, outcome.found)}"
-    if outcome.passed:
+    if search.passed:
         return f"{kept}{reached}."
     return f"The bound is not met. Best result: {kept}{reached}."

@@ -56,7 +56,7 @@ def words_of(page: str) -> str:
 def test_an_engine_is_summarized() -> None:
     (view,) = collect_engines({"engine": build()})
     assert view.built is not None
-    assert (view.step, view.label, view.layer_count, view.network_layer_count) == ("engine", "source", 72, 288)
+    assert (view.step, view.label, len(view.profile.layers)) == ("engine", "source", 72)
     assert view.built.build.library == "TensorRT 10.16.1.11" and view.built.built_for == ("NVIDIA RTX A4000",)
     assert [(one.name, one.count) for one in view.precisions] == [("float16", 69), ("float32", 3)]
     assert view.multiplying == ()  # its tactics have no names

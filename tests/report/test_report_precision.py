@@ -292,7 +292,7 @@ def test_only_the_named_metric_fails() -> None:
     )
     (view,) = collect_accuracy({"agree": deep_accuracy(1).model_copy(update={"outputs": (output,)})})
     cells = dict(zip(view.metrics, view.rows[0].cells, strict=True))
-    assert [name for name, cell in cells.items() if cell and cell.failed] == ["psnr_db"]
+    assert [name for name, (_, broken) in cells.items() if broken] == ["psnr_db"]
 
 
 def test_the_terminal_names_a_labelled_metric_that_failed(tmp_path: Path) -> None:

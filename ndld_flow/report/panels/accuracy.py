@@ -190,22 +190,14 @@ _FIRST = (
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One metric of one output."""
-
-    value: str
-    failed: bool
-
-
-@dataclass(frozen=True)
 class OutputRow:
     """One output tensor."""
 
     output: str
     tensor: str
     """dtype and shape, such as `float32 1x1x320x320`."""
-    cells: tuple[Cell | None, ...]
-    """One per metric of the table; None if this output does not have it."""
+    cells: tuple[tuple[str, bool], ...]
+    """(value, outside its bound), one per metric of the table."""
     own_tolerance: str
     """Bounds of this output that replace the common ones."""
     failed: tuple[str, ...]
@@ -328,9 +320,9 @@ def _row(output: OutputAgreement, metrics: Iterable[str], accuracy: Accuracy) ->
         output=short_name(output.output),
         tensor=f"{short_name(output.dtype, 40)} {shape_text(output.shape)}",
         cells=tuple(
-            Cell(_value_text(metric, output.metrics[metric]), _is_broken(output, metric))
+            (_value_text(metric, output.metrics[metric]), _is_broken(output, metric))
             if metric in output.metrics
-            else None
+            else (ABSENT, False)
             for metric in metrics
         ),
         own_tolerance=", ".join(f"{short_name(metric)} {bound_text(metric, bound)}" for metric, bound in own.items()),

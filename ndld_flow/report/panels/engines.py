@@ -162,9 +162,6 @@ class EngineView:
     label: str
     """Its source model; empty if unknown."""
     built: BuiltView | None
-    layer_count: int
-    network_layer_count: int
-    """Number of layers before optimization; 0 if unknown."""
     basis: str
     """Source of the layers."""
     node_count: int
@@ -210,8 +207,6 @@ def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
         step=visible_name(step),
         label=short_name(profile.label) if build is not None else "",
         built=collect_build(build) if build is not None else None,
-        layer_count=len(layers),
-        network_layer_count=build.network_layer_count if build is not None else 0,
         basis=BASES[build.layers_basis if build is not None else "file"],
         node_count=len(nodes),
         precisions=count_layers(layer.precision or UNKNOWN for layer in layers),
