@@ -32,9 +32,9 @@ _AFTER_DYNAMIC = 9
 """Order of the source in another runtime: before its other variants, and after dynamic INT8."""
 SEARCH_SHARE = 0.5
 """Share of the budget after which no variant starts: the rest is for the proofs."""
-_ROUNDS_SHARE = 0.4
-"""Share of what is left of the budget when a proof starts that its alternating passes may take: the rest is for its
-check and its profiles."""
+_ROUNDS_SHARE = 0.5
+"""Share of what is left of the budget after a proof's check that its alternating passes may take: the rest is for its
+profiles and its report."""
 WORTH_SHARE = 0.1
 """Share of the budget that planted faults may take in a proof, and made samples too."""
 _MADE_PASSES = 40

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -108,9 +108,9 @@ class Prover:
     request: Request
     listener: Listener
 
-    def prove(self, variant: Variant, threads: int | None, left_s: float = math.inf) -> Proof:
+    def prove(self, variant: Variant, threads: int | None, left_s: Callable[[], float] = lambda: math.inf) -> Proof:
         """Check a variant on held-out samples; if it is right, compare it with the source, in what is left of the
-        budget in seconds.
+        budget then: `left_s` returns it in seconds.
 
         An error of its steps fails it, and is not raised.
         """
@@ -118,7 +118,7 @@ class Prover:
             suffix = (f"-{threads}-threads" if threads is not None else "") + ("" if measured else "-check")
             recipe = self.folder / f"{name_recipe(Path(f'{variant.name}.yaml'))}{suffix}.yaml"
             output = self.request.output or Path("fast.onnx")
-            text = self.composer.compose_proof(variant, threads, recipe, output, measured=measured, left_s=left_s)
+            text = self.composer.compose_proof(variant, threads, recipe, output, measured=measured, left_s=left_s())
             try:
                 proof = self.run(variant, threads, text, recipe, measured=measured)
             except OutputsError:

@@ -122,7 +122,7 @@ class RaceSearch(Search):
             self._prover.listener(
                 Notice(text=f"proving {name}: samples that the race has not seen, then new processes in turns")
             )
-            proof = self._proofs[name] = self._prover.prove(variant, None, self._budget.left_s())
+            proof = self._proofs[name] = self._prover.prove(variant, None, self._budget.left_s)
             if proof.passed:
                 self._best = proof
                 return

@@ -162,7 +162,7 @@ class SweepSearch(Search):
             against = "the engine of" if self._composer.preset.built_only else "alternating passes with"
             how = f"held-out samples, then {against} the source"
             self._prover.listener(Notice(text=f"proving {point.name}: {how}"))
-            proof = self._proofs[point.number] = self._prover.prove(point.variant, point.threads, self._budget.left_s())
+            proof = self._proofs[point.number] = self._prover.prove(point.variant, point.threads, self._budget.left_s)
             first = first or (point if proof.passed else None)
             outcome = "right and better" if proof.passed else proof.outcome
             self._prover.listener(Notice(text=f"{point.name}: {outcome}{f': {proof.why}' if proof.why else ''}"))

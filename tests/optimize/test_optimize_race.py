@@ -584,6 +584,21 @@ def test_what_is_wrong_on_held_out_samples_is_not_measured(net: Path, monkeypatc
     assert "held:" in texts[0] and not any("versus:" in text for text in texts)
 
 
+def test_rounds_get_a_share_of_what_the_check_has_left(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the check takes long: with a share of the whole, the budget ended proofs that were decided."""
+    texts: list[str] = []
+
+    def run(_: Prover, variant: Variant, threads: int | None, text: str, *__: object, measured: bool) -> Proof:
+        texts.append(text)
+        return Proof(variant, threads, Path("p.yaml"), "delivered", "")
+
+    search, left_s = search_after(net, ""), iter((60.0, 20.0))
+    monkeypatch.setattr(Prover, "run", run)
+    clean = next(each for each in search._composer.variants if each.name == "clean")
+    search._prover.prove(clean, None, lambda: next(left_s))
+    assert "budget: 10 s" in texts[1]
+
+
 def test_what_is_quick_to_prepare_is_raced_even_if_a_proof_may_not_fit(
     net: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
