@@ -116,7 +116,7 @@ def _describe(prover: Prover, found: Found, source: Proof, budget: Budget, start
         objectives=tuple(each.name for each in composer.objectives),
         keep=options.keep,
         search_samples=composer.samples.counts[0],
-        held_samples=composer.samples.counts[1],
+        held_samples=delivered.held_samples if faster else composer.samples.counts[1],
         random_inputs=not composer.samples.search,
         variants=found.variants,
         not_tried=found.not_tried,

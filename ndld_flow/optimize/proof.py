@@ -56,6 +56,8 @@ class Proof:
     speed: Speed | None = None
     gains: tuple[Gain, ...] = ()
     accuracy: str = ""
+    held_samples: int = 0
+    """Samples that the search has not seen, those that the check made included."""
     worst_sample: str = ""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     finished: RunFinished | None = None
@@ -202,6 +204,7 @@ class Prover:
                 if held is not None
                 else ""
             ),
+            held_samples=len(held.samples) if held is not None else 0,
             worst_sample=(held.worst_sample or "") if held is not None else "",
             metrics=_step(record, judged[-1]).metrics if judged else {},
             finished=finished,

@@ -132,6 +132,8 @@ def test_a_delivered_model_was_proved_or_is_the_source(ran: Ran) -> None:
     assert found.faster == (found.speed is not None and found.speed.high <= 0.99)
     if found.faster:
         assert found.metrics["cosine"].value >= 0.98
+        judged = json.loads((ran.folder / found.report).parent.joinpath("held", "accuracy.json").read_text())
+        assert found.held_samples == len(judged["samples"]), "samples that the check made were not seen either"
     else:
         assert fast.read_bytes() == (ran.folder / "net.onnx").read_bytes()
     report = ran.folder / found.report
