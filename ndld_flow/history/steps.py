@@ -59,8 +59,6 @@ _MARGIN = 6.0
 """Difference of the criterion that is strong evidence (Kass and Raftery, 1995, Bayes factors)."""
 _AGREEING = 0.8
 """Part of the points after a step that are nearer to the new level: a burst of few outliers ends before."""
-_JUMP = 4.0
-"""Minimum difference between these points, in standard errors."""
 _BLOCK = 512
 """Number of windows that are screened at once."""
 _PERMUTATIONS = 2000

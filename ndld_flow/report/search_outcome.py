@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ndld_flow.base.declared_metrics import higher_is_better, metric_text
-from ndld_flow.base.quantities import count
+from ndld_flow.base.quantities import count, counted
 from ndld_flow.base.text import short_name
 from ndld_flow.records.precision_search import PrecisionSearch
 
@@ -90,15 +90,10 @@ def is_outside(metric: str, value: float, bound: float) -> bool:
     return value < bound if higher_is_better(metric) else value > bound
 
 
-def nodes_word(times: int) -> str:
-    """Return `1 node` or `12 nodes`."""
-    return "1 node" if times == 1 else f"{count(times)} nodes"
-
-
 def search_words(outcome: SearchOutcome) -> str:
     """Return `search keeps 3 nodes in fp32: cosine 0.7712 -> 0.99998 (bound 0.999 met)`."""
     search = outcome.search
-    nodes = nodes_word(len(search.kept)) if search.kept else "no node"
+    nodes = counted(len(search.kept), "node") if search.kept else "no node"
     kept = f"keeps {nodes} in {short_name(search.kept_precision, 20)}"
     values = [metric_text(outcome.metric, value) for value in (outcome.whole, outcome.found) if value is not None]
     if outcome.whole_passed:
@@ -159,7 +154,7 @@ def _start(search: PrecisionSearch) -> str:
 
 def _mended(search: PrecisionSearch, outcome: SearchOutcome) -> str:
     stay = "stays" if len(search.kept) == 1 else "stay"
-    kept = f"{nodes_word(len(search.kept))} {stay} in {short_name(search.kept_precision, 20)}"
+    kept = f"{counted(len(search.kept), 'node')} {stay} in {short_name(search.kept_precision, 20)}"
     reached = "" if outcome.found is None else f": {outcome.metric} {metric_text(outcome.metric, outcome.found)}"
     if search.passed:
         return f"{kept}{reached}."

@@ -153,9 +153,8 @@ class Decision:
     """The verdict of one profile and one candidate."""
 
     profile: str
-    base: int
-    """Position of the base among the subjects."""
     candidate: int
+    """Position among the subjects."""
     metric: str
     view: VerdictView
 
@@ -189,7 +188,6 @@ def collect_decisions(comparison: Comparison) -> tuple[tuple[Decision, ...], Int
     return tuple(
         Decision(
             profile=short_name(profile.name, 80),
-            base=profile.subjects[0],
             candidate=profile.subjects[verdict.candidate],
             metric=short_name(verdict.metric, 60),
             view=_verdict_view(verdict, scale),

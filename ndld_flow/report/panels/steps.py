@@ -32,11 +32,6 @@ class FlowRow:
     continues: bool
     """True if a later row reads this one's result."""
 
-    @property
-    def below(self) -> tuple[int, ...]:
-        """Lanes that leave the row at its lower edge."""
-        return (*self.passing, self.lane) if self.continues else self.passing
-
 
 def collect_flow(run: RunRecord) -> tuple[FlowRow, ...]:
     """Return the rails of the source (first row) and each step, in recipe order."""

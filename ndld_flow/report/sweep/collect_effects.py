@@ -54,7 +54,6 @@ class EffectsView:
     """All axes for one objective."""
 
     objective: str
-    direction: str
     effects: tuple[EffectView, ...]
     ticks: tuple[tuple[float, str], ...]
     paired: bool
@@ -74,7 +73,6 @@ def collect_effects(record: SweepRecord) -> tuple[EffectsView, ...]:
             views.append(
                 EffectsView(
                     objective=short_name(objective.text, 100),
-                    direction=objective.direction,
                     effects=tuple(_effect(effect, objective, scale) for effect in effects),
                     ticks=scale.ticks(objective),
                     paired=all(effect.paired for effect in effects),
