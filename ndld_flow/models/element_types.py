@@ -35,18 +35,17 @@ class Signature:
 
 def signature_of(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
     """Return the signature of a node at the model's opsets, or None for an unknown operator."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
     counts = len(node.inputs), len(node.outputs)
-    if domain == "com.microsoft" or (not domain and node.op_type in REGISTERED):
+    if node.domain == "com.microsoft" or (not node.domain and node.op_type in REGISTERED):
         return _contrib_signature(node.op_type, *counts)
-    if domain not in opsets:
+    if node.domain not in opsets:
         return None
-    return _schema_signature(domain, node.op_type, opsets[domain], *counts)
+    return _schema_signature(node.domain, node.op_type, opsets[node.domain], *counts)
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> bool:
     """Return whether a node is one of these operators of the default domain."""
-    return node is not None and node.op_type in op_types and node.domain in ("", "ai.onnx")
+    return node is not None and node.op_type in op_types and not node.domain
 
 
 def is_known_op(op_type: str, domain: str = "") -> bool:

@@ -142,14 +142,10 @@ def dims_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Tensor
 
 
 def _name_default_domain(model: ir.Model) -> None:
-    """Replace `ai.onnx`, the other name of the default domain, with the empty one."""
+    """Import the default domain by its empty name instead of `ai.onnx`; onnx_ir does so for nodes."""
     for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
         if DEFAULT_DOMAIN in imports:
             imports.setdefault("", imports.pop(DEFAULT_DOMAIN))
-    for graph in all_graphs(model):
-        for node in graph:
-            if node.domain == DEFAULT_DOMAIN:
-                node.domain = ""
 
 
 def _name_graphs(model: ir.Model) -> Iterator[str]:

@@ -49,9 +49,8 @@ def infer_foreign(model: onnx.ModelProto, infer: Callable[[onnx.ModelProto], onn
 
 def can_infer(node: ir.Node) -> bool:
     """Return whether onnx or ONNX Runtime may infer a node's outputs, so that recorded shapes can be discarded."""
-    domain = "" if node.domain == "ai.onnx" else node.domain
     op_type = str(node.op_type)  # a user's rule may set anything
-    return domain == "com.microsoft" or onnx.defs.has(op_type, domain) or op_type in REGISTERED
+    return node.domain == "com.microsoft" or onnx.defs.has(op_type, node.domain) or op_type in REGISTERED
 
 
 def import_domains(model: onnx.ModelProto) -> None:

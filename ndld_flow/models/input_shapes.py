@@ -209,7 +209,7 @@ def check_channels(model: ir.Model) -> None:
     """Check the number of channels of each Conv against its weight, which onnx's inference does not check."""
     for graph in all_graphs(model):
         for node in graph:
-            if node.op_type != "Conv" or node.domain not in ("", "ai.onnx"):
+            if node.op_type != "Conv" or node.domain:
                 continue
             given, weight = (value.shape if value is not None else None for value in node.inputs[:2])
             group = node.attributes.get("group")

@@ -239,8 +239,7 @@ class _Reader:
             is_tensor = not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR
             held = self.held.place(held_tensor(attribute)) if is_tensor else NONE
             yield ModelAttribute(attribute.name, attribute.type.name.lower(), attribute_text(attribute), held=held)
-        domain = "" if node.domain == DEFAULT_DOMAIN else node.domain
-        for name, default in attribute_defaults(node.op_type, domain, opsets.get(domain, 1)).items():
+        for name, default in attribute_defaults(node.op_type, node.domain, opsets.get(node.domain, 1)).items():
             if name not in node.attributes:
                 text = (
                     f"[{', '.join(map(scalar_text, default))}]" if isinstance(default, tuple) else scalar_text(default)

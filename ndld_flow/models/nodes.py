@@ -172,7 +172,7 @@ def _add_subgraphs(graphs: dict[str, ir.Graph], graph: ir.Graph, address: str) -
 
 def op_name(node: ir.Node) -> str:
     """Return `Conv`, or `com.microsoft::FusedConv` for other domains."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def nodes_of_types(model: ir.Model, op_types: Sequence[str], setting: str) -> dict[str, list[ir.Node]]:
@@ -353,7 +353,7 @@ def node_details(node: ir.Node) -> tuple[str, ...]:
 
 def is_constant(node: ir.Node) -> bool:
     """Return whether a node is a Constant of the default domain."""
-    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+    return node.op_type == "Constant" and not node.domain
 
 
 def dims_text(texts: Sequence[str]) -> str:

@@ -491,8 +491,7 @@ def _uses(model: ir.Model) -> Counter[tuple[str, str, int]]:
     for home in homes:
         opsets = home.opset_imports or model.opset_imports
         for node in home.all_nodes():
-            domain = "" if node.domain == DEFAULT_DOMAIN else node.domain
-            uses[domain, node.op_type, opsets.get(domain, 1)] += 1
+            uses[node.domain, node.op_type, opsets.get(node.domain, 1)] += 1
     return uses
 
 

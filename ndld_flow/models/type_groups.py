@@ -238,15 +238,14 @@ class _GroupMaker:
 
     def node(self, node: ir.Node) -> list[Group]:
         """Return the groups of one node; those of a control-flow node include places in its bodies."""
-        standard = node.domain in ("", "ai.onnx")
-        if standard and node.op_type == "Constant":
+        if is_op(node, "Constant"):
             return []
-        if standard and node.op_type in CONTROL_FLOW:
+        if is_op(node, *CONTROL_FLOW):
             return [self._tied(node, tie) for tie in CONTROL_FLOW[node.op_type](node) if self._has_floats(tie)]
         signature = signature_of(node, self.opsets)
         if signature is None or any(subgraphs_of(node)):
             return self._unknown(node)
-        return self._by_variable(node, signature, standard)
+        return self._by_variable(node, signature)
 
     def _tied(self, node: ir.Node, tie: Tie) -> Group:
         return Group(uses=list(tie.uses), values=list(tie.values), nodes=[node], follows=True)
@@ -263,17 +262,17 @@ class _GroupMaker:
             group.kept = f"operator {name} is unknown"
         return groups
 
-    def _by_variable(self, node: ir.Node, signature: Signature, standard: bool) -> list[Group]:
-        if standard and node.op_type in _ONE_TYPE:
+    def _by_variable(self, node: ir.Node, signature: Signature) -> list[Group]:
+        if not node.domain and node.op_type in _ONE_TYPE:
             signature = _with_one_variable(signature)
-        if standard and node.op_type in TYPE_FROM_INPUT and TYPE_ATTRIBUTES[node.op_type] not in node.attributes:
+        if is_op(node, *TYPE_FROM_INPUT) and TYPE_ATTRIBUTES[node.op_type] not in node.attributes:
             signature = _with_one_variable(signature)
-        if standard and node.op_type not in TYPE_ATTRIBUTES:
+        if not node.domain and node.op_type not in TYPE_ATTRIBUTES:
             signature = self._with_sources(node, signature)
         places = self._places(node, signature)
         for variable, group in places.items():
             group.kept = self._why_fixed(node, signature, variable, group)
-            if standard:
+            if not node.domain:
                 self._describe(node, group)
         return list(places.values())
 
@@ -289,9 +288,9 @@ class _GroupMaker:
     def _places(self, node: ir.Node, signature: Signature) -> dict[str, Group]:
         """Return type variable -> the group of a node's floating-point ports with that variable."""
         groups: dict[str, Group] = {}
-        standard = node.domain in ("", "ai.onnx")
+        indifferent = is_op(node, *_INDIFFERENT)
         for index, (value, variable) in enumerate(zip(node.inputs, signature.inputs, strict=False)):
-            if self._is_float(value) and not (standard and index == 0 and node.op_type in _INDIFFERENT):
+            if self._is_float(value) and not (index == 0 and indifferent):
                 groups.setdefault(variable, Group(nodes=[node])).uses.append(Use(node, index))
         for value, variable in zip(node.outputs, signature.outputs, strict=False):
             if self._is_float(value):
@@ -312,7 +311,7 @@ class _GroupMaker:
         ports = [*group.values, *(use.value for use in group.uses if use.value is not None)]
         wanted = {with_element(self.types[value], dtype) for value in ports}
         if not all(signature.admits(variable, type_) for type_ in wanted):
-            version = self.opsets.get("" if node.domain == "ai.onnx" else node.domain)
+            version = self.opsets.get(node.domain)
             first = None
             if dtype == ir.DataType.BFLOAT16:  # many operators of real models got it with opset 22
                 first = self._first_opset(node, lambda later: all(later.admits(variable, type_) for type_ in wanted))
@@ -322,7 +321,7 @@ class _GroupMaker:
 
     def _first_opset(self, node: ir.Node, admits: Callable[[Signature], bool]) -> int | None:
         """Return the first later opset of ONNX whose signature of a node's operator fits."""
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain:
             return None
         newest = onnx.defs.onnx_opset_version()
         later = range(self.opsets.get("", newest) + 1, newest + 1)

@@ -18,6 +18,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.functions import inline_functions
 from ndld_flow.graph.edit.node_groups import deep_nodes, replace_uses
 from ndld_flow.graph.edit.subgraphs import inline_branches
+from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import all_graphs, save_model
 from ndld_flow.models.nodes import graph_of, node_label, put_constant, put_first
 from ndld_flow.models.shape_inference import infer_shapes
@@ -25,7 +26,6 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.reduce.cutting import Captured, list_nodes, open_whole
 from ndld_flow.reduce.part import CutError, Opened, Whole
 
-_STANDARD = ("", "ai.onnx")
 _SMALLEST_OPSET = 13
 """From here on, Unsqueeze and Gather are as they are written here."""
 
@@ -63,9 +63,9 @@ def _replace(edited: EditedModel, node: ir.Node, whole: Whole) -> None:
     function = edited.model.functions.get(node.op_identifier())
     if function is not None:
         inline_functions(edited, [function], keep=False)
-    elif node.domain in _STANDARD and node.op_type == "If":
+    elif is_op(node, "If"):
         inline_branches(edited, [node], _branch_taken(node, whole))
-    elif node.domain in _STANDARD and node.op_type in ("Loop", "Scan"):
+    elif is_op(node, "Loop", "Scan"):
         if (edited.model.graph.opset_imports.get("") or 0) < _SMALLEST_OPSET:
             raise CutError(f"a {node.op_type} of opset {edited.model.graph.opset_imports.get('')} is not opened")
         (_first_of_loop if node.op_type == "Loop" else _first_of_scan)(edited, node)

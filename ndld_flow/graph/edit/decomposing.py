@@ -13,9 +13,8 @@ from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label, prune_values, transposed
 from ndld_flow.graph.edit.node_groups import copy_nodes
-from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.graph.sanitize.fusion import fuse_gemm
-from ndld_flow.models.element_types import schema_of
+from ndld_flow.models.element_types import is_op, schema_of
 from ndld_flow.models.nodes import graph_of, precision_metadata
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
@@ -47,7 +46,7 @@ def split_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
 
 def is_gemm(node: ir.Node) -> bool:
     """Return whether a node is ONNX's Gemm."""
-    return node.op_type == "Gemm" and is_standard(node)
+    return is_op(node, "Gemm")
 
 
 def fuse_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
@@ -55,7 +54,7 @@ def fuse_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
     edits = OperationEdits(edited)
     with known_shapes(edited.model):
         for node in nodes:
-            if node.op_type == "Add" and is_standard(node) and edits.opset_of(node) >= _FIRST_OPSET:
+            if is_op(node, "Add") and edits.opset_of(node) >= _FIRST_OPSET:
                 fuse_gemm(edits, node)
     return edits.done.total()
 
@@ -172,7 +171,7 @@ def _body(edits: OperationEdits, node: ir.Node) -> onnx.FunctionProto:
 def _advice(node: ir.Node, opset: int) -> str:
     """Return advice: the first later opset with a definition, or the operators that have one in this opset."""
     for later in range(opset + 1, onnx.defs.onnx_opset_version() + 1):
-        if is_standard(node) and _versions(schema_of(node.op_type, later), later):
+        if not node.domain and _versions(schema_of(node.op_type, later), later):
             return f"opset {later} is the first that does: convert the model to it first"
     return f"these are: {', '.join(decomposable(opset))}"
 

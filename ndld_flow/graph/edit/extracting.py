@@ -30,7 +30,7 @@ from ndld_flow.graph.edit.node_groups import (
     read_in_nodes,
 )
 from ndld_flow.graph.edit.schemas import Imports
-from ndld_flow.graph.sanitize.edits import RANDOM, is_standard
+from ndld_flow.graph.sanitize.edits import RANDOM
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.nodes import (
     captured_by,
@@ -51,7 +51,7 @@ class ConstantNodes:
         self._around = Neighbourhood(model)
         start: dict[ir.Node, None] = {}
         for graph in all_graphs(model):
-            start.update((node, None) for node in graph if not is_standard(node) or node.op_type in RANDOM)
+            start.update((node, None) for node in graph if node.domain or node.op_type in RANDOM)
             inputs = (value for value in graph.inputs if not value.is_initializer())
             start.update((reader, None) for value in inputs for reader in self._around.readers(value))
         self._varying = reached(start, self._around.consumers)

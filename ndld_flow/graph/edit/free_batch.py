@@ -23,7 +23,7 @@ from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label, prune_values, some_of
 from ndld_flow.graph.edit.interface import pick
-from ndld_flow.graph.sanitize.edits import Dim, dims_of, int_attribute, is_standard
+from ndld_flow.graph.sanitize.edits import Dim, dims_of, int_attribute
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
 from ndld_flow.models.files import model_inputs, save_model
 from ndld_flow.models.input_shapes import forget_computed_shapes, real_inputs
@@ -261,7 +261,7 @@ def _free(edits: OperationEdits, batch: Batch, freed: Freed) -> BatchAxes:
 
 
 def _nodes(model: ir.Model) -> list[ir.Node]:
-    return [node for graph in model.graphs() for node in graph if is_standard(node)]
+    return [node for graph in model.graphs() for node in graph if not node.domain]
 
 
 def _reshape(edits: OperationEdits, shapes: BatchAxes, node: ir.Node) -> bool:

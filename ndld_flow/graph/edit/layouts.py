@@ -18,7 +18,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, prune_values, read_instead, transposed
 from ndld_flow.graph.edit.interface import pick
-from ndld_flow.graph.sanitize.edits import Array, dims_of, int_attribute, ints_attribute, is_standard, producer_of_type
+from ndld_flow.graph.sanitize.edits import Array, dims_of, int_attribute, ints_attribute, producer_of_type
 from ndld_flow.models.input_shapes import real_inputs
 from ndld_flow.models.input_shapes import show_shape as shape_text
 from ndld_flow.models.nodes import graph_of
@@ -73,7 +73,7 @@ class Renumbered:
 
 def renumber(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
     """Return the node's form for data whose axis `perm[i]` was axis `i`; None if it depends on the order of axes."""
-    if not is_standard(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
+    if node.domain or any(attribute.is_ref() for attribute in node.attributes.values()):
         return None
     if node.op_type in _ELEMENTWISE:
         return _elementwise(edits, node, perm)

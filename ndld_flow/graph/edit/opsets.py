@@ -25,7 +25,6 @@ from ndld_flow.base.text import one_paragraph, short_name
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import prune_values
 from ndld_flow.graph.edit.schemas import Imports
-from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.models.element_types import schema_of, signature_of, type_name
 from ndld_flow.models.files import oldest_ir_version, reject_unknown_opset
 from ndld_flow.models.nodes import free_name, identifier, node_label, scopes_of
@@ -251,7 +250,7 @@ def must_change(node: ir.Node, source: int, target: int) -> bool:
 
     Raises `CannotConvertError` if that opset does not have it.
     """
-    if not is_standard(node):
+    if node.domain:
         return False
     old, new = _since(node.op_type, source), _since(node.op_type, target)
     if old is None:

@@ -68,7 +68,6 @@ _COMMUTATIVE = frozenset(
 """Commutative operators of the default domain."""
 _PERMUTED = 4
 """Maximum number of inputs that are matched in any order; a Sum of more is matched in the written order only."""
-DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
@@ -320,11 +319,11 @@ class _Search:
 
     def alignments(self, node: ir.Node, candidate: ir.Node) -> Iterator[Pairs]:
         inputs, others = inputs_given(node), inputs_given(candidate)
-        if _operator(node) != _operator(candidate) or len(inputs) != len(others):
+        if node.op_identifier() != candidate.op_identifier() or len(inputs) != len(others):
             return
         if not self._attributes_fit(node, candidate):
             return
-        commutative = node.op_type in _COMMUTATIVE and node.domain in DEFAULT_DOMAINS
+        commutative = not node.domain and node.op_type in _COMMUTATIVE
         permuted = self._matching.commutative and commutative and 1 < len(inputs) <= _PERMUTED
         for order in itertools.permutations(others) if permuted else [others]:
             pairs = list(zip(inputs, order, strict=True))
@@ -401,10 +400,6 @@ class _Search:
         return attributes
 
 
-def _operator(node: ir.Node) -> ir.OperatorIdentifier:
-    return ("" if node.domain in DEFAULT_DOMAINS else node.domain, node.op_type, node.overload)
-
-
 def _keeps_rank(value: ir.Value | None, other: ir.Value | None, inputs: Sequence[ir.Value | None]) -> bool:
     """Return whether a constant of one element matches a number without raising the rank of the result."""
     if value is None or other is None or value.const_value is None or other.shape is None or len(other.shape) < 2:
@@ -439,7 +434,7 @@ def rewrite(edited: EditedModel, texts: tuple[str, str], matching: Matching, ext
 def replace_matches(edited: EditedModel, rule: Rule, matches: Matches) -> None:
     """Replace matches; the new tensors get the names and readers of the old ones."""
     graphs, imports = list(all_graphs(edited.model)), Imports(edited.model)
-    domains = {node.domain: 1 for node in deep_nodes(rule.replacement.nodes) if node.domain not in DEFAULT_DOMAINS}
+    domains = {node.domain: 1 for node in deep_nodes(rule.replacement.nodes) if node.domain}
     moved: dict[ir.Value, ir.Value] = {}
     touched: dict[ir.Graph, None] = {}
     for match, attributes in zip(matches.matches, matches.attributes, strict=True):

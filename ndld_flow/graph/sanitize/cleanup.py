@@ -109,7 +109,7 @@ def share_equal_nodes(edits: Edits) -> None:
 
 def _node_key(node: ir.Node) -> Hashable | None:
     """Return a key that equal nodes share; None for nodes that must not be merged."""
-    if node.op_type in _NOT_SHARED or node.domain not in ("", "ai.onnx"):
+    if node.op_type in _NOT_SHARED or node.domain:
         return None
     if any(value.is_graph_output() for value in node.outputs):
         return None

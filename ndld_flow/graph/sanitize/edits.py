@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ndld_flow.models.element_types import functions_by_graph
+from ndld_flow.models.element_types import functions_by_graph, is_op
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.nodes import add_initializer, free_name, graph_of, put_constant, values_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
@@ -205,11 +205,6 @@ class Edits:
             self.remove(node)
 
 
-def is_standard(node: ir.Node) -> bool:
-    """Return whether a node is in the default domain."""
-    return node.domain in ("", "ai.onnx")
-
-
 def only_reader(value: ir.Value) -> bool:
     """Return whether exactly one node input reads the value and it is not a graph output."""
     return len(value.uses()) == 1 and not value.is_graph_output()
@@ -218,7 +213,7 @@ def only_reader(value: ir.Value) -> bool:
 def producer_of_type(value: ir.Value | None, *op_types: str) -> ir.Node | None:
     """Return the producer of a value if it is one of these standard operators."""
     node = value.producer() if value is not None else None
-    return node if node is not None and node.op_type in op_types and is_standard(node) else None
+    return node if is_op(node, *op_types) else None
 
 
 def int_attribute(node: ir.Node, name: str, default: int) -> int | None:

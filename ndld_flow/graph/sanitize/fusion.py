@@ -19,10 +19,10 @@ from ndld_flow.graph.sanitize.edits import (
     dims_of,
     int_attribute,
     ints_attribute,
-    is_standard,
     only_reader,
     producer_of_type,
 )
+from ndld_flow.models.element_types import is_op
 from ndld_flow.models.nodes import graph_of, precision_metadata, same_precision
 
 _ABSORBERS = ("Conv", "ConvTranspose", "BatchNormalization")
@@ -44,7 +44,7 @@ def fuse_affine(edits: Edits) -> None:
     """Fuse each scale and shift into the Conv, ConvTranspose or BatchNormalization that no other node reads."""
     for graph in edits.graphs():
         for node in tuple(graph):
-            if is_standard(node) and node.op_type in ("BatchNormalization", "Mul", "Add", "Sub", "Div"):
+            if is_op(node, "BatchNormalization", "Mul", "Add", "Sub", "Div"):
                 _fuse(edits, node)
 
 
@@ -189,7 +189,7 @@ def fuse_nodes(edits: Edits) -> None:
     for graph in edits.graphs():
         for node in tuple(graph):
             rule = rules.get(node.op_type)
-            if rule is not None and is_standard(node) and node.graph is not None:
+            if rule is not None and not node.domain and node.graph is not None:
                 rule(edits, node)
 
 

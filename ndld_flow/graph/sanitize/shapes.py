@@ -16,7 +16,8 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.graph.sanitize.edits import Dim, Edits, dims_of, int_attribute, ints_attribute, is_standard
+from ndld_flow.graph.sanitize.edits import Dim, Edits, dims_of, int_attribute, ints_attribute
+from ndld_flow.models.element_types import is_op
 from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.input_shapes import merged_shape
 from ndld_flow.models.shape_inference import drop_invented_names
@@ -62,7 +63,7 @@ class Interface:
 
     def _rank_from_reader(self, edits: Edits, reader: ir.Node) -> int | None:
         """Return the rank of a node's first input, given the known or exported rank of its output."""
-        if reader.op_type not in ("Identity", "Unsqueeze") or not is_standard(reader):
+        if not is_op(reader, "Identity", "Unsqueeze"):
             return None
         output = reader.outputs[0]
         shape = output.shape if output.shape is not None else self._inner.get(output)
@@ -129,7 +130,7 @@ class ShapeValues:
     def visit(self, node: ir.Node) -> Known | None:
         """Evaluate the first output of a node. Nodes must be visited in order."""
         rule = _RULES.get(node.op_type)
-        known = rule(self, node) if rule is not None and is_standard(node) and node.inputs else None
+        known = rule(self, node) if rule is not None and not node.domain and node.inputs else None
         if known is not None and len(known.elements) > _MAX_ELEMENTS:
             known = None
         if node.outputs and known is not None:

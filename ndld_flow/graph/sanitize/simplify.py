@@ -18,12 +18,12 @@ from ndld_flow.graph.sanitize.edits import (
     dims_of,
     int_attribute,
     ints_attribute,
-    is_standard,
     only_reader,
     producer_of_type,
     same_known_dims,
 )
 from ndld_flow.graph.sanitize.shapes import ShapeValues, visited_shape_values
+from ndld_flow.models.element_types import is_op
 from ndld_flow.models.nodes import graph_of
 
 
@@ -31,7 +31,7 @@ def inline_decided_branches(edits: Edits) -> None:
     """If(true, then, else) -> then; If(false, then, else) -> else"""
     for graph in tuple(edits.graphs()):
         for node in tuple(graph):
-            if node.op_type == "If" and is_standard(node) and node.graph is graph:
+            if is_op(node, "If") and node.graph is graph:
                 branch = _decided_branch(edits, node)
                 if branch is not None and _fits(edits, node, branch):
                     _inline(edits, graph, node, branch)
@@ -256,7 +256,7 @@ def simplify_reshapes(edits: Edits) -> None:
     for graph in edits.graphs():
         for node in tuple(graph):
             rule = rules.get(node.op_type)
-            if rule is not None and is_standard(node) and node.graph is not None:
+            if rule is not None and not node.domain and node.graph is not None:
                 rule(edits, values, node)
 
 

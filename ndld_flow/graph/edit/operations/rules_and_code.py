@@ -333,10 +333,9 @@ def _last_operator(rule: Any) -> tuple[str, str] | None:  # noqa: ANN401
 
 def _exists(node: ir.Node, imports: Mapping[str, int]) -> bool:
     """Return whether a node exists in its opset; unknown domains are accepted."""
-    from ndld_flow.graph.sanitize.edits import is_standard
     from ndld_flow.models.element_types import schema_of
 
-    if not is_standard(node):
+    if node.domain:
         return True
     schema = schema_of(node.op_type, imports.get("", 1))
     return (

@@ -218,11 +218,11 @@ class LoopToLstm(Operation):
         from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label
         from ndld_flow.graph.edit.loop_bodies import LoopBody, UnlikeError, named_inputs
         from ndld_flow.graph.edit.lstm_loops import FIRST_OPSET, match_lstm, replace_by_lstm
-        from ndld_flow.graph.sanitize.edits import is_standard
+        from ndld_flow.models.element_types import is_op
 
         edits, reasons, done = OperationEdits(edited), [], 0
         nodes = edited.select_nodes(self.select, allow_empty=True)
-        for loop in [node for node in nodes if node.op_type == "Loop" and is_standard(node)]:
+        for loop in [node for node in nodes if is_op(node, "Loop")]:
             name = label(loop)
             try:
                 if edits.opset_of(loop) < FIRST_OPSET:
@@ -265,11 +265,12 @@ class ReplaceErf(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label
-        from ndld_flow.graph.sanitize.edits import FLOATS, is_standard
+        from ndld_flow.graph.sanitize.edits import FLOATS
+        from ndld_flow.models.element_types import is_op
 
         edits, (write, error) = OperationEdits(edited), _FORMULAS[self.by]
         nodes = edited.select_nodes(self.select, self.allow_empty)
-        erfs = [node for node in nodes if node.op_type == "Erf" and is_standard(node)]
+        erfs = [node for node in nodes if is_op(node, "Erf")]
         if not erfs and not self.allow_empty:
             raise RequestError("there is no Erf among the selected nodes; `allow_empty: true` accepts that")
         with known_shapes(edited.model):
