@@ -18,6 +18,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
+
 
 @dataclass(frozen=True)
 class Signature:

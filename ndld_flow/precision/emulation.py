@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx
 import onnx_ir as ir
 from google.protobuf.message import Message
 
@@ -238,7 +237,6 @@ class _Rounder:
 
 
 _STORED = frozenset({"float16", "bfloat16"})
-_NARROW = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 _FIRST_OPSET_OF_BF16 = 13
 _RECURRENT = ("GRU", "LSTM", "RNN")
 
@@ -276,7 +274,7 @@ def _names_narrow_types(message: Message) -> bool:
     """
     for field, value in message.ListFields():
         if field.name in ("data_type", "elem_type") or (field.name == "i" and _names_type(message)):
-            if value in _NARROW:
+            if value in _REDUCED:
                 return True
         elif field.message_type is not None:
             parts = value if field.is_repeated else [value]

@@ -28,7 +28,6 @@ TORCH_DTYPES = {
     )
 }  # fmt: skip
 """Element types for which PyTorch has the arithmetic; it stores others, and computes next to nothing on them."""
-FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 
 
 class Unsupported(Exception):

@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from ndld_flow.export.pytorch.call import (
     EMITTERS,
-    FLOATS,
     Call,
     Emitted,
     Piece,
@@ -25,6 +24,7 @@ from ndld_flow.export.pytorch.call import (
     literal,
     torch_dtype,
 )
+from ndld_flow.models.element_types import FLOATS
 
 __all__ = ["EMITTERS", "FORMS"]
 

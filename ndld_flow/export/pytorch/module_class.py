@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from ndld_flow.base.text import short_name
 from ndld_flow.export.pytorch.call import (
-    FLOATS,
     NEWEST_OPSET,
     Call,
     Piece,
@@ -27,6 +26,7 @@ from ndld_flow.export.pytorch.call import (
     torch_dtype,
 )
 from ndld_flow.export.pytorch.emitters import EMITTERS
+from ndld_flow.models.element_types import FLOATS
 from ndld_flow.models.nodes import constant_tensor, free_name, node_label, read_values
 
 _DEEPEST = 32

@@ -17,13 +17,13 @@ from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import one_paragraph, short_name
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tensors, read_npy, replace_tensor
 from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.models.element_types import FLOATS
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensors import Array, shape_text
 
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 _MOST_NAMED = 20
 _MOST_NAMES_BYTES = 64 * 2**20
-_FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 _COUNTER = ".num_batches_tracked"
 """End of the keys of counters that PyTorch's normalizations have and ONNX does not."""
 
@@ -160,7 +160,7 @@ def _left_out(
     known = {name for name in names.values() if name is not None}
     given = set(wanted.values())
     for name, held in constants.items():
-        is_weight = held.node is None and held.tensor.dtype in _FLOATS and len(held.tensor.shape) > 0
+        is_weight = held.node is None and held.tensor.dtype in FLOATS and len(held.tensor.shape) > 0
         if (name in known if names else is_weight) and name not in given:
             yield f"the file has nothing for {short_name(name)} of the model"
 
@@ -173,7 +173,7 @@ def _misfit(key: str, array: Array, held: ConstantTensor) -> str:
     if isinstance(held.tensor, SparseInitializer) or dtype == ir.DataType.STRING:
         return f"{short_name(key)} would replace a sparse tensor or strings"
     own = ir.DataType.from_numpy(array.dtype)
-    if own != dtype and not (own in _FLOATS and dtype in _FLOATS):
+    if own != dtype and not (own in FLOATS and dtype in FLOATS):
         return f"{short_name(key)} is {array.dtype.name}, and {dtype.name.lower()} in the model"
     new = _count_nonfinite(_converted(array, held))
     if new and new > _count_nonfinite(held.tensor.numpy()):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ndld_flow.models.element_types import functions_by_graph, is_op
+from ndld_flow.models.element_types import FLOATS, functions_by_graph, is_op
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.nodes import add_initializer, free_name, graph_of, put_constant, values_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
@@ -30,7 +30,6 @@ RANDOM = frozenset(
 )
 """Operators with a different result in every run."""
 QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
-FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16})
 
 
 class Edits:

@@ -13,7 +13,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.graph.sanitize.edits import (
-    FLOATS,
     Array,
     Edits,
     dims_of,
@@ -22,7 +21,7 @@ from ndld_flow.graph.sanitize.edits import (
     only_reader,
     producer_of_type,
 )
-from ndld_flow.models.element_types import is_op
+from ndld_flow.models.element_types import FLOATS, is_op
 from ndld_flow.models.nodes import graph_of, precision_metadata, same_precision
 
 _ABSORBERS = ("Conv", "ConvTranspose", "BatchNormalization")

@@ -61,11 +61,10 @@ class AddPreprocessing(Operation):
         import onnx_ir as ir
 
         from ndld_flow.graph.edit.graph_edits import OperationEdits
+        from ndld_flow.models.element_types import FLOATS
 
         edits = OperationEdits(edited)
         value = _image_input(edited.model, self.input)
-        from ndld_flow.graph.sanitize.edits import FLOATS
-
         if value.dtype not in FLOATS:
             name = "unknown" if value.dtype is None else value.dtype.name.lower()
             raise RequestError(
@@ -360,8 +359,7 @@ class AddPostprocessing(Operation):
     def _check_type(self, output: ir.Value) -> None:
         import onnx_ir as ir
 
-        from ndld_flow.graph.sanitize.edits import FLOATS
-        from ndld_flow.models.element_types import dtype_name
+        from ndld_flow.models.element_types import FLOATS, dtype_name
 
         if output.type is None:
             return

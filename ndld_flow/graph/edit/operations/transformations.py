@@ -265,8 +265,7 @@ class ReplaceErf(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label
-        from ndld_flow.graph.sanitize.edits import FLOATS
-        from ndld_flow.models.element_types import is_op
+        from ndld_flow.models.element_types import FLOATS, is_op
 
         edits, (write, error) = OperationEdits(edited), _FORMULAS[self.by]
         nodes = edited.select_nodes(self.select, self.allow_empty)
