@@ -27,7 +27,7 @@ from ndld_flow.models.input_uses import weight_dims
 from ndld_flow.models.nodes import free_name
 from ndld_flow.models.tensors import Array
 from ndld_flow.runtimes.protocol import Session, SessionRequest
-from ndld_flow.samples.generated_values import is_float
+from ndld_flow.samples.generated_values import InputKind, is_float, kind_of
 from ndld_flow.samples.made_samples import (
     ExtendedSamples,
     MadeSample,
@@ -38,7 +38,6 @@ from ndld_flow.samples.made_samples import (
 )
 from ndld_flow.samples.sample_feeds import Samples
 from ndld_flow.samples.sample_settings import Made
-from ndld_flow.samples.usual_values import InputKind, kind_of
 from ndld_flow.samples.wanted_inputs import WantedInput
 
 _CHAIN = frozenset(

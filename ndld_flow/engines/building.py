@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from ndld_flow.base import errors
 from ndld_flow.base.errors import BackendError, NdldFlowError, RequestError
 from ndld_flow.base.extras import TITLES
 from ndld_flow.base.text import short_name, visible_text
-from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
+from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.engines.foresight import describe_missing, find_build_library
+from ndld_flow.inputs import InputSpec
 from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
@@ -22,7 +27,57 @@ from ndld_flow.runtimes.tensorrt.required_library import provide_library
 from ndld_flow.store.files import make_folder, share
 from ndld_flow.store.kinds import Engine
 
-__all__ = ["BuildRequest", "build_engine"]
+_REQUEST = "job.json"
+_ANSWER = "answer.json"
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """A model to build an engine of, with all settings."""
+
+    model: Path
+    label: str
+    """Name of the model in messages and reports."""
+    digest: str
+    inputs: Mapping[str, InputSpec]
+    """The recipe's `inputs:`."""
+    settings: BuildSettings
+    out: Path
+    """An existing folder for the files of the `Engine` artifact."""
+    caches: Path
+    """A persistent folder for caches, which only save time."""
+    scratch: Path
+    """An existing folder for the building process."""
+
+    def write(self, folder: Path) -> None:
+        (folder / _REQUEST).write_bytes(TypeAdapter(BuildRequest).dump_json(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> BuildRequest:
+        return TypeAdapter(cls).validate_json((folder / _REQUEST).read_bytes())
+
+
+@dataclass(frozen=True)
+class BuildAnswer:
+    """The outcome of a build: an error, or empty fields when the engine is built."""
+
+    error: str = ""
+    """Name of a class in `errors`, or `OSError`."""
+    message: str = ""
+    number: int = 0
+    """errno of an OSError."""
+
+    def write(self, folder: Path) -> None:
+        (folder / _ANSWER).write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> BuildAnswer | None:
+        """Read the answer; None if it is incomplete because the process died."""
+        try:
+            return cls(**json.loads((folder / _ANSWER).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return None
+
 
 _WORKER = "ndld_flow.engines.engine_building"
 _LOGS = "build-logs"

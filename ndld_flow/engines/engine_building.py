@@ -19,8 +19,8 @@ from typing import Any
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.extras import TITLES
 from ndld_flow.base.text import shortened
-from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.engines.build_settings import TypingPlan, decide_typing
+from ndld_flow.engines.building import BuildAnswer, BuildRequest
 from ndld_flow.engines.configuration import configure, read_applied, read_flags, read_network_flags
 from ndld_flow.engines.engine_lock import (
     describe_request,

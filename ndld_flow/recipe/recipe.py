@@ -27,9 +27,8 @@ from ndld_flow.recipe.step_types import StepType
 from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.recipe.targets import HERE, Needs, Target
 from ndld_flow.records.document import is_inner_path
-from ndld_flow.runtimes.custom_operators import CustomOperator, OperatorName
 from ndld_flow.runtimes.environments import Environment, EnvironmentSetting
-from ndld_flow.runtimes.one_runtime import OneRuntime
+from ndld_flow.runtimes.one_runtime import CustomOperator, OneRuntime, OperatorName
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.step import DataFile, Held, Reads, RunsCode, SampleData, Step
 from ndld_flow.store.kinds import Onnx

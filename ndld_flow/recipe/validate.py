@@ -25,8 +25,7 @@ from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
 from ndld_flow.recipe.recipe import SOURCE, TRITON, Recipe, RecipeFile, RecipeStep
 from ndld_flow.recipe.step_types import StepType, StepTypes
 from ndld_flow.recipe.targets import HERE, ON, expand_targets, is_host
-from ndld_flow.runtimes.custom_operators import share_operators
-from ndld_flow.runtimes.one_runtime import OneRuntime, share_runtime
+from ndld_flow.runtimes.one_runtime import OneRuntime, share_operators, share_runtime
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.step import Reads, Step
 from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted, hide_credentials, hide_in_values

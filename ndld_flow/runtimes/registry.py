@@ -28,7 +28,6 @@ _FIRST = "onnxruntime"
 """The default runtime."""
 _OTHERS = frozenset(
     {
-        "custom_operators",
         "environments",
         "kept_library",
         "native_output",

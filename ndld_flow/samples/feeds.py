@@ -20,14 +20,15 @@ from ndld_flow.models.tensors import TEXT, Array, TensorSpec, shape_text
 from ndld_flow.records.measurement import SIZES_ASSUMED
 from ndld_flow.samples.file_samples import open_file
 from ndld_flow.samples.generated_values import (
+    Sized,
     constant_values,
     counted_values,
     is_float,
     is_integer,
     random_stream,
     random_values,
+    usual_values,
 )
-from ndld_flow.samples.usual_values import Sized, usual_values
 from ndld_flow.samples.value_files import cast_to_model
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput, named_sizes, want_inputs, with_batch
 from ndld_flow.store.found_files import find_files

@@ -25,9 +25,16 @@ from ndld_flow.inputs import GENERATED, InputSpec
 from ndld_flow.models.likely_inputs import is_image
 from ndld_flow.models.tensors import TEXT, Array
 from ndld_flow.samples.feeds import complete_feeds
-from ndld_flow.samples.generated_values import is_float, is_integer, random_stream
+from ndld_flow.samples.generated_values import (
+    InputKind,
+    compared_values,
+    is_float,
+    is_integer,
+    kind_of,
+    largest_integer,
+    random_stream,
+)
 from ndld_flow.samples.sample_feeds import Sample, Samples, SeenSamples
-from ndld_flow.samples.usual_values import InputKind, compared_values, kind_of, largest_integer
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput
 
 Shape = tuple[int, ...]

@@ -23,10 +23,9 @@ from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.samples.feedback import Feedback, find_feedback
 from ndld_flow.samples.feeds import complete_feeds, note_assumed
 from ndld_flow.samples.file_samples import open_input
-from ndld_flow.samples.sample_feeds import Sample, choose_inputs, describe_origins, name_seen
+from ndld_flow.samples.generated_values import counts_positions
+from ndld_flow.samples.sample_feeds import Sample, UserSamples, choose_inputs, describe_origins, name_seen
 from ndld_flow.samples.sample_settings import JudgedSettings, SampleSettings
-from ndld_flow.samples.user_samples import UserSamples
-from ndld_flow.samples.usual_values import counts_positions
 from ndld_flow.samples.wanted_inputs import Feed, FileSamples, WantedInput
 from ndld_flow.store.found_files import find_files
 

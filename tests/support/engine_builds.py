@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.engines.build_settings import BuildSettings
+from ndld_flow.engines.building import BuildAnswer, BuildRequest
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.tensorrt.library import Library
