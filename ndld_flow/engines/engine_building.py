@@ -30,8 +30,7 @@ from ndld_flow.engines.engine_lock import (
     refuse_other_engine,
     refuse_other_request,
 )
-from ndld_flow.engines.marked_outputs import mark_debug_tensors, mark_outputs
-from ndld_flow.engines.network import ParsedNetwork, parse_model, tensor_info
+from ndld_flow.engines.network import ParsedNetwork, mark_debug_tensors, mark_outputs, parse_model, tensor_info
 from ndld_flow.engines.optimization_profiles import NetworkInput, add_profiles, assumed_batch, choose_profiles
 from ndld_flow.engines.timing_caches import (
     TimingCache,
