@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import EXTRAS
@@ -32,9 +33,11 @@ _AFTER_DYNAMIC = 9
 """Order of the source in another runtime: before its other variants, and after dynamic INT8."""
 SEARCH_SHARE = 0.5
 """Share of the budget after which no variant starts: the rest is for the proofs."""
-_ROUNDS_SHARE = 0.5
-"""Share of what is left of the budget after a proof's check that its alternating passes may take: the rest is for its
-profiles and its report."""
+_ROUNDS_SHARE, _MEASURED_SHARE = 0.75, 0.5
+"""Share of what is left of the budget that the alternating passes of a proof may take: after its profiles, so that the
+rest is for its report, and after its check."""
+ProofPart = Literal["check", "profiles", "all"]
+"""The steps of a proof up to its check on held-out samples, up to the profiles that it compares, or all."""
 WORTH_SHARE = 0.1
 """Share of the budget that planted faults may take in a proof, and made samples too."""
 _MADE_PASSES = 40
@@ -171,23 +174,23 @@ class Composer(Subject):
         target: Path,
         output: Path,
         *,
-        measured: bool = True,
+        part: ProofPart = "all",
         left_s: float = math.inf,
     ) -> str:
-        """Return the text of the recipe that checks a variant on held-out samples; `measured` adds the comparison with
-        the source. `left_s` is what is left of the budget in seconds.
+        """Return the text of the recipe that checks a variant on held-out samples, and compares it with the source.
+        `left_s` is what is left of the budget in seconds.
         """
         gates = [*([] if self.races else self.conditions.of("agree")), *self.conditions.of("held")]
-        if measured:
+        if part == "all":
             gates += [*self._sizes(), *self.gain_gates()]
-        quick = measured and not self.preset.built_only and not self.races
+        quick = part != "check" and not self.preset.built_only and not self.races
         profiled = _PROFILED + "\n  - profiling@steps.base: quick" if quick else ""
         return _PROOF.format(
             variant=variant.name,
             target=short_name(str(target)),
             output=short_name(str(output)),
             head=self._head(
-                f"{self.name}-proof", variant.runtime, self._proof_steps(variant, threads, measured, left_s), profiled
+                f"{self.name}-proof", variant.runtime, self._proof_steps(variant, threads, part, left_s), profiled
             ),
             gates="\n".join(f"  - {json.dumps(gate)}" for gate in gates) or "  []",
         )
@@ -269,7 +272,7 @@ class Composer(Subject):
         measured = f"{settings}{runs}{threads_setting}{own}{on}"
         return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{measured}}}"]
 
-    def _proof_steps(self, variant: Variant, threads: int | None, measured: bool, left_s: float) -> list[str]:
+    def _proof_steps(self, variant: Variant, threads: int | None, part: ProofPart, left_s: float) -> list[str]:
         """Return the steps of the search, and those on held-out samples and against the source."""
         steps = self._steps(variant, threads)
         measuring = len(self._measuring(variant.result, threads))
@@ -279,15 +282,16 @@ class Composer(Subject):
             speed = self._measuring(variant.result, threads, variant.speed + _QUICK)
         settings = f"reference: source, candidate: {variant.result}{self._judged(True)}{self._worth()}"
         checked.append(f"held: {{step: check_accuracy, {settings}}}   # other samples")
-        if not measured:
+        if part == "check":
             return checked
         in_runtime = "" if self.preset.engine else f", backend: {self.runtime}"
         base = self._measuring("source", None, in_runtime + (_QUICK if self.races else ""), "base")
-        if self.preset.built_only:
+        if self.preset.built_only or part == "profiles":
             return [*checked, *base, *speed]
         rounds = ", rounds: 0" if self.preset.remote else ""
         if math.isfinite(left_s):
-            rounds += f", budget: {max(left_s * _ROUNDS_SHARE, 1):.0f} s"
+            share = _ROUNDS_SHARE if self.races else _MEASURED_SHARE
+            rounds += f", budget: {max(left_s * share, 1):.0f} s"
         allow = "[versions, batch, inputs]" if variant.speed else "[versions]"
         versus = f"{{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: {allow}{rounds}}}"
         return [*checked, *base, *speed, f"versus: {versus}"]

@@ -6,10 +6,13 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError, OutputsError
+from ndld_flow.execution.choose_executor import choose_executor
 from ndld_flow.execution.events import Event, RunFinished, StepFinished
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
@@ -18,6 +21,7 @@ from ndld_flow.optimize.compose import Composer
 from ndld_flow.optimize.objectives import Objective
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.recipe.gates import GateError, parse_expression
+from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.write_recipe import name_recipe
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.comparison import Comparison
@@ -28,6 +32,8 @@ from ndld_flow.records.placement import Placement
 from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
 from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
 from ndld_flow.runner.export import Export, export_results, export_source
+from ndld_flow.runner.open_run import open_single, working_on
+from ndld_flow.runner.run import run_steps
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.sweep.run_request import run_request
@@ -120,8 +126,11 @@ class Prover:
             suffix = (f"-{threads}-threads" if threads is not None else "") + ("" if measured else "-check")
             recipe = self.folder / f"{name_recipe(Path(f'{variant.name}.yaml'))}{suffix}.yaml"
             output = self.request.output or Path("fast.onnx")
-            text = self.composer.compose_proof(variant, threads, recipe, output, measured=measured, left_s=left_s())
+            compose = partial(self.composer.compose_proof, variant, threads, recipe, output)
             try:
+                if measured and self.composer.races:
+                    self._profile(recipe, compose(part="profiles"))
+                text = compose(part="all" if measured else "check", left_s=left_s())
                 proof = self.run(variant, threads, text, recipe, measured=measured)
             except OutputsError:
                 raise
@@ -130,6 +139,20 @@ class Prover:
             if not proof.passed:
                 break
         return proof
+
+    def _profile(self, recipe: Path, text: str) -> None:
+        """Run the steps before the comparison, which reuses them, without a folder: then it is known what time is left
+        for its rounds.
+        """
+        write_text_atomically(recipe, text)
+        request = replace(self.request, recipe=recipe, output=None)
+        with working_on(request, "run") as loaded:
+            assert isinstance(loaded, Recipe)
+            run = open_single(loaded, request, self.listener)
+            run.keeps_folder = False
+            executor = choose_executor(None, False, self.listener, request.trust)
+            with run.held, closing(executor):
+                run_steps(run, lambda: executor)
 
     def deliver(self, proof: Proof) -> Proof:
         """Export the model of a proof that passed, if a file is requested. Raises OutputsError if that fails."""

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 import onnx
 import pytest
+import yaml
 from onnx import helper, numpy_helper
 
 from ndld_flow import api
@@ -358,7 +359,7 @@ def test_a_variant_that_was_proved_has_the_speed_of_its_proof(net: Path) -> None
 def test_a_proof_says_which_figures_no_condition_judges(net: Path) -> None:
     composer = read_model(net, options(), Path("samples"))
     variant = next(each for each in composer.variants if each.name == "clean")
-    text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), measured=False)
+    text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), part="check")
     proof = Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None).run(variant, None, text)
     gated, _, rest = proof.accuracy.partition("; ")
     assert gated.startswith("cosine "), "--keep judges it"
@@ -372,7 +373,7 @@ def test_a_budget_that_ends_a_report_does_not_lose_the_proof(
     """Every result is stored when the last step has finished."""
     composer = read_model(net, options(), Path("samples"))
     variant = next(each for each in composer.variants if each.name == "clean")
-    text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), measured=False)
+    text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), part="check")
     finished = StepFinished(
         name="versus" if decided else "speed", step="compare_profiles", outcome="done", reason="new", detail="",
         summary="", wall_s=1.0, metrics={},
@@ -586,8 +587,8 @@ def test_what_is_wrong_on_held_out_samples_is_not_measured(net: Path, monkeypatc
     assert "held:" in texts[0] and not any("versus:" in text for text in texts)
 
 
-def test_rounds_get_a_share_of_what_the_check_has_left(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine the check takes long: with a share of the whole, the budget ended proofs that were decided."""
+def test_rounds_get_a_share_of_what_check_and_profiles_have_left(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine these take long, and with a share of the whole the budget ended rounds that decided nothing."""
     texts: list[str] = []
 
     def run(_: Prover, variant: Variant, threads: int | None, text: str, *__: object, measured: bool) -> Proof:
@@ -596,9 +597,12 @@ def test_rounds_get_a_share_of_what_the_check_has_left(net: Path, monkeypatch: p
 
     search, left_s = search_after(net, ""), iter((60.0, 20.0))
     monkeypatch.setattr(Prover, "run", run)
+    monkeypatch.setattr(Prover, "_profile", lambda _, __, text: texts.append(text))
     clean = next(each for each in search._composer.variants if each.name == "clean")
     search._prover.prove(clean, None, lambda: next(left_s))
-    assert "budget: 10 s" in texts[1]
+    checked, profiled, compared = (yaml.safe_load(text)["steps"] for text in texts)
+    assert [*profiled] == [*checked, "base", "speed"] and [*compared] == [*profiled, "versus"]
+    assert compared["versus"]["budget"] == "15 s"
 
 
 def test_what_is_quick_to_prepare_is_raced_even_if_a_proof_may_not_fit(
