@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError, OutputsError
 from ndld_flow.execution.choose_executor import choose_executor
-from ndld_flow.execution.events import Event, RunFinished, StepFinished
+from ndld_flow.execution.events import Event, RunFinished, RunStarted, StepFinished
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import BudgetEndedError
@@ -150,6 +150,7 @@ class Prover:
             assert isinstance(loaded, Recipe)
             run = open_single(loaded, request, self.listener)
             run.keeps_folder = False
+            self.listener(RunStarted(recipe=loaded.name, steps=tuple(step.name for step in loaded.steps)))
             executor = choose_executor(None, False, self.listener, request.trust)
             with run.held, closing(executor):
                 run_steps(run, lambda: executor)

@@ -25,7 +25,7 @@ from onnx import helper, numpy_helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.execution.events import Event, Notice, StepFinished, VariantTried
+from ndld_flow.execution.events import Event, Notice, RunStarted, StepFinished, StepStarted, VariantTried
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
 from ndld_flow.optimize import proof, race, race_process, race_search
@@ -353,6 +353,22 @@ def test_a_variant_that_was_proved_has_the_speed_of_its_proof(net: Path) -> None
     )
     delivered = search._found().variants[0]
     assert (delivered.name, delivered.outcome, delivered.speed and delivered.speed.ratio) == ("clean", "delivered", 0.8)
+
+
+@pytest.mark.thorough
+def test_a_proof_reuses_the_profiles_that_were_measured_before_it(net: Path) -> None:
+    search, events = search_after(net, ""), list[Event]()
+    prover = replace(search._prover, listener=events.append, request=Request(Path("r.yaml")))
+    variant = next(each for each in search._composer.variants if each.name == "clean")
+    proof = prover.prove(variant, None)
+    assert proof.speed is not None
+    ended = [(event.name, event.outcome) for event in events if isinstance(event, StepFinished)]
+    assert ended.count(("base", "done")) == ended.count(("base", "reused")) == 1
+    started: set[str] = set()
+    for event in events:
+        started |= set(event.steps) if isinstance(event, RunStarted) else set()
+        assert not isinstance(event, StepStarted) or event.name in started, "a terminal counts the steps of a run"
+    assert len(list(Path("outputs/runs").glob("*-proof/2*"))) == 2, "the check, and the comparison"
 
 
 @pytest.mark.thorough
