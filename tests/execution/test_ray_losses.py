@@ -19,10 +19,9 @@ from ndld_flow.execution.listener import ignore
 from ndld_flow.execution.messages import Failed
 from ndld_flow.execution.ray import executor as on_ray
 from ndld_flow.execution.ray import node as ray_node
-from ndld_flow.execution.ray import transport
 from ndld_flow.execution.ray.cluster import BridgeMessage, Conversation
-from ndld_flow.execution.ray.executor import SILENCE_S, LostError, OnRay, TaskMonitor
-from ndld_flow.execution.ray.transport import Alive, NodeOrder, SharedFolder, read_node_message
+from ndld_flow.execution.ray.executor import SILENCE_S, LostError, OnRay, TaskMonitor, have_arrived
+from ndld_flow.execution.ray.messages import Alive, NodeOrder, read_node_message
 from ndld_flow.execution.transfer import transfer_files
 from ndld_flow.execution.workers import TaskListener
 from ndld_flow.store.files import remove_folder
@@ -146,12 +145,12 @@ def test_a_node_that_is_silent_for_long_is_lost(in_folder: Path) -> None:
 
 
 def test_incomplete_transfers_are_not_received(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "SEEN_WITHIN_S", 0.0)
+    monkeypatch.setattr(on_ray, "SEEN_WITHIN_S", 0.0)
     deeds = Deeds(in_folder)
     records = compute_steps(make_task(deeds), deeds.store, lambda *_: None)
-    assert SharedFolder().receive(records, deeds.store)
+    assert have_arrived(records, deeds.store)
     remove_folder(deeds.store.object_folder(records[0].artifact.digest))
-    assert not SharedFolder().receive(records, deeds.store)
+    assert not have_arrived(records, deeds.store)
 
 
 def test_a_model_changed_since_planning_is_not_sent(in_folder: Path) -> None:

@@ -16,7 +16,7 @@ from ndld_flow.execution.ray.cluster import (
     make_options,
     only_machine,
 )
-from ndld_flow.execution.ray.transport import NodeAnswer
+from ndld_flow.execution.ray.messages import NodeAnswer
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.targets import Needs
 from ndld_flow.step import Reuse

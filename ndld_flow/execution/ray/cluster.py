@@ -22,7 +22,7 @@ from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import require
 from ndld_flow.base.text import short_name, shortened, suggest, visible_name
 from ndld_flow.execution.messages import MAX_LINE_BYTES, NO_ANSWER
-from ndld_flow.execution.ray.transport import NodeAnswer
+from ndld_flow.execution.ray.messages import NodeAnswer
 from ndld_flow.processes.launch import end_group
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.targets import Needs

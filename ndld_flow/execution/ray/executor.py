@@ -7,11 +7,13 @@ first.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from uuid import uuid4
 
 from pydantic import ValidationError
 
@@ -33,7 +35,8 @@ from ndld_flow.execution.ray.cluster import (
     only_machine,
     read_nodes,
 )
-from ndld_flow.execution.ray.transport import Alive, SharedFolder, read_node_message
+from ndld_flow.execution.ray.messages import Alive, NodeOrder, NodeQuestion, read_node_message
+from ndld_flow.execution.transfer import transfer_files
 from ndld_flow.execution.workers import TaskListener, read_end
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.targets import Needs
@@ -107,6 +110,8 @@ class TaskMonitor:
             raise LostError(f"its node has sent no message for {SILENCE_S:g} s")
 
 
+SEEN_WITHIN_S = 90.0
+"""Network file systems may take a minute until one machine sees what another has written."""
 MAX_ATTEMPTS = 3
 """Maximum number of attempts of a task whose worker, node or answer is lost."""
 MAX_PLACEMENTS = 10
@@ -139,7 +144,8 @@ class OnRay:
         Raises BackendError if Ray is missing, or does not answer.
         """
         self._address, self._needs, self._listener, self._trust = address, needs, listener, trust
-        self._shared = SharedFolder()
+        self._witnesses: dict[Store, NodeQuestion] = {}
+        self._leases = contextlib.ExitStack()
         self._cluster = RayCluster(address)
         self._threads = DaemonThreads(2 * self.slots)
         self._closing = threading.Event()
@@ -156,14 +162,14 @@ class OnRay:
             return only_machine(self._find_fitting(make_demand([step], self._needs), store), step)
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
-        self._shared.ask(store)  # its lease belongs to the thread that closes it
+        self._ask(store)  # its lease belongs to the thread that closes it
         return self._threads.submit(lambda: self._run_task(task, store))
 
     def close(self) -> None:
         self._closing.set()
         self._cluster.close()
         self._threads.join()
-        self._shared.close()
+        self._leases.close()
 
     def _run_task(self, task: Task, store: Store) -> Sequence[StepRecord]:
         """Return a task's records from the first attempt that succeeds."""
@@ -190,7 +196,8 @@ class OnRay:
         demand = make_demand([work.step for work in task.works], self._needs)
         fitting = self._find_fitting(demand, store)
         _refuse_other_machine(task, fitting)
-        order = self._shared.write_order(task, store, trust=self._trust).to_line()
+        transferred = transfer_files(task, store, trust=self._trust).order
+        order = NodeOrder(task=transferred.to_line(), witness=self._ask(store).witness).to_line()
         with self._connected().converse("compute", order, make_options(demand, fitting)) as conversation:
             monitor = TaskMonitor(task, TaskListener(task, self._listener, self._listener_lock))
             look_at = time.monotonic() + LOOK_EVERY_S
@@ -198,7 +205,7 @@ class OnRay:
                 line = conversation.receive(1.0)
                 records = monitor.handle(line) if line is not None else None
                 if records is not None:
-                    if not self._shared.receive(records, store):
+                    if not have_arrived(records, store):
                         raise LostError("its results did not arrive completely")
                     return records
                 monitor.check()
@@ -222,7 +229,7 @@ class OnRay:
         return fitting
 
     def _look(self, store: Store) -> list[Node]:
-        question = self._shared.ask(store).to_line()
+        question = self._ask(store).to_line()
         with self._connected().converse("look", question) as conversation:
             answer = conversation.receive(NODES_TIMEOUT_S)
         if answer is None or answer.kind != "ended":
@@ -231,6 +238,14 @@ class OnRay:
             return read_nodes(answer.text)
         except ValidationError:
             raise BackendError(f"Ray at {visible_name(self._address)}: {NO_ANSWER}.") from None
+
+    def _ask(self, store: Store) -> NodeQuestion:
+        """Return the request for the description of a node, with a lock that the node must find held."""
+        if store not in self._witnesses:
+            name = uuid4().hex[:12]
+            self._leases.enter_context(store.locks.lease("ray", name))
+            self._witnesses[store] = NodeQuestion(store=str(store.root.absolute()), witness=f"ray-{name}")
+        return self._witnesses[store]
 
     def _connected(self) -> RayCluster:
         """Return the cluster, reconnected if the connection was lost."""
@@ -247,6 +262,16 @@ def _find_new(task: Task, store: Store, before: Sequence[StepRecord] | None) -> 
     """Return records that the store did not have before."""
     records = find_records(task.works, store)
     return records if records != before else None
+
+
+def have_arrived(records: Sequence[StepRecord], store: Store) -> bool:
+    """Wait until a node's results are in the store; return False if they did not arrive completely."""
+    deadline = time.monotonic() + SEEN_WITHIN_S
+    while not all(store.is_intact(record.artifact) for record in records):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True
 
 
 def _must_give_up(losses: Sequence[LostError]) -> bool:

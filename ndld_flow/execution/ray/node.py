@@ -20,7 +20,7 @@ from typing import get_args
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.execution.messages import Died, End, Failed, Refused, Stopped, TaskOrder
-from ndld_flow.execution.ray.transport import (
+from ndld_flow.execution.ray.messages import (
     Alive,
     NodeAnswer,
     NodeMessage,
