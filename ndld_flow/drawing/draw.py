@@ -96,17 +96,15 @@ class _Painter:
         draw = ImageDraw.Draw(image, "RGBA" if self.mode == "RGB" else None)
         low, high = top / self.scale, (top + height) / self.scale
         for first, last, shape in self.shapes:
-            if first <= high and last >= low:
-                self._paint(draw, shape, top)
+            if first > high or last < low:
+                continue
+            if isinstance(shape, Line):
+                self._line(draw, shape, top)
+            elif isinstance(shape, Rectangle):
+                self._rectangle(draw, shape, top)
+            else:
+                self._text(draw, shape, top)
         return image
-
-    def _paint(self, draw: ImageDraw, shape: Line | Rectangle | Text, top: int) -> None:
-        if isinstance(shape, Line):
-            self._line(draw, shape, top)
-        elif isinstance(shape, Rectangle):
-            self._rectangle(draw, shape, top)
-        else:
-            self._text(draw, shape, top)
 
     def _at(self, point: Point, top: int) -> Point:
         return point[0] * self.scale, point[1] * self.scale - top
@@ -190,19 +188,16 @@ def _flattened(line: Line) -> Iterator[Point]:
             at = piece[0]
             yield at
             continue
-        first, second, end = piece
+        handles = (at, *piece)
         for step in range(1, _CURVE_STEPS + 1):
-            yield _on_curve((at, first, second, end), step / _CURVE_STEPS)
-        at = end
-
-
-def _on_curve(handles: tuple[Point, Point, Point, Point], part: float) -> Point:
-    rest = 1 - part
-    weights = (rest**3, 3 * rest * rest * part, 3 * rest * part * part, part**3)
-    return (
-        sum(weight * handle[0] for weight, handle in zip(weights, handles, strict=True)),
-        sum(weight * handle[1] for weight, handle in zip(weights, handles, strict=True)),
-    )
+            part = step / _CURVE_STEPS
+            rest = 1 - part
+            weights = (rest**3, 3 * rest * rest * part, 3 * rest * part * part, part**3)
+            x, y = (
+                sum(weight * handle[axis] for weight, handle in zip(weights, handles, strict=True)) for axis in (0, 1)
+            )
+            yield x, y
+        at = piece[-1]
 
 
 def _dashes(points: list[Point], dash: float, gap: float) -> Iterator[tuple[Point, Point]]:
@@ -239,21 +234,17 @@ _ASPECT = 1.6
 
 def compose(graph: DrawnGraph, look: Look, colours: Colours, aspect: float = _ASPECT) -> Picture:
     """Lay a graph out and return the shapes to paint; long graphs are broken into columns to approach the aspect."""
-    labels = _labels_of(graph)
+    distinct: list[dict[str, None]] = [{} for _ in graph.nodes]
+    for edge in graph.edges:
+        if edge.label:
+            distinct[edge.source][edge.label] = None
+    # The text at the output of each node.
+    labels = [shown(" | ".join(label), 2 * _MOST_LETTERS) for label in distinct]
     extents = [_extent(node, labels[index], look.direction) for index, node in enumerate(graph.nodes)]
     edges = [(edge.source, edge.target) for edge in graph.edges]
     tensors = [edge.tensor for edge in graph.edges]
     layout = lay_out(extents, edges, tensors, look.direction, aspect if look.columns else None)
     return _Composer(graph, layout, labels, look, colours).picture()
-
-
-def _labels_of(graph: DrawnGraph) -> list[str]:
-    """Return the text at the output of each node: every distinct edge label once."""
-    labels: list[dict[str, None]] = [{} for _ in graph.nodes]
-    for edge in graph.edges:
-        if edge.label:
-            labels[edge.source][edge.label] = None
-    return [shown(" | ".join(label), 2 * _MOST_LETTERS) for label in labels]
 
 
 def _extent(node: DrawnNode, label: str, direction: Direction) -> Extent:

@@ -82,7 +82,9 @@ def engine_graph(profile: Profile, title: str, shapes: bool) -> DrawnGraph:
 
 
 def _node(layer: Layer) -> DrawnNode:
-    nodes = _computing_first(layer)
+    nodes = layer.onnx_nodes
+    if layer.role != "quantize":  # those that only quantize last: a quantized convolution is a convolution
+        nodes = tuple(sorted(nodes, key=lambda name: "quantizelinear" in name.lower()))
     tooltip = f"{layer.name}\n{layer.type} {layer.tactic}".strip() + ("\n" + ", ".join(nodes) if nodes else "")
     more = f" +{len(nodes) - 1}" if len(nodes) > 1 else ""
     kind = layer.type
@@ -94,13 +96,6 @@ def _node(layer: Layer) -> DrawnNode:
         family=family_of_layer(kind, layer.name),
         details=tuple(text for text in (short_name(nodes[0], 28) + more if nodes else "", _precision(layer)) if text),
     )
-
-
-def _computing_first(layer: Layer) -> tuple[str, ...]:
-    """Return the ONNX nodes of a layer, those that only quantize last: a quantized convolution is a convolution."""
-    if layer.role == "quantize":
-        return layer.onnx_nodes
-    return tuple(sorted(layer.onnx_nodes, key=lambda name: "quantizelinear" in name.lower()))
 
 
 def _precision(layer: Layer) -> str:
@@ -177,18 +172,15 @@ def find_inner_blocks(names: Sequence[str], edges: Sequence[Edge], outer: Sequen
 
 def block_titles(blocks: Sequence[Sequence[str]]) -> list[str]:
     """Return the module of each block's nodes, without the modules around it; empty if it is that of several blocks."""
-    modules = [tuple(_shared(names)) for names in blocks]
+    modules: list[tuple[str, ...]] = []
+    for names in blocks:
+        paths = [_path(name) for name in names]
+        shared = 0
+        while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
+            shared += 1
+        modules.append(tuple(paths[0][:shared]))
     times = Counter(modules)
     return [module[-1] if module and times[module] == 1 else "" for module in modules]
-
-
-def _shared(names: Sequence[str]) -> list[str]:
-    """Return the modules that all these nodes belong to, the outermost first."""
-    paths = [_path(name) for name in names]
-    shared = 0
-    while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
-        shared += 1
-    return paths[0][:shared]
 
 
 def _modules(names: Sequence[str]) -> Iterator[list[str]]:

@@ -50,7 +50,12 @@ def configure(trt: Bindings, parsed: ParsedNetwork, settings: BuildSettings, pla
     if advanced.max_threads is not None:
         parsed.builder.max_threads = advanced.max_threads
     _set_tensor_formats(trt, parsed, advanced.io_formats)
-    _mark_refittable(parsed, settings.refittable_weights)
+    for name in settings.refittable_weights:
+        if not parsed.network.mark_weights_refittable(name):
+            raise RequestError(
+                f'refittable_weights: "{short_name(name)}" names no weights of the network; they have the names of the '
+                "model's initializers"
+            )
     return config
 
 
@@ -103,15 +108,6 @@ def _set_values(trt: Bindings, config: Bound, settings: BuildSettings) -> None:
 
 def _member(trt: Bindings, enum: str, word: str | None) -> Bound:
     return None if word is None else getattr(getattr(trt, enum), word.upper())
-
-
-def _mark_refittable(parsed: ParsedNetwork, weights: tuple[str, ...]) -> None:
-    for name in weights:
-        if not parsed.network.mark_weights_refittable(name):
-            raise RequestError(
-                f'refittable_weights: "{short_name(name)}" names no weights of the network; they have the names of the '
-                "model's initializers"
-            )
 
 
 def _set_tensor_formats(trt: Bindings, parsed: ParsedNetwork, formats: Mapping[str, TensorFormatSetting]) -> None:

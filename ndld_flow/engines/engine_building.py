@@ -237,7 +237,12 @@ def _run_builder(building: _Building, ready: _Ready) -> tuple[Bound, float]:
     began = time.perf_counter()
     engine = ready.parsed.builder.build_serialized_network(ready.parsed.network, ready.config)
     if engine is None:
-        reasons = f"{_reasons(building)}.{_about_control_flow(ready.parsed)}"
+        reasons = f"{_reasons(building)}."
+        if any(layer.type.name.startswith(("CONDITION", "LOOP", "TRIP_LIMIT")) for layer in ready.parsed.layers()):
+            reasons += (
+                " The model has If, Loop or Scan, which it supports in part: `sanitize` removes branches that are "
+                "never taken."
+            )
         raise BackendError(f"{_title(building)} built no engine of {building.request.label}: {reasons}")
     build_s = time.perf_counter() - began
     if ready.timing is not None and building.request.settings.shares_timings:
@@ -251,14 +256,6 @@ def _title(building: _Building) -> str:
 
 def _reasons(building: _Building) -> str:
     return join_reasons(shortened(reason, 400) for reason in building.log.errors) or "it reports no reason"
-
-
-def _about_control_flow(parsed: ParsedNetwork) -> str:
-    if not any(layer.type.name.startswith(("CONDITION", "LOOP", "TRIP_LIMIT")) for layer in parsed.layers()):
-        return ""
-    return (
-        " The model has If, Loop or Scan, which it supports in part: `sanitize` removes branches that are never taken."
-    )
 
 
 def _record_request(building: _Building) -> dict[str, Any]:

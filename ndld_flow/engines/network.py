@@ -60,7 +60,12 @@ def parse_model(
     """Parse an ONNX model with external data in its folder. Raises ModelError with all parser errors."""
     network = builder.create_network(creation_flags)
     parser = trt.OnnxParser(network, builder.logger)
-    _set_parser_flags(trt, parser, settings)
+    for name in settings.advanced.parser_flags:
+        parser.set_flag(getattr(trt.OnnxParserFlag, name))
+    if settings.native_instance_norm:
+        parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
+    elif settings.native_instance_norm is False:
+        parser.clear_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
     began = time.perf_counter()
     if not _parse(parser, model):
         raise ModelError(_describe_errors(settings.backend or "tensorrt", trt.__version__, parser))
@@ -82,15 +87,6 @@ def _parse(parser: Bound, model: Path) -> bool:
 def tensor_info(tensor: Bound) -> TensorInfo:
     """Return the record of an ITensor; -1 for a dynamic dimension."""
     return TensorInfo(name=tensor.name, dtype=dtype_of_tensorrt(tensor.dtype.name), shape=tuple(tensor.shape))
-
-
-def _set_parser_flags(trt: Bindings, parser: Bound, settings: BuildSettings) -> None:
-    for name in settings.advanced.parser_flags:
-        parser.set_flag(getattr(trt.OnnxParserFlag, name))
-    if settings.native_instance_norm:
-        parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
-    elif settings.native_instance_norm is False:
-        parser.clear_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
 
 
 def _describe_errors(backend: EngineBackend, version: str, parser: Bound) -> str:

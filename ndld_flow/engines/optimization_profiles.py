@@ -148,19 +148,13 @@ def _choose(given: NetworkInput, batch: BatchSetting | None, spec: InputSpec | N
     if batch is not None and given.only_batch_is_dynamic:
         rest = given.shape[1:]
         return ShapeRange(min=(batch.min, *rest), opt=(batch.opt, *rest), max=(batch.max, *rest)), "batch"
-    if (shapes := _spec_range(spec)) is not None:
+    best = None if spec is None else spec.run_shape or spec.max or spec.min
+    if spec is not None and best is not None:
+        shapes = ShapeRange(min=spec.min or best, opt=best, max=spec.max or best)
         return _checked(given, shapes, "inputs"), "inputs" if -1 in given.shape else "fixed shapes"
     if -1 not in given.shape:
         return _fixed(given.shape), "fixed shapes"
     return (_fixed((1, *given.shape[1:])), _INFERRED) if given.only_batch_is_dynamic else None
-
-
-def _spec_range(spec: InputSpec | None) -> ShapeRange | None:
-    """Return the shapes of the recipe's `inputs:`; a missing bound is the optimal shape."""
-    best = None if spec is None else spec.run_shape or spec.max or spec.min
-    if spec is None or best is None:
-        return None
-    return ShapeRange(min=spec.min or best, opt=best, max=spec.max or best)
 
 
 def _checked(given: NetworkInput, shapes: ShapeRange, where: str) -> ShapeRange:

@@ -57,7 +57,11 @@ def load_timing_cache(config: Bound, file: Path, settings: BuildSettings) -> Tim
             f"attempt {settings.attempt} timed every tactic again: the timing cache was neither read nor written"
         )
     if settings.timing_cache_file is not None:
-        loaded.notes += _add_users_file(config, cache, settings.timing_cache_file)
+        users, name = _create(config, _read(settings.timing_cache_file)), short_name(str(settings.timing_cache_file))
+        if users is None or not cache.combine(users, False):
+            loaded.notes.append(
+                f"timing_cache_file: {name} is not a timing cache of this GPU and release, and was not used"
+            )
     loaded.use = loaded.use.model_copy(update={"loaded_bytes": len(own), "loaded_entries": _count(cache)})
     return loaded
 
@@ -118,15 +122,6 @@ def _set_aside(file: Path, data: bytes) -> str:
     return (
         f"the timing cache was damaged or from another GPU: it was renamed to {aside.name}, and a new one was started"
     )
-
-
-def _add_users_file(config: Bound, cache: Bound, file: Path) -> list[str]:
-    users = _create(config, _read(file))
-    if users is not None and cache.combine(users, False):
-        return []
-    return [
-        f"timing_cache_file: {short_name(str(file))} is not a timing cache of this GPU and release, and was not used"
-    ]
 
 
 def _count(cache: Bound) -> int | None:

@@ -45,19 +45,14 @@ def set_layer_precisions(
     Constants keep their type, because the layers that use them determine the precision; so do layers that compute
     shapes.
     """
-    layers = _layers_by_node(parsed)
-    return tuple(
-        Constraint(node=node, precision=precision, outcome=_set(trt, layers[node], precision))
-        for node, precision in constraints.items()
-    )
-
-
-def _layers_by_node(parsed: ParsedNetwork) -> Mapping[str, list[Bound]]:
     layers: dict[str, list[Bound]] = defaultdict(list)
     for layer in parsed.layers():
         for node in nodes_of_metadata(layer.metadata or "") or (layer.name,):
             layers[node].append(layer)
-    return layers
+    return tuple(
+        Constraint(node=node, precision=precision, outcome=_set(trt, layers[node], precision))
+        for node, precision in constraints.items()
+    )
 
 
 def _set(trt: Bindings, layers: Sequence[Bound], precision: str) -> str:

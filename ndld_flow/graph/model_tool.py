@@ -78,17 +78,13 @@ def move_model(source: Path, output: Path, out: Path, name: str, log: logging.Lo
             raise ModelError(
                 f"the program {name!r} wrote external data to {file}, a name reserved for the step's own files"
             )
-        _move(output.parent / file, out / file)
+        made, target = output.parent / file, out / file
+        if made.is_symlink() or made.stat().st_nlink > 1:  # others could change it later
+            copy_file(made.resolve(), target)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(made, target)
     return sorted(str(path.relative_to(output.parent)) for path in output.parent.rglob("*") if path.is_file())
-
-
-def _move(output: Path, target: Path) -> None:
-    """Move a file; copy a link or a file with several hard links, which others could change later."""
-    if output.is_symlink() or output.stat().st_nlink > 1:
-        copy_file(output.resolve(), target)
-    else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(output, target)
 
 
 def write_input(model: Path, name: str, inputs: Mapping[str, InputSpec], folder: Path) -> Path:

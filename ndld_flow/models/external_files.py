@@ -179,17 +179,13 @@ def _messages(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int,
                 raise _BrokenError
             yield tag >> 3, position, position + length
             position += length
+        elif wire == 0:
+            _, position = _varint(data, position, end)
         else:
-            position = _after_scalar(data, position, end, wire)
-
-
-def _after_scalar(data: mmap.mmap, position: int, end: int, wire: int) -> int:
-    if wire == 0:
-        return _varint(data, position, end)[1]
-    width = {1: 8, 5: 4}.get(wire)
-    if width is None or position + width > end:
-        raise _BrokenError
-    return position + width
+            width = {1: 8, 5: 4}.get(wire)
+            if width is None or position + width > end:
+                raise _BrokenError
+            position += width
 
 
 def _varint(data: mmap.mmap, position: int, end: int) -> tuple[int, int]:

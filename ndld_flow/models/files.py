@@ -113,9 +113,15 @@ def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Pat
     restore_sparse(model, sparse)
     check_nodes(all_graphs(model), path)
     place(model, path)
-    _name_default_domain(model)
+    # The default domain by its empty name instead of `ai.onnx`, as onnx_ir has it in nodes.
+    for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+        if DEFAULT_DOMAIN in imports:
+            imports.setdefault("", imports.pop(DEFAULT_DOMAIN))
+    unnamed = [] if model.graph.name else [f"the graph had no name; it is {_GRAPH_NAME!r} now"]
+    for graph in model.graphs():
+        graph.name = graph.name or _GRAPH_NAME  # ONNX requires one
     model.meta[_MAP_TYPES] = map_types
-    model.meta[_REPAIRS] = [*_name_graphs(model), *_import_domains(model)]
+    model.meta[_REPAIRS] = [*unnamed, *_import_domains(model)]
     return model
 
 
@@ -139,21 +145,6 @@ def dims_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Tensor
         declared += [graph.input, graph.output]
     for value in (value for values in declared for value in values):
         yield from value.type.tensor_type.shape.dim
-
-
-def _name_default_domain(model: ir.Model) -> None:
-    """Import the default domain by its empty name instead of `ai.onnx`; onnx_ir does so for nodes."""
-    for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
-        if DEFAULT_DOMAIN in imports:
-            imports.setdefault("", imports.pop(DEFAULT_DOMAIN))
-
-
-def _name_graphs(model: ir.Model) -> Iterator[str]:
-    """Name graphs without a name, which ONNX requires; yield a line if it is the main one."""
-    if not model.graph.name:
-        yield f"the graph had no name; it is {_GRAPH_NAME!r} now"
-    for graph in model.graphs():
-        graph.name = graph.name or _GRAPH_NAME
 
 
 def _import_domains(model: ir.Model) -> Iterator[str]:

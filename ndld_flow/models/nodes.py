@@ -391,11 +391,7 @@ def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
         return None
     if attribute.name == "value" and attribute.type == ir.AttributeType.TENSOR:
         return held_tensor(attribute)
-    return _plain_constant(attribute, node.outputs[0].name)
-
-
-def _plain_constant(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
-    kind = attribute.name.removeprefix("value_").removesuffix("s")
+    kind, name = attribute.name.removeprefix("value_").removesuffix("s"), node.outputs[0].name
     if kind == "string":
         texts = np.asarray(attribute.value, dtype=np.object_)
         return ir.StringTensor(np.vectorize(str.encode, otypes=[object])(texts), shape=ir.Shape(texts.shape), name=name)

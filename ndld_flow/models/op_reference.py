@@ -507,11 +507,8 @@ def _check(query: OpQuery, domain: str | None, listed: list[ListedOperator]) -> 
     domains = {entry.domain or DEFAULT_DOMAIN for entry in listed}
     if domain is not None and (domain or DEFAULT_DOMAIN) not in domains:
         raise RequestError(f"--domain {query.domain}: {suggest(query.domain or '', domains)}")
-    if query.name:
-        _check_name(query, domain, listed)
-
-
-def _check_name(query: OpQuery, domain: str | None, listed: list[ListedOperator]) -> None:
+    if not query.name:
+        return
     named = [entry for entry in listed if _is_named(entry, query.name) and domain in (None, entry.domain)]
     if not named:
         names = [entry.name for entry in listed if domain in (None, entry.domain)]

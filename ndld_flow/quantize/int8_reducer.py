@@ -121,7 +121,9 @@ class _CopyMaker:
         chosen: dict[str, str] = {}
         for number, (value, copy) in enumerate(self.copies.items()):
             readers = [(node, index) for node, index in value.uses() if node not in self._copied_nodes]
-            this = self._add("Equal", [self.selector, self._number(number)], f"{value.name}_is_chosen")
+            name = self._names.value(f"number_{number}")
+            own = add_initializer(self._graph, ir.tensor(number, dtype=ir.DataType.INT64, name=name))
+            this = self._add("Equal", [self.selector, own], f"{value.name}_is_chosen")
             either = self._add("Where", [this, copy, value], f"{value.name}_chosen")
             for node, index in readers:
                 node.replace_input_with(index, either)
@@ -162,10 +164,6 @@ class _CopyMaker:
         output = ir.Value(name=self._names.value(wish))
         self._graph.append(ir.Node("", op_type, inputs, outputs=[output], name=self._names.node(wish)))
         return output
-
-    def _number(self, number: int) -> ir.Value:
-        name = self._names.value(f"number_{number}")
-        return add_initializer(self._graph, ir.tensor(number, dtype=ir.DataType.INT64, name=name))
 
 
 _MOST_FOLLOWED = 64

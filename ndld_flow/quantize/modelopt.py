@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -144,17 +144,13 @@ def _calibration_options(samples: Samples, path: Path) -> list[str]:
                 f"ModelOpt needs samples of one shape with a batch, and input {name!r} has {shapes_text}: set a shape "
                 "in `inputs:` that fits all samples."
             )
-    _write_npz(path, {name: np.concatenate(arrays) for name, arrays in rows.items()})
+    # Not by numpy.savez: it refuses names that are its own parameters, such as `file`.
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, arrays in rows.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.concatenate(arrays), allow_pickle=False)
     shapes_of_one = ",".join(f"{name}:{'x'.join(map(str, arrays[0].shape))}" for name, arrays in rows.items())
     return ["--calibration_data_path", str(path), "--calibration_shapes", shapes_of_one]
-
-
-def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays like `numpy.savez`, but accept names that are its own parameters, such as `file`."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, values in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, values, allow_pickle=False)
 
 
 def _is_quantized(node: ir.Node) -> bool:

@@ -126,14 +126,12 @@ def _is_quantized(node: ir.Node) -> bool:
     """Return whether a node is no operator of the source, or reads integers of 8 bits or fewer."""
     values = [value for value in node.inputs if value is not None]
     return node.domain != "" or any(
-        is_op(value.producer(), "DequantizeLinear") or value.dtype in _INTEGERS or _is_of_quantizer(value)
+        is_op(value.producer(), "DequantizeLinear")
+        or value.dtype in _INTEGERS
+        # The quantizer does not write the types of what its integer operators compute.
+        or (value.producer() is not None and (value.name or "").endswith(TENSOR_NAME_QUANT_SUFFIX))
         for value in values
     )
-
-
-def _is_of_quantizer(value: ir.Value) -> bool:
-    """Return whether integer operators of the quantizer computed a value, whose type it does not write."""
-    return value.producer() is not None and (value.name or "").endswith(TENSOR_NAME_QUANT_SUFFIX)
 
 
 def _skipped(prepared: PreparedModel, reasons: Mapping[str, SkipReason]) -> Iterator[SkippedLayer]:

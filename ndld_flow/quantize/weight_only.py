@@ -126,12 +126,12 @@ class _Writer:
     def _registered(self, weight: ir.Value, arrays: Mapping[str, Array]) -> list[ir.Value]:
         assert weight.const_value is not None
         outside = on_disk(weight.const_value)
-        return [self._register(array, f"{weight.name}_{suffix}", outside) for suffix, array in arrays.items()]
-
-    def _register(self, array: Array, wish: str, outside: bool) -> ir.Value:
-        name = self._names.value(wish)
-        tensor = self._on_disk(array, name) if outside else ir.Tensor(array, name=name)
-        return add_initializer(self.model.graph, tensor)
+        values: list[ir.Value] = []
+        for suffix, array in arrays.items():
+            name = self._names.value(f"{weight.name}_{suffix}")
+            tensor = self._on_disk(array, name) if outside else ir.Tensor(array, name=name)
+            values.append(add_initializer(self.model.graph, tensor))
+        return values
 
     def _on_disk(self, array: Array, name: str) -> ir.ExternalTensor:
         with self.scratch.open("ab") as file:

@@ -218,7 +218,10 @@ class _Renderer:
     ) -> Iterator[tuple[TensorImage | Overlay, list[Panel]]]:
         """Yield the images of one sample."""
         shown = {side: self._input_images(side, fed) for side in self._sources}
-        inputs = list(self._inputs(fed, shown["candidate"]))
+        inputs: list[Panel] = []
+        for name, pixels in list(shown["candidate"].items())[:_MOST_INPUTS]:
+            noisy = ", with noise" if fed.feeds[name] is not fed.clean[name] else ""
+            inputs.append(Panel("input", f"input {name}{noisy}", Drawn(pixels)))
         for drawing in live:
             if isinstance(drawing, Overlay):
                 yield drawing, list(drawing.draw(SampleValues(tensors, shown)))
@@ -249,12 +252,6 @@ class _Renderer:
             for name, pixels in found
             if pixels is not None
         }
-
-    def _inputs(self, fed: Fed, images: Mapping[str, Array]) -> Iterator[Panel]:
-        """Yield the images among the inputs, as the candidate gets them."""
-        for name, pixels in list(images.items())[:_MOST_INPUTS]:
-            noisy = ", with noise" if fed.feeds[name] is not fed.clean[name] else ""
-            yield Panel("input", f"input {name}{noisy}", Drawn(pixels))
 
     def _target(
         self, drawing: TensorImage, fed: Fed, tensors: Mapping[str, Mapping[str, Array]]

@@ -94,7 +94,12 @@ class AudioFile(FileSamples):
         return self.given.hop or self.sizes["T"] or 1
 
     def count(self, most: int) -> int:
-        rate, frames = _measure(self.path, self.name)
+        if _is_pcm(self.path, self.name):  # only its header is read
+            with self.path.open("rb") as file, wave.open(file) as reader:
+                rate, frames = reader.getframerate(), _pcm_frames(reader, file, self.path, self.name)
+        else:
+            lengths = [(rate, part.shape[1]) for rate, part in _decoded(self.path, self.name)]
+            rate, frames = lengths[0][0], sum(length for _, length in lengths)
         self._check_rate(rate)
         frames = _converted_length(frames, rate, self.given.rate)
         _check_length(frames, self.path, self.name)
@@ -229,15 +234,6 @@ def resample(waveform: Array, rate: int, new_rate: int) -> Array:
 
 def _converted_length(frames: int, rate: int, new_rate: int | None) -> int:
     return frames if new_rate is None else -(-frames * new_rate // rate)
-
-
-def _measure(path: Path, name: str) -> tuple[int, int]:
-    """Return sample rate and number of samples per channel; only the header of PCM is read."""
-    if _is_pcm(path, name):
-        with path.open("rb") as file, wave.open(file) as reader:
-            return reader.getframerate(), _pcm_frames(reader, file, path, name)
-    lengths = [(rate, part.shape[1]) for rate, part in _decoded(path, name)]
-    return lengths[0][0], sum(frames for _, frames in lengths)
 
 
 def _is_pcm(path: Path, name: str) -> bool:

@@ -95,12 +95,9 @@ def check_feedback(
         elif name in states and fed.apply and (why := _unfit_tokens(fed, states[name], known[output])):
             yield name, f'`apply: {fed.apply}` of output "{output}" of {model}: {why}', ""
         elif name in states and not fed.apply and (why := _disagreement(states[name], known[output])):
-            yield name, f'output "{output}" of {model} is {why}', _hint(states[name], known[output])
-
-
-def _hint(state: TensorSpec, output: TensorSpec) -> str:
-    is_chosen = state.dtype in ("int32", "int64") and output.dtype.startswith(("float", "bfloat"))
-    return "`apply: argmax` chooses the next token" if is_chosen else ""
+            is_chosen = states[name].dtype in ("int32", "int64") and known[output].dtype.startswith(("float", "bfloat"))
+            hint = "`apply: argmax` chooses the next token" if is_chosen else ""
+            yield name, f'output "{output}" of {model} is {why}', hint
 
 
 def _unfit_tokens(fed: FedFrom, tokens: TensorSpec, logits: TensorSpec) -> str:

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -103,7 +102,13 @@ def _full_shape(wanted_input: WantedInput, sizes: Mapping[str, int]) -> tuple[in
 def _generated(wanted_input: WantedInput, others: Sequence[Sized], sizes: Mapping[str, int], seed: int) -> Feed:
     given, dtype, pattern = wanted_input.given, wanted_input.dtype, wanted_input.pattern or ()
     shape = _full_shape(wanted_input, sizes)
-    _check_size(wanted_input.name, dtype, shape)
+    needed, memory = math.prod(shape) * dtype.itemsize, memory_size() or sys.maxsize
+    if needed > memory or len(shape) > _MOST_DIMENSIONS:
+        raise RequestError(
+            f'input "{short_name(wanted_input.name)}" is {dtype.name} {shortened(shape_text(shape), 100)}, '
+            f"{size(needed)}: more than this machine has ({size(memory)}), or than numpy takes. Give a smaller shape "
+            "in `inputs:`."
+        )
     if given.values is not None:
         values, how = _written_values(wanted_input), "as the recipe writes them"
     elif dtype == TEXT:
@@ -159,12 +164,3 @@ def _name_sizes(pattern: Sequence[int | str | None], sizes: Mapping[str, int]) -
     """Return `[1,3,height,width]`: the known sizes, and names for the others, which a user replaces."""
     known = (dim if isinstance(dim, int) else sizes.get(dim or "", dim) for dim in pattern)
     return f"[{','.join(re.sub(r'[^A-Za-z0-9_]', '', shortened(str(dim or ''), 30)) or 'N' for dim in known)}]"
-
-
-def _check_size(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
-    needed, memory = math.prod(shape) * dtype.itemsize, memory_size() or sys.maxsize
-    if needed > memory or len(shape) > _MOST_DIMENSIONS:
-        raise RequestError(
-            f'input "{short_name(name)}" is {dtype.name} {shortened(shape_text(shape), 100)}, {size(needed)}: more '
-            f"than this machine has ({size(memory)}), or than numpy takes. Give a smaller shape in `inputs:`."
-        )

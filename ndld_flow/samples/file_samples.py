@@ -95,17 +95,15 @@ class ArrayFile(FileSamples):
 
     @cached_property
     def _stored(self) -> StoredArray:
-        stored = self._open()
-        check_family(stored.dtype, self.wanted.dtype, self.wanted.name, str(self.path))
-        return stored
-
-    def _open(self) -> StoredArray:
         suffix = self.path.suffix.lower()
         if suffix in TABLE_SUFFIXES:
-            return open_table(self.path, self.wanted)
-        if suffix in TEXT_SUFFIXES:
-            return open_lines(self.path, self.wanted)
-        return open_array(self.path, self.wanted.name)
+            stored = open_table(self.path, self.wanted)
+        elif suffix in TEXT_SUFFIXES:
+            stored = open_lines(self.path, self.wanted)
+        else:
+            stored = open_array(self.path, self.wanted.name)
+        check_family(stored.dtype, self.wanted.dtype, self.wanted.name, str(self.path))
+        return stored
 
     @property
     def _pattern(self) -> Pattern | None:

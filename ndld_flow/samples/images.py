@@ -435,7 +435,10 @@ def _video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, Vide
             if not container.streams.video:
                 raise RequestError(f'input "{name}": {path} contains no video.')
             stream = container.streams.video[0]
-            _check_size(stream.width, stream.height, path, name)
+            limit = Image.MAX_IMAGE_PIXELS
+            if limit is not None and stream.width * stream.height > limit:
+                sizes = f"{stream.width}x{stream.height}, more than {limit:,} pixels"
+                raise RequestError(f'input "{name}": frames of {path} are {sizes}.')
             stream.thread_type = "AUTO"
             for place, frame in enumerate(container.decode(stream)):
                 if place % every == 0:
@@ -445,12 +448,6 @@ def _video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, Vide
         raise RequestError(f'input "{name}": the video {path} cannot be decoded{position}: {error}') from None
     if place < 0:
         raise RequestError(f'input "{name}": the video {path} has no frames.')
-
-
-def _check_size(width: int, height: int, path: Path, name: str) -> None:
-    limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and width * height > limit:
-        raise RequestError(f'input "{name}": frames of {path} are {width}x{height}, more than {limit:,} pixels.')
 
 
 _LONGEST_SIDE = 320

@@ -305,7 +305,8 @@ def _by_use(wanted: WantedInput, sample: MadeSample, stream: np.random.Generator
     if not shape:
         return np.asarray(10 ** stream.uniform(-2, 3)).astype(dtype), "a number from 0.01 to 1,000"
     name, form = _form(wanted, sample)
-    return _held(form(stream, shape), dtype), name
+    most = float(ml_dtypes.finfo(dtype).max)
+    return np.asarray(np.clip(form(stream, shape), -most, most)).astype(dtype), name
 
 
 def _mask(dtype: np.dtype[Any], shape: Shape, stream: np.random.Generator, *, hides: bool) -> tuple[Array, str]:
@@ -361,9 +362,3 @@ def _in_range(wanted: WantedInput, sample: MadeSample, stream: np.random.Generat
     values = low + (high - low) * form(stream, shape)
     top = np.nextafter(np.asarray(high, wanted.dtype), np.asarray(low, wanted.dtype))
     return np.minimum(values.astype(wanted.dtype), top), f"{name} [{low:g}, {high:g})"
-
-
-def _held(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Return values in a float type, limited to its range."""
-    most = float(ml_dtypes.finfo(dtype).max)
-    return np.asarray(np.clip(values, -most, most)).astype(dtype)

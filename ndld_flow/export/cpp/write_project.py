@@ -18,7 +18,7 @@ from ndld_flow.base.text import short_name, suggest, visible_name
 from ndld_flow.graph.model_tool import copy_model
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import model_inputs, model_outputs
-from ndld_flow.models.tensors import Array, TensorSpec
+from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import TensorInfo
 from ndld_flow.samples.feeds import Feed, make_feeds
@@ -260,21 +260,18 @@ Assignment = tuple[str, str]
 def _function(
     header: str, first: str, body: Iterable[Assignment], calls: Sequence[str] = (), result: str = "info"
 ) -> list[str]:
+    assignments = [f"  {name} = {value};" for name, value in body]
+    # The value of a long assignment is on a line of its own.
+    assignments = [line if len(line) <= _WIDTH else line.replace(" = ", " =\n      ", 1) for line in assignments]
     return [
         f"{header} {{",
         f"  {first}",
-        *(_statement(name, value) for name, value in body),
+        *assignments,
         *(f"  {call}" for call in calls),
         f"  return {result};",
         "}",
         "",
     ]
-
-
-def _statement(name: str, value: str) -> str:
-    """Return an assignment, whose value is on a line of its own if it is too long."""
-    line = f"  {name} = {value};"
-    return line if len(line) <= _WIDTH else f"  {name} =\n      {value};"
 
 
 def _tensor(spec: TensorSpec, name: str) -> Iterator[Assignment]:
@@ -428,7 +425,10 @@ def write_project(request: ExportRequest) -> CppProject:
         copy_file(engine.path, request.out / files.model)
     (request.out / "samples").mkdir()
     for described, path in zip(inputs, files.samples, strict=True):
-        _save(request.out / path, described.feed.values)
+        values = described.feed.values
+        # numpy does not have bfloat16: it is written as its two bytes.
+        stored = values.view("V2") if values.dtype.name == "bfloat16" else values
+        np.save(request.out / path, np.ascontiguousarray(stored).reshape(values.shape), allow_pickle=False)
     _write_sources(request, project)
     code = describe_model(inputs, outputs, files)
     (request.out / "src" / "model_description.cpp").write_text(code, encoding="utf-8")
@@ -447,31 +447,21 @@ def _copy_libraries(libraries: Sequence[Path], out: Path) -> list[str]:
     return paths
 
 
-def _save(path: Path, values: Array) -> None:
-    """Write a sample. bfloat16, which numpy does not have, is written as its two bytes."""
-    stored = values.view("V2") if values.dtype.name == "bfloat16" else values
-    np.save(path, np.ascontiguousarray(stored).reshape(values.shape), allow_pickle=False)
-
-
-def _template_files(project: CppProject) -> Iterator[tuple[Path, str]]:
-    """Yield the files of the template that the project has, and their paths in it."""
+def _write_sources(request: ExportRequest, project: CppProject) -> None:
+    """Write the files of the template that the project has."""
+    environment = _environment()
     unused = "onnxruntime" if project.is_engine else "tensorrt"
     for path in sorted(_TEMPLATE.rglob("*")):
-        relative = path.relative_to(_TEMPLATE).as_posix().removesuffix(".j2")
-        if path.is_file() and unused not in path.name:
-            target = _RUNTIME_CMAKE if relative.startswith("cmake/") else relative
-            yield path, _RENAMED.get(target, target)
-
-
-def _write_sources(request: ExportRequest, project: CppProject) -> None:
-    environment = _environment()
-    for path, target in _template_files(project):
+        if not path.is_file() or unused in path.name:
+            continue
+        source = path.relative_to(_TEMPLATE).as_posix()
+        target = _RUNTIME_CMAKE if source.startswith("cmake/") else source.removesuffix(".j2")
+        out = request.out / _RENAMED.get(target, target)
         if path.suffix == ".j2":
-            template = environment.get_template(path.relative_to(_TEMPLATE).as_posix())
-            (request.out / target).parent.mkdir(exist_ok=True)
-            (request.out / target).write_text(template.render(project=project), encoding="utf-8")
+            out.parent.mkdir(exist_ok=True)
+            out.write_text(environment.get_template(source).render(project=project), encoding="utf-8")
         else:
-            copy_file(path, request.out / target)
+            copy_file(path, out)
 
 
 def _environment() -> Environment:

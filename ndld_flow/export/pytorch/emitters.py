@@ -586,15 +586,12 @@ def resize(call: Call) -> Emitted:
     if whole and scales is not None and (mode, coordinates, nearest) == ("nearest", "asymmetric", "floor"):
         factors = [float(each) for each in scales[2:]]
         if all(math.log2(each).is_integer() for each in factors):
-            return f'F.interpolate({call.x()}, scale_factor={_size_text(factors)}, mode="nearest")'
+            factor = literal(factors[0]) if len(set(factors)) == 1 else f"({', '.join(map(literal, factors))})"
+            return f'F.interpolate({call.x()}, scale_factor={factor}, mode="nearest")'
     region = call.x(1) if coordinates == "tf_crop_and_resize" else "None"
     given = ("None", call.ints(3)) if call.has(3) and (sizes is None or sizes.size) else (call.floats(2), "None")
     options = (axes, mode, coordinates, nearest, cubic, exclude, extrapolation, antialias, policy)
     return call.use("resize", call.x(), region, *given, values=options)
-
-
-def _size_text(factors: list[float]) -> str:
-    return literal(factors[0]) if len(set(factors)) == 1 else f"({', '.join(map(literal, factors))})"
 
 
 @emits("Upsample", since=7)

@@ -335,7 +335,9 @@ class ModuleClass:
         try:
             self._write(call)
         except Unsupported as reason:
-            self._refuse(node, str(reason))
+            op = "::".join(map(short_name, filter(None, (node.domain, node.op_type))))
+            self._shared.refusals.append(Refusal(op, node_label(node), str(reason)))
+            self._names |= dict.fromkeys(node.outputs, "None")
 
     def _write(self, call: Call) -> None:
         node, entry = call.node, EMITTERS.get(call.node.op_type) if not call.node.domain else None
@@ -364,12 +366,6 @@ class ModuleClass:
             return "_" if len(node.outputs) > 1 else self.variable(node.op_type.lower())
         self._names[value] = name = self.variable(node.op_type.lower())
         return name
-
-    def _refuse(self, node: ir.Node, reason: str) -> None:
-        op = "::".join(map(short_name, filter(None, (node.domain, node.op_type))))
-        self._shared.refusals.append(Refusal(op, node_label(node), reason))
-        for value in node.outputs:
-            self._names[value] = "None"
 
     # Weights and names.
 

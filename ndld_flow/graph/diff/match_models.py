@@ -57,13 +57,11 @@ class Labelling:
     def weight(self, value: ir.Value) -> int:
         """Return the label of an initializer, from a sample of its contents."""
         if value not in self._weights:
-            self._weights[value] = self._label(("weight", self._contents(value.const_value)))
+            tensor, contents = value.const_value, None
+            if tensor is not None:
+                contents = (tensor.dtype, shape_of(tensor)) if self.lacks_data else sample_digest(tensor)
+            self._weights[value] = self._label(("weight", contents))
         return self._weights[value]
-
-    def _contents(self, tensor: ir.TensorProtocol | None) -> Hashable:
-        if tensor is None or not self.lacks_data:
-            return None if tensor is None else sample_digest(tensor)
-        return tensor.dtype, shape_of(tensor)
 
     def around(self, nodes: Iterable[ir.Node], steps: int) -> Labels:
         """Return the labels of nodes with their surroundings up to `steps`; other nodes count as outside."""
@@ -259,18 +257,15 @@ class NodeMatching:
     def _by_structure(self) -> None:
         self._spread(self.labelling.own)
         for steps in _STEPS:
-            self._by_surroundings(steps)
+            mine, theirs = self._lone()
+            if mine and theirs:
+                near = self._around(mine, theirs, steps)
+                if self._join(unique_pairs(mine, theirs, near.__getitem__), "structure"):
+                    self._spread(self.labelling.own)
         mine, theirs = self._lone()
         near = self._around(mine, theirs, 1)
         if self._join(ordered_pairs(mine, theirs, near.__getitem__), "structure"):
             self._spread(self.labelling.own)
-
-    def _by_surroundings(self, steps: int) -> None:
-        mine, theirs = self._lone()
-        if mine and theirs:
-            near = self._around(mine, theirs, steps)
-            if self._join(unique_pairs(mine, theirs, near.__getitem__), "structure"):
-                self._spread(self.labelling.own)
 
     def _around(self, mine: list[ir.Node], theirs: list[ir.Node], steps: int) -> dict[ir.Node, int]:
         return self.labelling.around(mine, steps) | self.labelling.around(theirs, steps)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
-from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, RequestError, check_known
 from ndld_flow.base.name_patterns import name_matcher
@@ -250,7 +249,13 @@ def make_tensor(
     shape = shape if value.shape is None else value.shape
     if value.file is not None:
         return shaped(read_npy(value.file, dtype, name), shape)
-    return shaped(_tensor_of(value.value, dtype, name), shape)
+    given = value.value
+    parsed: Any = parse_value(given) if isinstance(given, str) and dtype != ir.DataType.STRING else given
+    dtype = dtype or _default_dtype(parsed)
+    array = to_array(parsed, dtype)
+    if dtype == ir.DataType.STRING:
+        return shaped(string_tensor(array, name), shape)
+    return shaped(ir.Tensor(array, dtype=dtype, name=name), shape)
 
 
 def shaped(tensor: ir.TensorProtocol, shape: Sequence[int] | None) -> ir.TensorProtocol:
@@ -268,15 +273,6 @@ def shaped(tensor: ir.TensorProtocol, shape: Sequence[int] | None) -> ir.TensorP
     if tensor.dtype == ir.DataType.STRING:
         return string_tensor(filled, tensor.name)
     return ir.Tensor(filled, dtype=tensor.dtype, name=tensor.name)
-
-
-def _tensor_of(value: JsonValue, dtype: ir.DataType | None, name: str) -> ir.TensorProtocol:
-    parsed: Any = parse_value(value) if isinstance(value, str) and dtype != ir.DataType.STRING else value
-    dtype = dtype or _default_dtype(parsed)
-    array = to_array(parsed, dtype)
-    if dtype == ir.DataType.STRING:
-        return string_tensor(array, name)
-    return ir.Tensor(array, dtype=dtype, name=name)
 
 
 def _default_dtype(value: Value) -> ir.DataType:

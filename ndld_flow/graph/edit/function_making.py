@@ -67,7 +67,11 @@ def find_repeats(model: ir.Model, nodes: Sequence[ir.Node], around: Neighbourhoo
     pattern, pieces = Pattern(nodes, SameBlock()), Pieces(around, model)
     blocks = [identity_match(nodes)]
     pieces.add(nodes)
-    for graph in _graphs_of_same_opsets(model, nodes):
+    imports, domains = Imports(model), {node.domain for node in deep_nodes(nodes)}
+    own = imports.of(nodes[0].graph)
+    for graph in all_graphs(model):
+        if any(imports.of(graph).get(domain) != own.get(domain) for domain in domains):
+            continue  # the operators of these nodes have other versions there
         for candidate in graph:
             for match in pattern.matches(candidate, around):
                 if pieces.take(match.nodes.values()):
@@ -95,15 +99,6 @@ def same_tensor(first: ir.TensorProtocol | None, second: ir.TensorProtocol | Non
 def identity_match(nodes: Sequence[ir.Node]) -> Match:
     values = [value for node in nodes for value in (*read_values(node), *node.outputs)]
     return Match({node: node for node in nodes}, {value: value for value in values})
-
-
-def _graphs_of_same_opsets(model: ir.Model, nodes: Sequence[ir.Node]) -> Iterator[ir.Graph]:
-    """Yield the graphs in which the operators of these nodes have the same versions."""
-    imports, domains = Imports(model), {node.domain for node in deep_nodes(nodes)}
-    own = imports.of(nodes[0].graph)
-    for graph in all_graphs(model):
-        if all(imports.of(graph).get(domain) == own.get(domain) for domain in domains):
-            yield graph
 
 
 @dataclass

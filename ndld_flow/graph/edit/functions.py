@@ -166,7 +166,11 @@ def set_attributes(
         else:
             function.attributes[name] = typed_attribute(name, value, kind)
     for node, name, wanted in asked:
-        _refer(function, node, name, wanted, known[wanted])
+        own = node.attributes.get(name)
+        if wanted not in function.attributes:
+            value = None if own is None or own.is_ref() else own.value
+            function.attributes[wanted] = ir.Attr(wanted, known[wanted], value)
+        node.attributes[name] = ir.RefAttr(name, wanted, known[wanted])
     if any(attribute.value is not None for attribute in function.attributes.values()):
         edited.raise_ir_version(IR_OF_DEFAULTS)
     return len(asked)
@@ -185,14 +189,6 @@ def _types_asked(
             label = node_label(node)
             raise RequestError(f"{wanted!r} is {known[wanted].name}, but {name!r} of {label!r} is {kind.name}")
     return known
-
-
-def _refer(function: ir.Function, node: ir.Node, name: str, wanted: str, kind: ir.AttributeType) -> None:
-    own = node.attributes.get(name)
-    if wanted not in function.attributes:
-        value = None if own is None or own.is_ref() else own.value
-        function.attributes[wanted] = ir.Attr(wanted, kind, value)
-    node.attributes[name] = ir.RefAttr(name, wanted, kind)
 
 
 def _node_in(function: ir.Function, label: str) -> ir.Node:
@@ -316,7 +312,11 @@ def rename_functions(edited: EditedModel, functions: Sequence[ir.Function], to: 
     for function in functions:
         calls = calls_of(model, function)
         del model.functions[function.identifier()]
-        name = new_function_name(model, _filled(to, function))
+        # not `str.format`, with which a recipe could read attributes of objects and pad to a gigabyte
+        filled = to.replace("{domain}", function.domain).replace("{name}", function.name)
+        if set("{}") & set(filled):
+            raise RequestError(f"`to`: {to!r} may contain `{{domain}}` and `{{name}}`, but no other braces")
+        name = new_function_name(model, filled)
         for call in calls:
             call.domain, call.op_type = name
             Imports(model).add(call.graph, {name.domain: 1})
@@ -325,14 +325,6 @@ def rename_functions(edited: EditedModel, functions: Sequence[ir.Function], to: 
         count += len(calls)
     drop_unused_domains(model)
     return count
-
-
-def _filled(to: str, function: ir.Function) -> str:
-    # not `str.format`, with which a recipe could read attributes of objects and pad to a gigabyte
-    filled = to.replace("{domain}", function.domain).replace("{name}", function.name)
-    if set("{}") & set(filled):
-        raise RequestError(f"`to`: {to!r} may contain `{{domain}}` and `{{name}}`, but no other braces")
-    return filled
 
 
 def _callers_of(model: ir.Model, function: ir.Function) -> set[ir.OperatorIdentifier]:

@@ -20,18 +20,16 @@ class Sizes:
 
     def __init__(self, edits: Edits) -> None:
         self._numbers = visited_shape_values(edits)
+        # Set the shapes of tensors of equal numbers, which inference does not find before opset 13.
         for node in (node for graph in edits.graphs() for node in graph):
-            if node.op_type in ("Expand", "ConstantOfShape"):
-                self._fill(node)
-
-    def _fill(self, node: ir.Node) -> None:
-        """Set the shape of a tensor of equal numbers, which inference does not find before opset 13."""
-        dims = () if node.op_type == "ConstantOfShape" else dims_of(node.inputs[0])
-        known = self._numbers.of(node.inputs[-1])
-        if known is None or None in known.elements or dims is None:
-            return
-        if set(dims) <= {1} and len(dims) <= len(known.elements):
-            node.outputs[0].shape = ir.Shape(known.elements)
+            if node.op_type not in ("Expand", "ConstantOfShape"):
+                continue
+            dims = () if node.op_type == "ConstantOfShape" else dims_of(node.inputs[0])
+            known = self._numbers.of(node.inputs[-1])
+            if known is None or None in known.elements or dims is None:
+                continue
+            if set(dims) <= {1} and len(dims) <= len(known.elements):
+                node.outputs[0].shape = ir.Shape(known.elements)
 
     def of(self, value: ir.Value, axis: int) -> Origin:
         """Return the size of a dimension, or its name, at worst itself."""

@@ -339,7 +339,10 @@ def replace_nodes(edited: EditedModel, nodes: Sequence[ir.Node], new: Replacemen
     for old, output in zip(kept, node.outputs, strict=False):
         if old is not None:
             replace_uses(old, output, members, all_graphs(edited.model))
-    _replace_outputs(edited, graph, members, node, kept)
+    lost = [value for value in graph.outputs if value.producer() in members]
+    if lost:  # only the removed nodes produce them: new tensors take their place
+        edited.note(f"outputs removed with the nodes: {', '.join(value.name or '' for value in lost)}")
+        put_outputs(graph, lost, [output for output, old in zip(node.outputs, kept, strict=False) if old is None])
     for gone in reversed(chosen):
         remove_node(gone)
     prune_values(read)
@@ -401,19 +404,3 @@ def _name_new_outputs(edited: EditedModel, node: ir.Node, new: Replacement, kept
                     f"there is already a tensor {name!r}, and a tensor has one source; choose another name"
                 )
             output.name = name
-
-
-def _replace_outputs(
-    edited: EditedModel,
-    graph: ir.Graph,
-    members: Collection[ir.Node],
-    node: ir.Node,
-    kept: Sequence[ir.Value | None],
-) -> None:
-    """Put new tensors in the place of the graph's outputs that only the removed nodes produce."""
-    gone = [value for value in graph.outputs if value.producer() in members]
-    if not gone:
-        return
-    edited.note(f"outputs removed with the nodes: {', '.join(value.name or '' for value in gone)}")
-    added = [output for output, old in zip(node.outputs, kept, strict=False) if old is None]
-    put_outputs(graph, gone, added)

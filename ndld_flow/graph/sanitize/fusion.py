@@ -240,8 +240,13 @@ def _zero_pads(edits: Edits, pad: ir.Node) -> tuple[int, ...] | None:
 
 
 def _fuse_add(edits: Edits, node: ir.Node) -> None:
-    if not _fuse_layer_norm(edits, node):
-        fuse_gemm(edits, node)
+    """normal(x) * scale + bias -> LayerNormalization(x, scale, bias); any other Add as in `fuse_gemm`"""
+    for index in (0, 1):
+        mul = producer_of_type(node.inputs[index], "Mul")
+        bias = node.inputs[1 - index]
+        if mul is not None and only_reader(mul.outputs[0]) and _put_layer_norm(edits, node, mul, bias):
+            return
+    fuse_gemm(edits, node)
 
 
 def fuse_gemm(edits: Edits, node: ir.Node) -> None:
@@ -287,16 +292,6 @@ class _Normalization:
     source: ir.Value
     epsilon: float
     nodes: tuple[ir.Node, ...]
-
-
-def _fuse_layer_norm(edits: Edits, node: ir.Node) -> bool:
-    """normal(x) * scale + bias -> LayerNormalization(x, scale, bias)"""
-    for index in (0, 1):
-        mul = producer_of_type(node.inputs[index], "Mul")
-        bias = node.inputs[1 - index]
-        if mul is not None and only_reader(mul.outputs[0]) and _put_layer_norm(edits, node, mul, bias):
-            return True
-    return False
 
 
 def _fuse_layer_norm_without_bias(edits: Edits, node: ir.Node) -> None:

@@ -60,24 +60,19 @@ def _inline(edits: Edits, graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> N
     outputs = list(branch.outputs)
     branch.outputs.clear()
     for value in tuple(branch.initializers.values()):
-        _move_initializer(edits, graph, branch, value)
+        assert value.name is not None
+        name = edits.new_name(f"{value.name}_inlined") if value.name in graph.initializers else value.name
+        moved = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
+        for use in tuple(value.uses()):
+            use.node.replace_input_with(use.idx, moved)
+        del branch.initializers[value.name]
+        graph.register_initializer(moved)
     nodes = list(branch)
     branch.remove(nodes)
     graph.insert_before(node, nodes)
     for old, new in zip(node.outputs, outputs, strict=True):
         edits.take_over(new, old)
     edits.remove(node)
-
-
-def _move_initializer(edits: Edits, graph: ir.Graph, branch: ir.Graph, value: ir.Value) -> None:
-    tensor = value.const_value
-    assert tensor is not None and value.name is not None
-    name = edits.new_name(f"{value.name}_inlined") if value.name in graph.initializers else value.name
-    new = ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
-    for use in tuple(value.uses()):
-        use.node.replace_input_with(use.idx, new)
-    del branch.initializers[value.name]
-    graph.register_initializer(new)
 
 
 _WIDER: dict[ir.DataType, frozenset[ir.DataType]] = {
@@ -338,7 +333,11 @@ def _merge_unsqueezes(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
     kept = [i for i in range(len(dims)) if i not in second]
     axes = sorted([*second, *(kept[i] for i in first)])
     node.replace_input_with(0, inner.inputs[0])
-    _set_axes(edits, node, axes)
+    if len(node.inputs) == 1:
+        node.attributes["axes"] = ir.AttrInt64s("axes", axes)
+    else:
+        name = f"{node.outputs[0].name}_axes"
+        node.replace_input_with(1, edits.add_initializer(graph_of(node), np.array(axes, np.int64), name))
     edits.done["Unsqueezes merged"] += 1
 
 
@@ -346,11 +345,3 @@ def _axes(edits: Edits, node: ir.Node, rank: int) -> tuple[int, ...] | None:
     """Return the axes of an Unsqueeze as indices into its output of that rank."""
     axes = edits.axes(node)
     return None if axes is None else tuple(i + rank if i < 0 else i for i in axes)
-
-
-def _set_axes(edits: Edits, node: ir.Node, axes: list[int]) -> None:
-    if len(node.inputs) == 1:
-        node.attributes["axes"] = ir.AttrInt64s("axes", axes)
-        return
-    graph = graph_of(node)
-    node.replace_input_with(1, edits.add_initializer(graph, np.array(axes, np.int64), f"{node.outputs[0].name}_axes"))

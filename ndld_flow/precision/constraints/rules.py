@@ -328,15 +328,13 @@ def read_precision_list(path: Path) -> tuple[Rule, ...]:
         for entry in (part.strip() for part in _COMMENT.sub("", line).split(",") if part.strip())
         for name, _, precision in (entry.rpartition(":"),)
     ]
-    problems = [f"{entry.where}: {problem}" for entry in entries if (problem := _problem(entry))]
+    problems: list[str] = []
+    for entry in entries:
+        if not entry.pattern:
+            problems.append(f"{entry.where}: {entry.precision!r} is not `name:precision`")
+        elif entry.precision not in _KNOWN:
+            near = suggest(entry.precision, _KNOWN)
+            problems.append(f"{entry.where}: {entry.pattern!r} has no precision {entry.precision!r}; {near}")
     if problems:
         raise RequestError("\n".join(problems))
     return tuple(entries)
-
-
-def _problem(entry: Rule) -> str:
-    if not entry.pattern:
-        return f"{entry.precision!r} is not `name:precision`"
-    if entry.precision not in _KNOWN:
-        return f"{entry.pattern!r} has no precision {entry.precision!r}; {suggest(entry.precision, _KNOWN)}"
-    return ""

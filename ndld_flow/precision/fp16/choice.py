@@ -139,22 +139,16 @@ def choose_fp32(groups: Groups) -> set[Group]:
     waiting = list(undecided)
     while waiting:
         group = waiting.pop()
-        if group in undecided and not _stays(group, groups, is_fp32):
+        makers = (groups.maker.get(use.value) for use in group.uses if use.value is not None)
+        sources = [source for source in makers if source is not None]
+        readers = _readers(group, groups)
+        stays = all(map(is_fp32, sources)) and (any(map(is_fp32, readers)) or not readers)
+        if group in undecided and not stays:
             undecided.discard(group)
-            sources = (groups.maker.get(use.value) for use in group.uses if use.value is not None)
-            waiting += [source for source in sources if source is not None]
-            waiting += _readers(group, groups)
+            waiting += [*sources, *readers]
     for group in undecided:
         group.kept = _ONLY_MOVES
     return fixed | undecided
-
-
-def _stays(group: Group, groups: Groups, is_fp32: Callable[[Group], bool]) -> bool:
-    sources = (groups.maker.get(use.value) for use in group.uses if use.value is not None)
-    if any(source is not None and not is_fp32(source) for source in sources):
-        return False
-    readers = _readers(group, groups)
-    return any(map(is_fp32, readers)) or not readers
 
 
 def _readers(group: Group, groups: Groups) -> list[Group]:

@@ -21,7 +21,7 @@ from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import blaming_model, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.nodes import UniqueNames, fixed_tensor, inline_functions, op_name
 from ndld_flow.models.shape_inference import drop_stale_sizes
-from ndld_flow.models.type_groups import Group, Groups, group_places
+from ndld_flow.models.type_groups import group_places
 from ndld_flow.precision.fp16.choice import Fp16Options, blocked_nodes, choose_fp32, keep_blocked, keep_shape_arithmetic
 from ndld_flow.precision.fp16.rewrite import Progress, Rewriter
 from ndld_flow.records.model_diff import GraphChange
@@ -182,7 +182,11 @@ def _convert(
     keep_blocked(groups, blocked_nodes(model, request, notes))
     keep_shape_arithmetic(model, groups)
     fp32 = choose_fp32(groups)
-    kept = _kept_nodes(groups, fp32)
+    kept = {  # Casts do not count: they connect precisions
+        node: members[0].kept
+        for node, members in groups.of_node().items()
+        if not is_op(node, "Cast") and all(group in fp32 for group in members)
+    }
     notes += normalization_notes(model, kept)
     choice = {group: ir.DataType.FLOAT16 for group in groups.all if group not in fp32}
     rewriter = Rewriter(model, types, groups, choice, progress)
@@ -247,15 +251,6 @@ def tidy(model: ir.Model, source: Path) -> list[str]:
         raise ModelError(f"{source}: the graph has a cycle, so it cannot be converted.") from None
     drop_stale_sizes(model)
     return notes
-
-
-def _kept_nodes(groups: Groups, fp32: set[Group]) -> dict[ir.Node, str]:
-    """Return the nodes whose floats all stay fp32 -> why. Casts do not count: they connect precisions."""
-    kept: dict[ir.Node, str] = {}
-    for node, members in groups.of_node().items():
-        if not is_op(node, "Cast") and all(group in fp32 for group in members):
-            kept[node] = next(group.kept for group in members)
-    return kept
 
 
 def _write_log(log: logging.Logger, kept: Mapping[ir.Node, str], rewriter: Rewriter, notes: Sequence[str]) -> None:

@@ -335,7 +335,7 @@ class _Head:
         end = 2**31 - 1 if layout.classes is None else first + layout.classes
         scores = self._columns(source, start, end, axis, to, "scores")
         if self._nms.activation is not None and not (self._nms.is_plugin and not layout.objectness):
-            scores = self._activated(scores, axis=to)
+            scores = self._put("Softmax", scores, axis=to) if softmax else self._put("Sigmoid", scores)
         if start != first:
             scores = self._part(scores, first, end, to, "foreground")
         if not layout.objectness:
@@ -344,11 +344,6 @@ class _Head:
         if self._nms.activation == "sigmoid":
             objectness = self._put("Sigmoid", objectness)
         return self._put("Mul", scores, objectness, wish="weighted")
-
-    def _activated(self, scores: ir.Value, axis: int) -> ir.Value:
-        if self._nms.activation == "softmax":
-            return self._put("Softmax", scores, axis=axis)
-        return self._put("Sigmoid", scores)
 
     def _plugin(self, boxes: ir.Value, scores: ir.Value) -> list[ir.Value]:
         import onnx_ir as ir

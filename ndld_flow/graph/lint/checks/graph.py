@@ -30,15 +30,12 @@ class DuplicateName(Check):
             if count > 1:
                 yield self.finding_at(f"{count} nodes have this name; selecting it by name is ambiguous", name, "")
         for graph in subject.graphs():
-            yield from self._tensors_produced_twice(graph)
-
-    def _tensors_produced_twice(self, graph: onnx.GraphProto) -> Iterator[Finding]:
-        produced = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-        for node in graph.node:
-            for name in node.output:
-                if name and name in produced:
-                    yield self.finding(f"tensor {name!r} has a second producer", node, severity="error")
-                produced.add(name)
+            produced = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+            for node in graph.node:
+                for name in node.output:
+                    if name and name in produced:
+                        yield self.finding(f"tensor {name!r} has a second producer", node, severity="error")
+                    produced.add(name)
 
 
 class MissingName(Check):
@@ -206,12 +203,6 @@ _ORT_DOMAINS = (
 )  # fmt: skip
 
 
-def _severity(node: onnx.NodeProto) -> Severity:
-    """Return `error` for an operator that no runtime is known to have."""
-    is_known = ("", node.op_type) in operators()
-    return "warning" if is_known or is_plugin(node) else "error"
-
-
 class UnknownOp(Check):
     """Operators that are unknown or deprecated at the model's opset, and those that need a library."""
 
@@ -228,7 +219,8 @@ class UnknownOp(Check):
                 message = f"operator of domain {node.domain!r} needs a custom operator library or a plugin"
                 yield self.finding(message, node, severity="warning")
             elif not onnx.defs.has(node.op_type, opset):
-                yield self.finding(unknown_operator(node, opset), node, severity=_severity(node))
+                is_known = ("", node.op_type) in operators() or is_plugin(node)  # to some runtime
+                yield self.finding(unknown_operator(node, opset), node, severity="warning" if is_known else "error")
             elif is_deprecated(node.op_type, opset):
                 yield self.finding(f"{node.op_type} is deprecated at opset {opset}; convert the model", node)
 

@@ -40,18 +40,15 @@ def _float_tensors(subject: Subject) -> Iterator[tuple[str, ir.TensorProtocol]]:
     Attributes of other nodes are theirs: NaN separates the sets of a TreeEnsemble.
     """
     assert subject.model is not None
-    attributes = {id(tensor) for node in subject.model.graph.all_nodes() for tensor in _attributes_of(node)}
+    attributes = {
+        id(attribute.as_tensor())
+        for node in subject.model.graph.all_nodes()
+        for attribute in node.attributes.values()
+        if node.op_type != "Constant" and attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref()
+    }
     for tensor in tensors_of(subject.model):
         if tensor.dtype in _FLOATS and not isinstance(tensor, SparseInitializer) and id(tensor) not in attributes:
             yield f"initializer {tensor.name!r}" if tensor.name else "a Constant", tensor
-
-
-def _attributes_of(node: ir.Node) -> Iterator[ir.TensorProtocol]:
-    """Yield the tensors of a node other than Constant."""
-    if node.op_type != "Constant":
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-                yield attribute.as_tensor()
 
 
 def _pieces_of(tensor: ir.TensorProtocol) -> Iterator[npt.NDArray[Any]]:
