@@ -48,7 +48,9 @@ def public(function: Callable[Parameters, Value]) -> Callable[Parameters, Value]
 def explain_system_error(error: Exception) -> str:
     """Return a message if the disk, the current directory or a file name caused the error, else an empty text."""
     if isinstance(error, OSError):
-        if not _has_current_directory():
+        try:
+            Path.cwd()
+        except OSError:
             return "the current directory was deleted. Change to one that exists, and run again."
         from ndld_flow.runs.disk import explain_disk
 
@@ -56,14 +58,6 @@ def explain_system_error(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         return f"{NOT_UTF8}: {error.object}"
     return ""
-
-
-def _has_current_directory() -> bool:
-    try:
-        Path.cwd()
-    except OSError:
-        return False
-    return True
 
 
 def _is_path(value: object) -> bool:

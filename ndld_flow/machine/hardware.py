@@ -6,6 +6,7 @@ Every plan needs them: only light modules of the standard library are imported, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -40,7 +41,10 @@ def read_hardware() -> Hardware:
     if platform.system() == "Darwin":
         named = _output_of("sysctl", "-n", "machdep.cpu.brand_string")
     else:
-        named = describe_cpu("model name") or _board_name()
+        named = describe_cpu("model name")
+        if not named:  # ARM's /proc/cpuinfo does not name the CPU: the board is named
+            with contextlib.suppress(OSError):
+                named = Path("/proc/device-tree/model").read_text(encoding="utf-8").rstrip("\0")
     return Hardware(
         f"{platform.system()} {release}".strip(),
         platform.machine(),
@@ -62,14 +66,6 @@ def describe_cpu(field: str) -> str:
     except OSError:
         pass
     return ""
-
-
-def _board_name() -> str:
-    """Return the name of the board: ARM's /proc/cpuinfo does not name the CPU."""
-    try:
-        return Path("/proc/device-tree/model").read_text(encoding="utf-8").rstrip("\0")
-    except OSError:
-        return ""
 
 
 def _nvidia() -> tuple[tuple[str, ...], str]:

@@ -334,19 +334,14 @@ def input_entry(likely: LikelyInput, data: str | Sequence[str] | None = None) ->
     """Return the settings of an input, with values from files or generated ones."""
     entry = [] if likely.shape is None else [f"shape: {list(likely.shape)}"]
     if data is not None:
-        entry += [f"data: {json.dumps(data)}", *(_image_settings(likely) if likely.image_layout else ())]
+        entry += [f"data: {json.dumps(data)}", *(["layout: NHWC"] if likely.image_layout == "NHWC" else [])]
+        if likely.image_layout:
+            entry += [f"{name}: {value}" for name, value in likely.fitting.items()]
+        if likely.image_layout and likely.mean:
+            entry += [f"mean: {list(likely.mean)}", f"std: {list(likely.std)}"]
     else:
         entry += [f"data: {likely.data}"] + ([f"range: {list(likely.range)}"] if likely.range else [])
     return ", ".join(entry)
-
-
-def _image_settings(likely: LikelyInput) -> Iterator[str]:
-    if likely.image_layout == "NHWC":
-        yield "layout: NHWC"
-    yield from (f"{name}: {value}" for name, value in likely.fitting.items())
-    if likely.mean:
-        yield f"mean: {list(likely.mean)}"
-        yield f"std: {list(likely.std)}"
 
 
 def _steps(

@@ -94,9 +94,9 @@ class Kernel:
 @lru_cache(maxsize=4096)
 def read_kernel_name(tactic: str) -> Kernel:
     """Return the arithmetic of a kernel by its name."""
-    myelin = _of_myelin(tactic[:_LONGEST])
-    if myelin is not None:
-        return myelin
+    if tactic.startswith("__my"):  # a generated kernel: only one whose operators all multiply no matrices is known
+        match = _PLAIN_MYELIN.match(tactic[:_LONGEST])
+        return Kernel("", "none", match[0]) if match else Kernel()
     name = tactic[:_LONGEST].lower()
     readers: tuple[Callable[[str], Kernel | None], ...] = (
         _of_xmma,
@@ -169,14 +169,6 @@ def _of_named_unit(name: str) -> Kernel | None:
     operands = re.search(r"_(bf16|f16)(?:bf16|f16)(?:f32|f16)?(?=_|$)", name)
     usual = {"imma": "int8", "hmma": _DTYPES[operands[1]] if operands else "float16"}
     return Kernel(usual.get(word) or _four_bits(name) or _type_in(name, but=("float32",)), "tensor core", word)
-
-
-def _of_myelin(name: str) -> Kernel | None:
-    """Recognize a generated kernel whose operators all multiply no matrices."""
-    if not name.startswith("__my"):
-        return None
-    match = _PLAIN_MYELIN.match(name)
-    return Kernel("", "none", match[0]) if match else Kernel()
 
 
 def _four_bits(name: str) -> str:

@@ -245,29 +245,18 @@ class Optimization(Document):
 
     @property
     def headline(self) -> tuple[str, str]:
-        """The gain; or that nothing pays or is decided, and the reason."""
-        return (self._gain(), "") if self.faster else self._nothing()
-
-    def _gain(self) -> str:
-        if self.objectives != ("latency",) or self.speed is None:
-            found = "; ".join(gain.describe() for gain in self.gains)
-            slower = f"; latency {ratio_change(self.speed.ratio)}" if self.speed and not self._times else ""
-            several = len(self.front) > 1
-            front = f"; the best in {self.objectives[0]} of {len(self.front)} models on the front" if several else ""
-            return f"Against the source: {found}{slower}{front}{f'. {self.unknown}' if self.unknown else ''}"
-        clock = {"cpu": "CPU time in rounds", "wall": "wall time in rounds", "": "wall time"}[self.speed.clock]
-        ends = f"{1 / self.speed.high:.2f}x to {1 / self.speed.low:.2f}x"
-        return f"{1 / self.speed.ratio:.2f}x as fast as the source ({ends} at 95 % confidence; {clock})"
-
-    def _nothing(self) -> tuple[str, str]:
-        """Return that nothing pays, which only holds if everything was tried, or is decided, and the reason."""
+        """The gain; or that nothing pays, which only holds if everything was tried or is decided, and the reason."""
+        if self.faster:
+            return self._gain(), ""
         if self.ending == "nothing pays":
             near = next((each.name for each in self.variants if each.outcome == "near the bound"), "")
             samples = (
                 f"; {short_name(near, 60)} is near a bound: more samples decide whether it is right" if near else ""
             )
+            undecided = (*_OPEN, "cannot win")
+            decided = [each for each in self.variants if each.outcome not in undecided and each.name != "source"]
             return "Nothing pays", (
-                f"of {counted(len(self._decided), 'variant')}, none is right and at least 1 % {self._better} than the "
+                f"of {counted(len(decided), 'variant')}, none is right and at least 1 % {self._better} than the "
                 f"source at 95 % confidence{samples}"
             )
         open_ones = [each for each in self.variants if each.outcome in _OPEN]
@@ -278,20 +267,22 @@ class Optimization(Document):
         reason = f"{first_of(names, _NAMED)} may be {self._better} than the source{advice}"
         return f"Not decided ({self.stopped_because})", reason
 
-    @property
-    def _decided(self) -> list[TriedVariant]:
-        """Return the variants but the source whose outcome is known."""
-        undecided = (*_OPEN, "cannot win")
-        return [each for each in self.variants if each.outcome not in undecided and each.name != "source"]
+    def _gain(self) -> str:
+        if self.objectives != ("latency",) or self.speed is None:
+            found = "; ".join(gain.describe() for gain in self.gains)
+            timed = not {"latency", "throughput"}.isdisjoint(self.objectives)
+            slower = f"; latency {ratio_change(self.speed.ratio)}" if self.speed and not timed else ""
+            several = len(self.front) > 1
+            front = f"; the best in {self.objectives[0]} of {len(self.front)} models on the front" if several else ""
+            return f"Against the source: {found}{slower}{front}{f'. {self.unknown}' if self.unknown else ''}"
+        clock = {"cpu": "CPU time in rounds", "wall": "wall time in rounds", "": "wall time"}[self.speed.clock]
+        ends = f"{1 / self.speed.high:.2f}x to {1 / self.speed.low:.2f}x"
+        return f"{1 / self.speed.ratio:.2f}x as fast as the source ({ends} at 95 % confidence; {clock})"
 
     @property
     def _better(self) -> str:
         words = {"latency": "faster", "size": "smaller"}
         return words.get(self.objectives[0], "better") if len(self.objectives) == 1 else "better in an objective"
-
-    @property
-    def _times(self) -> bool:
-        return not {"latency", "throughput"}.isdisjoint(self.objectives)
 
     def _cost(self) -> str:
         if self.is_source and not self.speed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -55,6 +55,7 @@ def collect_footprint(profile: Profile) -> FootprintView | None:
     alive = _alive(profile, written)
     peak = max(alive)
     stretch = max(1, math.ceil(len(alive) / _CURVE_POINTS))
+    largest = sorted(written.values(), key=lambda entry: -entry[1])[:_SHOWN]
     order = sorted(range(len(layers)), key=lambda place: -layers[place].weight_bytes)[:_SHOWN]
     return FootprintView(
         weight_bytes=weight_bytes,
@@ -65,7 +66,7 @@ def collect_footprint(profile: Profile) -> FootprintView | None:
             (start / max(len(alive) - 1, 1), max(alive[start : start + stretch]) / (peak or 1))
             for start in range(0, len(alive), stretch)
         ),
-        tensors=_largest(written.values()),
+        tensors=tuple(BigTensor(tensor, size, place) for place, size, tensor in largest if size),
         weights=tuple(place for place in order if layers[place].weight_bytes),
     )
 
@@ -116,8 +117,3 @@ def _alive(profile: Profile, written: dict[str, _Written]) -> list[int]:
         steps[place] += size
         steps[last[name] + 1] -= size
     return list(accumulate(steps))[:-1]
-
-
-def _largest(written: Iterable[_Written]) -> tuple[BigTensor, ...]:
-    largest = sorted(written, key=lambda entry: -entry[1])[:_SHOWN]
-    return tuple(BigTensor(tensor, size, place) for place, size, tensor in largest if size)

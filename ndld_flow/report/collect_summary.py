@@ -290,7 +290,11 @@ def _graph_outcome(run: RunRecord) -> GraphOutcome:
     models = [name for name, record in records.items() if record.artifact.kind == "onnx"]
     given = [*run.models] if len(run.models) == 1 else []  # another file, which the recipe compares with its model
     final = (models or given or ["source"])[-1]
-    chain = _chain_to_source(final, records)
+    chain: list[StepRecord] = []  # the steps from the source to the final model
+    name = final
+    while name in records and records[name] not in chain:
+        chain.insert(0, records[name])
+        name = read_from(records[name])
     changes = [record.change for record in chain if record.change is not None]
     source_bytes = run.source.artifact.size_bytes
     return GraphOutcome(
@@ -300,15 +304,6 @@ def _graph_outcome(run: RunRecord) -> GraphOutcome:
         bytes_before=source_bytes,
         bytes_after=(chain[-1] if chain else run.models.get(final, run.source)).artifact.size_bytes,
     )
-
-
-def _chain_to_source(name: str, records: dict[str, StepRecord]) -> list[StepRecord]:
-    """Return the records of the steps from the source to a model, in order."""
-    chain: list[StepRecord] = []
-    while name in records and records[name] not in chain:
-        chain.insert(0, records[name])
-        name = read_from(records[name])
-    return chain
 
 
 def read_from(record: StepRecord) -> str:

@@ -252,11 +252,6 @@ def _rollup(before: EngineSide, after: EngineSide, aspect: LayerAspect) -> tuple
     )
 
 
-def _shown(text: str) -> str:
-    """Return formats or shapes with another arrow than the one between the two engines."""
-    return text.replace(" -> ", " ▸ ")
-
-
 def _change(row: MatchedEngineLayer) -> str:
     if not row.after:
         return "only in A"
@@ -285,7 +280,8 @@ def _data_of(compared: EngineComparison, before: EngineSide, after: EngineSide) 
 
 def _aspects(side: EngineSide, places: Sequence[int]) -> EngineAspects:
     def text(name: LayerAspect) -> str:
-        return short_name(_shown(side.aspect(name, places)), _LONGEST_IN_TABLE) if places else ""
+        # Another arrow than the one between the two engines.
+        return short_name(side.aspect(name, places).replace(" -> ", " ▸ "), _LONGEST_IN_TABLE) if places else ""
 
     weights = sum(side.profile.layers[place].weight_bytes for place in places)
     return EngineAspects(text("type"), text("precision"), text("tactic"), text("formats"), text("shapes"), weights)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -80,7 +81,15 @@ class ExpectedTimes:
 
     @cached_property
     def _earlier_runs(self) -> Sequence[RunRecord]:
-        return list(_read_earlier(self.run))
+        """The newest runs of the recipe on this machine, the newest first."""
+        run, here = self.run, hardware_of(describe_machine())
+        folders = (path.parent for path in (run.outputs.runs / run.recipe.name).glob(f"*/{RUN_RECORD}"))
+        names = sorted((folder.name for folder in folders if folder.name not in (run.id, LATEST)), reverse=True)
+        found = []
+        for name in names[:_MOST_RUNS]:
+            with contextlib.suppress(RequestError):
+                found.append(read_run_record(run.outputs.runs / run.recipe.name / name))
+        return [earlier for earlier in found if hardware_of(earlier.machine) == here]
 
     def _has_similar_inputs(self, step: RecipeStep, record: StepRecord, sizes: Mapping[str, int]) -> bool:
         models = {name: model.record.size_bytes for name, model in self.run.models.items()}
@@ -91,20 +100,6 @@ class ExpectedTimes:
             if before is None or (after is not None and max(before, after) > _SAME_SIZE * min(before, after)):
                 return False
         return True
-
-
-def _read_earlier(run: RunState) -> Iterator[RunRecord]:
-    """Yield the newest runs of a recipe on this machine, the newest first."""
-    here = hardware_of(describe_machine())
-    folders = (path.parent for path in (run.outputs.runs / run.recipe.name).glob(f"*/{RUN_RECORD}"))
-    names = sorted((folder.name for folder in folders if folder.name not in (run.id, LATEST)), reverse=True)
-    for name in names[:_MOST_RUNS]:
-        try:
-            earlier = read_run_record(run.outputs.runs / run.recipe.name / name)
-        except RequestError:
-            continue
-        if hardware_of(earlier.machine) == here:
-            yield earlier
 
 
 def is_this_machine(machine: str) -> bool:

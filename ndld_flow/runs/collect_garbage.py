@@ -77,13 +77,8 @@ class _Needed:
         for point in sorted((folder / POINTS).glob(f"*/{RUN_RECORD}")):
             self.add(read_run_record(point.parent).needs())
         # The results that no point's record names: those of failed points, and of repeated measurements.
-        self.add_keys(
-            (step.key for point in read_sweep_record(folder).points for step in point.steps if step.key), store
-        )
-
-    def add_keys(self, keys: Iterable[str], store: Store) -> None:
-        """Add the results under these keys."""
-        for key in set(keys) - self.keys:
+        keys = {step.key for point in read_sweep_record(folder).points for step in point.steps if step.key}
+        for key in keys - self.keys:
             record = store.read_record(key)
             if record is not None:
                 self.keys.add(key)

@@ -299,6 +299,8 @@ class _Reader:
         main = _objectives(record) if is_sweep else _main_metrics(record, metrics)
         outcome = self.outputs.outcome_now(outcome_in(record), folder)
         models = _models_of(record)
+        # `FAILED det in 32.9 s: agree: cosine 0.9 is less than 1`
+        reason = str(next(iter(record.get("verdict", ())), "")).partition(": ")[2]
         return RunSummary(
             run=name_folder(folder),
             kind="sweep" if is_sweep else "run",
@@ -306,7 +308,7 @@ class _Reader:
             passed=record["passed"],
             outcome=outcome,
             failed_in=tuple((record.get("failure") or {}).get("steps", ())),
-            why="" if is_sweep or record["passed"] else _reason_in(record),
+            why="" if is_sweep or record["passed"] else reason,
             wall_s=record["wall_s"],
             tags=tags,
             folder=str(folder),
@@ -319,11 +321,6 @@ class _Reader:
             model=models[0][0] if models else "",
             metrics={**{name: metrics[name] for name in named}, **main},
         )
-
-
-def _reason_in(record: Tree) -> str:
-    """Return the reason in the first line of the verdict, `FAILED det in 32.9 s: agree: cosine 0.9 is less than 1`."""
-    return str(next(iter(record.get("verdict", ())), "")).partition(": ")[2]
 
 
 def _describe_machine(machine: Any) -> str:  # noqa: ANN401 - plain JSON

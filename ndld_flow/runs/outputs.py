@@ -38,11 +38,10 @@ class Order:
     """Position by name; folders may have been removed since."""
 
     def place(self, name: str) -> int:
-        return self.noted.get(name) or self._place_by_time(_second(name))
-
-    def _place_by_time(self, second: str) -> int:
+        if noted := self.noted.get(name):
+            return noted
         seconds, places = self._by_time
-        return places[bisect_right(seconds, second)]
+        return places[bisect_right(seconds, _second(name))]
 
     @cached_property
     def _by_time(self) -> tuple[list[str], list[int]]:

@@ -259,10 +259,14 @@ def find_model(reference: str, outputs: Outputs) -> Path:
     if chosen not in models:
         message = f"{reference}: run {run.recipe_name}/{run.id} has no model `{chosen}`"
         raise RequestError(f"{message}; {suggest(chosen, models)}")
-    found_models = models[chosen]
-    if isinstance(found_models, SourceRecord):
-        return _unchanged(reference, found_models, outputs)
-    return _stored(reference, found_models, outputs, folder / chosen)
+    found = models[chosen]
+    if isinstance(found, SourceRecord):
+        return _unchanged(reference, found, outputs)
+    # In the store equal models are one file.
+    for place in (outputs.store.object_folder(found.digest), folder / chosen):
+        if (place / Onnx.main).is_file():
+            return place / Onnx.main
+    raise RequestError(f"{reference}: its model is no longer stored. Run the recipe again to rebuild it.")
 
 
 def _run_folder(reference: str, outputs: Outputs) -> Path:
@@ -276,14 +280,6 @@ def _run_folder(reference: str, outputs: Outputs) -> Path:
                 f"{reference}: there is neither a model file nor a run of this name. Check the path."
             ) from None
         raise error from None
-
-
-def _stored(reference: str, artifact: ArtifactRecord, outputs: Outputs, copied: Path) -> Path:
-    """Return the path of a model in the store, in which equal models are one file; else in the run's folder."""
-    for folder in (outputs.store.object_folder(artifact.digest), copied):
-        if (folder / Onnx.main).is_file():
-            return folder / Onnx.main
-    raise RequestError(f"{reference}: its model is no longer stored. Run the recipe again to rebuild it.")
 
 
 def _unchanged(reference: str, source: SourceRecord, outputs: Outputs) -> Path:

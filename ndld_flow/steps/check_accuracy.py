@@ -347,11 +347,14 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
         Made samples widen the spread against which errors are measured, so that a candidate which fails on the samples
         at hand might pass with them: such a candidate is judged without them.
         """
+        from ndld_flow.accuracy.accuracy_record import Criteria
         from ndld_flow.accuracy.model_comparison import compare_first, compare_models
         from ndld_flow.accuracy.rounding import can_measure, rounding_bounds
         from ndld_flow.samples.made_samples import ExtendedSamples
 
-        criteria = self._criteria(pair)
+        tolerance = Tolerance() if self.tolerance == "rounding" else self.tolerance
+        criteria = Criteria(tolerance, self.output_tolerance, self.topk, self.axis, self.softmax, self.thresholds)
+        criteria.check_names(pair.outputs)
         given = pair.samples.base if isinstance(pair.samples, ExtendedSamples) else None
         keep = keep or given is not None
         compared = compare_models(pair, criteria.measuring, keep, context.scratch, context.progress, known)
@@ -367,14 +370,6 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
             ]
         *_, (_, own, first) = comparisons
         return comparisons[-1 if any(own.judge(output).failed for output in first.outputs) else 0]
-
-    def _criteria(self, pair: ModelPair) -> Criteria:
-        from ndld_flow.accuracy.accuracy_record import Criteria
-
-        tolerance = Tolerance() if self.tolerance == "rounding" else self.tolerance
-        criteria = Criteria(tolerance, self.output_tolerance, self.topk, self.axis, self.softmax, self.thresholds)
-        criteria.check_names(pair.outputs)
-        return criteria
 
     def pair(self, source: Onnx, context: Context) -> ModelPair:
         """Return the reference and the candidate with the samples, as they run."""

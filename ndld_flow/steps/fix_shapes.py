@@ -45,7 +45,14 @@ class FixShapes(LoadsCustomOps, Step[Onnx, Onnx]):
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.models.input_shapes import dynamic_values, fix_shapes_file, real_inputs, show_shape
 
-        shapes = self.shapes if self.shapes or self.dims else _recipe_shapes(context)
+        shapes = self.shapes
+        if not self.shapes and not self.dims:
+            shapes = {name: spec.run_shape for name, spec in context.inputs.items() if spec.run_shape is not None}
+            if not shapes:
+                raise RequestError(
+                    f"steps.{context.name}: nothing to fix: give `shapes` or `dims`, or shapes in the recipe's "
+                    "`inputs:`"
+                )
         change, model = fix_shapes_file(source.path, out / Onnx.main, shapes, self.dims, context.log)
         dynamic = dynamic_values(model)
         for value in dynamic:
@@ -53,12 +60,3 @@ class FixShapes(LoadsCustomOps, Step[Onnx, Onnx]):
         inputs = ", ".join(f"{value.name} {show_shape(value.shape)}" for value in real_inputs(model))
         rest = f"; still dynamic: {', '.join(str(value.name) for value in dynamic)}" if dynamic else ""
         return Result(summary=f"{inputs}{rest}", metrics={"dynamic_tensors": len(dynamic)}, change=change)
-
-
-def _recipe_shapes(context: Context) -> dict[str, Shape]:
-    shapes = {name: spec.run_shape for name, spec in context.inputs.items() if spec.run_shape is not None}
-    if not shapes:
-        raise RequestError(
-            f"steps.{context.name}: nothing to fix: give `shapes` or `dims`, or shapes in the recipe's `inputs:`"
-        )
-    return shapes

@@ -198,19 +198,16 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
         return Foresight(notes=("for TensorRT: symmetric INT8",) if self.target == "tensorrt" else ())
 
     def library_versions(self) -> dict[str, str]:
-        return self._own_versions() | versions_of(self.runtime)
-
-    def _own_versions(self) -> dict[str, str]:
         from ndld_flow.quantize.settings import modelopt_versions
 
+        own: dict[str, str] = {}
         if self.modelopt is not None:
-            return super().library_versions() | modelopt_versions(self.modelopt.python)
-        if self.algorithm == "hqq":
-            return super().library_versions() | {"torch": read_version("torch")}
-        if self.reduce_range != "auto":
-            return super().library_versions()
-        # The result depends on this CPU.
-        return super().library_versions() | {"weights here": "7 bits" if self.reduces_range else "8 bits"}
+            own = modelopt_versions(self.modelopt.python)
+        elif self.algorithm == "hqq":
+            own = {"torch": read_version("torch")}
+        elif self.reduce_range == "auto":  # the result depends on this CPU
+            own = {"weights here": "7 bits" if self.reduces_range else "8 bits"}
+        return super().library_versions() | own | versions_of(self.runtime)
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.quantize.calibration import Workspace

@@ -55,7 +55,11 @@ def gc_libraries(*, max_age: str | None = None, dry_run: bool = False) -> Librar
     release: those that were not used for `max_age` (`30 days`), by default and at least for a day."""
     from ndld_flow.runs.collect_garbage import collect_libraries
 
-    return collect_libraries(_seconds(max_age, "gc --libraries"), dry_run=dry_run)
+    try:
+        age_s = 0.0 if max_age is None else parse_duration_ms(max_age) / 1e3
+    except ValueError as error:
+        raise RequestError(f"gc --libraries: {error}") from None
+    return collect_libraries(age_s, dry_run=dry_run)
 
 
 @public
@@ -73,13 +77,6 @@ def gc_cache(
     from ndld_flow.execution.cache import collect_configured_cache
 
     return collect_configured_cache(cache, max_size, max_age, dry_run=dry_run)
-
-
-def _seconds(max_age: str | None, option: str) -> float:
-    try:
-        return 0.0 if max_age is None else parse_duration_ms(max_age) / 1e3
-    except ValueError as error:
-        raise RequestError(f"{option}: {error}") from None
 
 
 @click.command("gc", help=__doc__)
@@ -125,7 +122,12 @@ def command(
     if libraries:
         _print_libraries(gc_libraries(max_age=max_age, dry_run=dry_run), as_json=as_json)
         return
-    _refuse_mixtures(keep, cache, max_size, max_age)
+    if keep is not None and cache is not None:
+        raise click.UsageError("--keep counts runs of this folder; with --cache, give --max-size or --max-age.")
+    if max_size is not None and cache is None:
+        raise click.UsageError("--max-size is for the shared cache: add --cache.")
+    if max_age is not None and cache is None:
+        raise click.UsageError("--max-age needs --cache or --libraries.")
     if cache is not None:
         _collect_cache(cache, max_size, max_age, dry_run=dry_run, as_json=as_json)
     else:
@@ -141,15 +143,6 @@ def _print_libraries(freed: LibrariesFreed, *, as_json: bool) -> None:
         click.echo(folder)
     verb = "would free" if freed.dry_run else "freed"
     click.echo(f"{verb} {size(freed.freed_bytes)}; {size(freed.kept_bytes)} were used lately and remain")
-
-
-def _refuse_mixtures(keep: int | None, cache: str | None, max_size: str | None, max_age: str | None) -> None:
-    if keep is not None and cache is not None:
-        raise click.UsageError("--keep counts runs of this folder; with --cache, give --max-size or --max-age.")
-    if max_size is not None and cache is None:
-        raise click.UsageError("--max-size is for the shared cache: add --cache.")
-    if max_age is not None and cache is None:
-        raise click.UsageError("--max-age needs --cache or --libraries.")
 
 
 def _print_freed(freed: Freed, *, as_json: bool) -> None:

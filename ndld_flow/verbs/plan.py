@@ -131,7 +131,7 @@ def command(
     url = choose_url(cache, no_cache)
     planned = plan(recipe, overrides, force=force, on=on, cache=url, listener=_print_warning, **options)
     if not isinstance(planned, list):
-        print_json(OUTPUT, planned) if as_json else show_plan(planned)
+        print_json(OUTPUT, planned) if as_json else click.echo("\n".join(_lines(planned)))
         return 0
     return _print(planned, as_json)
 
@@ -163,12 +163,6 @@ def _print(decisions: Sequence[Decision], as_json: bool) -> int:
 
 
 _MOST_SHOWN = 12
-
-
-def show_plan(plan: SweepPlan) -> None:
-    """Print a sweep's plan for people."""
-    for line in _lines(plan):
-        click.echo(line)
 
 
 def _lines(plan: SweepPlan) -> Iterator[str]:

@@ -189,6 +189,7 @@ def comparison_data(
 
 def _compared(comparison: ProfileComparison, profiles: Sequence[Profile]) -> ComparedProfile:
     places = {metric.metric: index for index, metric in enumerate(comparison.metrics)}
+    rows, of_profiles = comparison.rows, range(len(comparison.subjects))
     return ComparedProfile(
         name=short_name(comparison.name, 80),
         subjects=comparison.subjects,
@@ -212,7 +213,11 @@ def _compared(comparison: ProfileComparison, profiles: Sequence[Profile]) -> Com
             for verdict in comparison.verdicts
         ],
         reports=[_report(profile) for profile in profiles],
-        rows=_rows(comparison),
+        rows=MatchedRows(
+            layers=[[row.layers[profile] for row in rows] for profile in of_profiles],
+            methods=[[_METHODS.index(row.methods[profile]) for row in rows] for profile in of_profiles],
+            confidences=[[_number(row.confidences[profile]) for row in rows] for profile in of_profiles],
+        ),
         layer_verdicts=comparison.layer_verdicts,
     )
 
@@ -256,15 +261,6 @@ def _layers(profile: Profile) -> ComparedLayers:
         tactic=[visible_name(layer.tactic) for layer in layers],
         provider=[short_provider(layer.provider) for layer in layers],
         onnx=[list(map(visible_name, layer.onnx_nodes)) for layer in layers],
-    )
-
-
-def _rows(comparison: ProfileComparison) -> MatchedRows:
-    rows, profiles = comparison.rows, range(len(comparison.subjects))
-    return MatchedRows(
-        layers=[[row.layers[profile] for row in rows] for profile in profiles],
-        methods=[[_METHODS.index(row.methods[profile]) for row in rows] for profile in profiles],
-        confidences=[[_number(row.confidences[profile]) for row in rows] for profile in profiles],
     )
 
 

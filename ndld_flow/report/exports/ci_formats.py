@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.etree import ElementTree as Xml
 
@@ -109,6 +109,8 @@ def _compared(comparison: Comparison, compared: ProfileComparison) -> Iterator[d
             continue
         for place in candidates:
             value = metric.values[place]
+            if value is None or not math.isfinite(value):  # JSON does not support NaN
+                continue
             label = comparison.subjects[compared.subjects[place]].label if len(candidates) > 1 else ""
             name = f"{compared.name}: {metric.metric}" + (f" ({label})" if label else "")
             runs = metric.runs[place] if place < len(metric.runs) else ()
@@ -116,21 +118,12 @@ def _compared(comparison: Comparison, compared: ProfileComparison) -> Iterator[d
             lines = [f"base: {short_name(comparison.subjects[compared.subjects[0]].label)}"]
             if base is not None:
                 lines[0] += f", {quantity(base, metric.unit)}"
-            for verdict in compared.verdicts:
-                if (verdict.metric, verdict.base, verdict.candidate) == (metric.metric, 0, place):
-                    lines.append(f"{verdict.verdict}: {short_name(verdict.why, 400)}")
-            entry = _entry(name, metric.unit, value, runs, "\n".join(lines))
-            if entry is not None:
-                yield entry
-
-
-def _entry(
-    name: str, unit: str, value: float | None, runs: Sequence[float], extra: str
-) -> dict[str, str | float] | None:
-    """Return an entry; None for unknown values and NaN, which JSON does not support."""
-    if value is None or not math.isfinite(value):
-        return None
-    entry: dict[str, str | float] = {"name": short_name(name, 200), "unit": unit, "value": value}
-    if len(runs) > 1 and all(map(math.isfinite, runs)):
-        entry["range"] = f"± {(max(runs) - min(runs)) / 2:.3g}"
-    return entry | {"extra": extra}
+            lines += [
+                f"{verdict.verdict}: {short_name(verdict.why, 400)}"
+                for verdict in compared.verdicts
+                if (verdict.metric, verdict.base, verdict.candidate) == (metric.metric, 0, place)
+            ]
+            entry: dict[str, str | float] = {"name": short_name(name, 200), "unit": metric.unit, "value": value}
+            if len(runs) > 1 and all(map(math.isfinite, runs)):
+                entry["range"] = f"± {(max(runs) - min(runs)) / 2:.3g}"
+            yield entry | {"extra": "\n".join(lines)}

@@ -91,7 +91,12 @@ def _block(word: str, rest: str, titles: Sequence[str], rows: Iterable[Sequence[
 
 
 def _link(report: str) -> str:
-    return f'<p><a href="{escape(_address(report))}">{_text(report)}</a></p>' if report else ""
+    """Return a link relative to the notebook, which servers of notebooks can open; absolute outside its folder."""
+    if not report:
+        return ""
+    path, here = Path(report).absolute(), Path.cwd()
+    address = quote(os.path.relpath(path, here)) if path.is_relative_to(here) else path.as_uri()
+    return f'<p><a href="{escape(address)}">{_text(report)}</a></p>'
 
 
 def _cell(text: str, titles: Sequence[str]) -> str:
@@ -103,10 +108,3 @@ def _cell(text: str, titles: Sequence[str]) -> str:
 
 def _text(text: str, longest: int = 120) -> str:
     return escape(short_name(text, longest))
-
-
-def _address(report: str) -> str:
-    """Return a path relative to the notebook, which servers of notebooks can open; absolute outside its folder."""
-    path = Path(report).absolute()
-    here = Path.cwd()
-    return quote(os.path.relpath(path, here)) if path.is_relative_to(here) else path.as_uri()

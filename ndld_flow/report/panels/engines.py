@@ -70,7 +70,12 @@ class BuiltView:
 
 def collect_build(build: Build) -> BuiltView:
     """Return everything about a build except its layers."""
-    chosen, usual = _settings(build.options)
+    # Members of `advanced` count separately.
+    advanced = build.options.get("advanced")
+    flat = {name: value for name, value in build.options.items() if name != "advanced"}
+    if isinstance(advanced, dict):
+        flat |= {f"advanced.{name}": value for name, value in advanced.items()}
+    chosen = {name: value for name, value in flat.items() if not is_usual(name.removeprefix("advanced."), value)}
     outcomes = Counter(short_name(constraint.outcome, 120) for constraint in build.constraints)
     gpus = build.machine.gpus
     own = gpus[build.device] if build.device < len(gpus) else ""
@@ -82,8 +87,8 @@ def collect_build(build: Build) -> BuiltView:
         constraints=tuple(sorted(build.constraints, key=lambda each: not each.is_ignored)[:_CONSTRAINTS_SHOWN]),
         constraint_outcomes=tuple(outcomes.most_common(8)),
         cache=_cache(build.timing_cache) if build.timing_cache else "",
-        chosen=chosen,
-        usual=usual,
+        chosen=settings_of(chosen),
+        usual=settings_of({name: value for name, value in flat.items() if name not in chosen}),
     )
 
 
@@ -108,16 +113,6 @@ def _cache(cache: TimingCacheUse) -> str:
     if not cache.file:
         return note
     return f"{short_name(cache.file, 80)}: {counts}" + (f"; {note}" if note else "")
-
-
-def _settings(options: dict[str, JsonValue]) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
-    """Return the settings that were chosen, and those at their defaults. Members of `advanced` count separately."""
-    advanced = options.get("advanced")
-    flat = {name: value for name, value in options.items() if name != "advanced"}
-    if isinstance(advanced, dict):
-        flat |= {f"advanced.{name}": value for name, value in advanced.items()}
-    chosen = {name: value for name, value in flat.items() if not is_usual(name.removeprefix("advanced."), value)}
-    return settings_of(chosen), settings_of({name: value for name, value in flat.items() if name not in chosen})
 
 
 def is_usual(name: str, value: JsonValue) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -74,17 +75,12 @@ def _folder_of(step: RunStep, folder: Path) -> FolderView:
         relative = find_file(folder / step.name, file.path).relative_to(folder)
         links.append(FileLink(short_name(file.path), f"./{quote(relative.as_posix())}", file.size_bytes))
     known = {file.path for file in listed}
-    others = _names_in(folder / step.name) if is_inner_path(step.name) else []
+    others: list[str] = []  # the step's record, its log, and what was drawn from its artifact
+    if is_inner_path(step.name):
+        with contextlib.suppress(OSError):
+            others = sorted(path.name for path in (folder / step.name).iterdir() if path.is_file())[:_SHOWN]
     links += [FileLink(short_name(name), f"./{quote(step.name)}/{quote(name)}") for name in others if name not in known]
     return FolderView(short_name(step.name), tuple(links), len(listed) - _SHOWN if len(listed) > _SHOWN else 0)
-
-
-def _names_in(folder: Path) -> list[str]:
-    """Return the names of the files in a step's folder: its record, its log, and what was drawn from its artifact."""
-    try:
-        return sorted(path.name for path in folder.iterdir() if path.is_file())[:_SHOWN]
-    except OSError:
-        return []
 
 
 PANEL = Panel("Files", collect_files, after="repeat", closed=True)

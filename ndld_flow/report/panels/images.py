@@ -86,21 +86,18 @@ def _row(documents: RunDocuments, step: str, image: RenderedImage, row: ImageRow
 def _file(documents: RunDocuments, step: str, subject: str, file: ImageFile) -> FileView | None:
     if file.thumbnail is None:
         return None
+    link = ""
+    # A record can be edited, and must not lead out of the folder.
+    if documents.folder is not None and is_inner_path(file.file):
+        relative = find_file(documents.folder / step, file.file).relative_to(documents.folder)
+        link = f"./{quote(relative.as_posix())}"
     notes = (short_name(note, _LONGEST_CAPTION) for note in (*file.captions, *file.warnings))
     return FileView(
         file=file,
         is_small=file.width < _SMALL,
-        link=_link(documents, step, file.file),
+        link=link,
         alternative="; ".join((f"{subject.removesuffix(' of ')}, {short_name(file.title)}", *notes)),
     )
-
-
-def _link(documents: RunDocuments, step: str, name: str) -> str:
-    """Return the path of a file from the report; a record can be edited, and must not lead out of the folder."""
-    if documents.folder is None or not is_inner_path(name):
-        return ""
-    relative = find_file(documents.folder / step, name).relative_to(documents.folder)
-    return f"./{quote(relative.as_posix())}"
 
 
 PANEL = Panel("Images", collect_images, after="accuracy")
