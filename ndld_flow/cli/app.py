@@ -20,16 +20,17 @@ from typing import NoReturn
 import click
 
 from ndld_flow import __version__
-from ndld_flow.base.errors import NdldFlowError, OutputsError, RecipeError, is_interruption
+from ndld_flow.base.errors import MAX_PROBLEMS, NdldFlowError, OutputsError, RecipeError, is_interruption
 from ndld_flow.base.lazy_pattern import lazy_pattern
-from ndld_flow.base.text import shortened, visible_text
-from ndld_flow.cli.failure import print_failure
+from ndld_flow.base.text import escaped_json, short_name, shortened, visible_text
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
 from ndld_flow.cli.verbs import changing_steps, hint_at_step, import_verb, is_step, list_verbs
 from ndld_flow.processes.worker import is_one_process
 
 _MAX_WORD = 300
 """Characters of one word in an error: names in models may be of any length."""
+_MAX_TEXT = 500
+"""Characters of one text of a problem, which quotes the recipe."""
 _BUG = 3
 """The exit code of an error of this program."""
 _PIPE_CLOSED = 141
@@ -276,7 +277,6 @@ def _explain(error: Exception, arguments: Sequence[str]) -> int:
         click.echo(_wrapped(shown), err=True)
         print_failure(arguments, text, error.exit_code, error=error)
         return error.exit_code
-    from ndld_flow.cli.failure import write_bug
     from ndld_flow.cli.public_functions import explain_system_error
 
     message = explain_system_error(error)
@@ -305,3 +305,81 @@ def _printable(text: str) -> str:
     from ndld_flow.store.hidden_credentials import hide_credentials
 
     return _LONG.sub(lambda word: shortened(word[0], _MAX_WORD), visible_text(hide_credentials(text)))
+
+
+def print_failure(
+    arguments: Sequence[str], message: str, exit_code: int, *, kind: str = "", error: NdldFlowError | None = None
+) -> None:
+    """Print an error as JSON if the arguments request JSON; `kind` is the class of the error by default."""
+    if "--json" not in arguments:
+        return
+    from ndld_flow.execution.events import Failure, Problem
+    from ndld_flow.store.hidden_credentials import hide_credentials
+
+    def printable(text: str) -> str:
+        return short_name(hide_credentials(text), _MAX_TEXT)
+
+    problems = error.problems[:MAX_PROBLEMS] if isinstance(error, RecipeError) else ()
+    failure = Failure(
+        kind=kind or type(error).__name__,
+        message=message,
+        step=error.step if error is not None else "",
+        exit_code=exit_code,
+        problems=tuple(
+            Problem(
+                where=printable(each.where),
+                path=printable(each.path),
+                what=printable(each.what),
+                hint=printable(each.hint),
+            )
+            for each in problems
+        ),
+    )
+    with contextlib.suppress(ReaderGoneError, OutputsError):  # the error itself decides the exit code
+        click.echo(escaped_json(failure.model_dump_json()))
+        sys.stdout.flush()
+
+
+_LIBRARIES = ("ndld-flow", "onnx", "onnx-ir", "onnxruntime", "numpy", "protobuf", "pydantic", "hydra-core", "click")
+
+
+def write_bug(error: BaseException) -> str:
+    """Write versions and the traceback to a file; return the message that names it."""
+    import platform
+    import traceback
+
+    from ndld_flow.execution.workers import WorkerBugError
+    from ndld_flow.machine.versions import read_version
+    from ndld_flow.store.hidden_credentials import hide_credentials
+
+    text = "\n".join(
+        [
+            f"command: {sys.argv}",
+            f"python: {sys.version}",
+            f"platform: {platform.platform()}",
+            *(f"{library}: {read_version(library)}" for library in _LIBRARIES),
+            "",
+            "".join(traceback.format_exception(error)),
+        ]
+    )
+    is_complete = isinstance(error, WorkerBugError)  # it has the name of the worker's exception
+    shown = str(error) if is_complete else f"{type(error).__name__}: {error}"
+    return (
+        f"bug: {hide_credentials(visible_text(shown))}\n"
+        f"This is a bug in ndld_flow or in a step. {_keep(hide_credentials(text))} Finished work is kept."
+    )
+
+
+def _keep(text: str) -> str:
+    """Write versions and traceback to a file; return a sentence with its path."""
+    import tempfile
+    import time
+
+    try:
+        # The folder is shared: mkstemp creates a private file under a name that nobody can have taken for a link.
+        descriptor, path = tempfile.mkstemp(prefix=f"ndld-flow-bug-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError as error:
+        return f"No details could be written ({error.strerror}); `ndld-flow --debug ...` shows the traceback."
+    return f"Versions and traceback are in {path}; please send it with the recipe."

@@ -26,6 +26,7 @@ from ndld_flow.models.op_reference import (
 )
 
 _BREAK = re.compile(r" *<br */?>")
+"""The HTML line breaks that the descriptions of some operators have in Markdown."""
 _NO_CONTRIB = "This ONNX Runtime was built without the schemas of com.microsoft, so its own operators are not listed."
 
 
@@ -87,7 +88,7 @@ def _page(operator: ListedOperator) -> Iterator[str]:
     facts += ["deprecated"] if version.deprecated else []
     facts += [f"{count(operator.uses)} nodes"] if operator.uses else []
     yield f"{click.style(_full_name(operator), bold=True)}  {', '.join(facts)}"
-    yield from ("", *(hanging("", line) for line in _untagged(version.doc or "(not documented)").splitlines()))
+    yield from ("", *(hanging("", line) for line in _BREAK.sub("", version.doc or "(not documented)").splitlines()))
     yield from _ports("Inputs", version.inputs)
     yield from _ports("Outputs", version.outputs)
     yield from _attributes(version.attributes)
@@ -141,11 +142,6 @@ def _body(version: OperatorVersion) -> Iterator[str]:
     yield from ("", f"{title}{example}", *(f"  {line}" for line in body.text.strip().splitlines()))
 
 
-def _untagged(text: str) -> str:
-    """Return a description without the HTML line breaks that some operators have in Markdown."""
-    return _BREAK.sub("", text)
-
-
 def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
     start = indent if first is None else first
-    return textwrap.wrap(_untagged(text), text_width(), initial_indent=start, subsequent_indent=indent)
+    return textwrap.wrap(_BREAK.sub("", text), text_width(), initial_indent=start, subsequent_indent=indent)

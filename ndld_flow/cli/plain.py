@@ -206,13 +206,9 @@ class PlainLines:
             ]
         elif isinstance(event, events.StepFinished):
             return [describe_step_end(event)]
-        elif isinstance(event, events.StepProgressed) and self._is_due(event.name):
-            return [f"{event.name}: {event.what}"]
+        elif isinstance(event, events.StepProgressed):
+            now_s = time.monotonic()
+            if now_s - self._reported_s.get(event.name, now_s) >= _REPORT_EVERY_S:
+                self._reported_s[event.name] = now_s
+                return [f"{event.name}: {event.what}"]
         return []
-
-    def _is_due(self, step: str) -> bool:
-        now_s = time.monotonic()
-        if now_s - self._reported_s.get(step, now_s) < _REPORT_EVERY_S:
-            return False
-        self._reported_s[step] = now_s
-        return True

@@ -52,15 +52,13 @@ def width_of(stream: IO[str]) -> int:
     width = os.environ.get("COLUMNS", "")
     if width.isdecimal() and int(width):
         return max(int(width), _LEAST_WIDTH)
-    columns = _terminal_width(stream) if stream.isatty() else NO_TERMINAL_WIDTH
-    return max(columns, _LEAST_WIDTH)
-
-
-def _terminal_width(stream: IO[str]) -> int:
+    if not stream.isatty():
+        return NO_TERMINAL_WIDTH
     try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
+        columns = os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):
-        return shutil.get_terminal_size().columns
+        columns = shutil.get_terminal_size().columns
+    return max(columns, _LEAST_WIDTH)
 
 
 def styled(text: str, style: str, stream: IO[str] | None = None) -> str:

@@ -96,7 +96,7 @@ def read_measurements(run: Tree) -> list[Measured]:
         Measured(
             what=MeasuredStep(
                 step=name,
-                subject=_dump(_subject(record)),
+                subject=to_json(_subject(record)).decode(),
                 exact=not record["parts"]["machine"],
                 units={metric: str(each.get("unit", "")) for metric, each in record["metrics"].items()},
             ),
@@ -117,10 +117,6 @@ def read_facts(run: Tree, step: str) -> dict[str, str]:
 
 def _records(run: Tree) -> dict[str, Tree]:
     return {step["name"]: step["record"] for step in run["steps"] if step.get("record")}
-
-
-def _dump(value: object) -> str:
-    return to_json(value).decode()
 
 
 def _doubt_of_run(run: Tree) -> str:
@@ -226,7 +222,7 @@ def _facts_of_machine(machine: str) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
-    text = value if isinstance(value, str) else _dump(value)
+    text = value if isinstance(value, str) else to_json(value).decode()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 

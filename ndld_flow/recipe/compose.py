@@ -438,10 +438,12 @@ def _compose(
         try:
             with (
                 bounded_resolution(),
-                _quiet(),
+                warnings.catch_warnings(),
                 _without_hydra_settings(),
                 initialize_config_dir(config_dir=str(aside), version_base="1.3"),
             ):
+                # Hydra advises to write `_self_`; without it, the recipe comes last, as one would expect.
+                warnings.filterwarnings("ignore", ".*`_self_`")
                 config = compose(PRIMARY, overrides=followed)
                 both = [OmegaConf.to_container(config, resolve=resolved) for resolved in resolve]
         except Exception as error:  # Hydra raises errors of any type; the recipe causes them
@@ -489,14 +491,6 @@ def _bare_hydra_settings() -> DictConfig:
 
     settings: DictConfig = OmegaConf.structured(HydraConf(defaults=[]))
     return settings
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress Hydra's advice to write `_self_`; without it, the recipe comes last, as one would expect."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*`_self_`")
-        yield
 
 
 def _quote(text: str) -> str:

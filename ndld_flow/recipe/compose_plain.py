@@ -26,7 +26,7 @@ def compose_plain(file: YamlFile, folders: Sequence[Path]) -> dict[str, Any] | N
 
     A preset is an entry `GROUP: NAME` or `GROUP@PATH: NAME`, and its file has no `defaults:` of its own.
     """
-    if _is_interpreted(file):
+    if any(mark in file.text for mark in _INTERPRETED):
         return None
     parts = _find_parts(file, folders) if "defaults" in file.values else [("", file)]
     if parts is None:
@@ -58,15 +58,11 @@ def _find_parts(file: YamlFile, folders: Sequence[Path]) -> list[tuple[str, Yaml
         if (group, path) in parts or not found:
             return None
         preset = read_yaml(found[0])
-        if "defaults" in preset.values or _is_interpreted(preset):
+        if "defaults" in preset.values or any(mark in preset.text for mark in _INTERPRETED):
             return None
         parts[group, path] = (path, preset)
     parts.setdefault(_SELF, ("", file))
     return list(parts.values())
-
-
-def _is_interpreted(file: YamlFile) -> bool:
-    return any(mark in file.text for mark in _INTERPRETED)
 
 
 def _merge(into: dict[Any, Any], values: dict[Any, Any]) -> bool:

@@ -188,17 +188,13 @@ class Layer(Record):
                 self.provider,
                 self.tactic,
                 self.weights_dtype,
-                _operands(self.inputs),
-                _operands(self.outputs),
+                [Operand(tensor.dtype, tensor.shape) for tensor in self.inputs],
+                [Operand(tensor.dtype, tensor.shape) for tensor in self.outputs],
             )
         )
         return self.model_copy(
             update={"precision": arithmetic.precision, "precision_basis": arithmetic.basis, "unit": arithmetic.unit}
         )
-
-
-def _operands(tensors: Sequence[TensorInfo]) -> list[Operand]:
-    return [Operand(tensor.dtype, tensor.shape) for tensor in tensors]
 
 
 class Span(Record):

@@ -22,7 +22,7 @@ from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.execution.listener import Listener
 from ndld_flow.records.document import read_bounded
-from ndld_flow.records.outcomes import ENDINGS, RunOutcome
+from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_run, read_sweep_record
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose
 from ndld_flow.report.exports.pull_requests import HEADING, comparison_parts, run_parts, that_fit
@@ -339,7 +339,9 @@ def comment_run(run: str, outputs: Path, baseline: Baseline | None = None) -> tu
     """
     kept = Outputs(outputs)
     folder = kept.find_any(run, unfinished=True)
-    outcome, exit_code = _outcome(kept, folder)
+    outcome = kept.outcome(folder) or "interrupted"
+    # A run that is still running, or was killed before it could record its end, has not passed.
+    exit_code = ENDINGS["interrupted" if outcome == "running" else outcome].exit_code
     if not (folder / RUN_RECORD).is_file() and (folder / SWEEP_RECORD).is_file():
         record = read_sweep_record(folder)
         name, parts = record.recipe_name, sweep_parts(record)
@@ -350,17 +352,6 @@ def comment_run(run: str, outputs: Path, baseline: Baseline | None = None) -> tu
     subject = name_folder(folder) if folder.is_relative_to(outputs.resolve()) else run
     added, code_of_comparison = _compare(subject, baseline, outputs) if baseline else ([], 0)
     return name, Commented("\n".join(that_fit([*parts, *added])), exit_code or code_of_comparison)
-
-
-def _outcome(kept: Outputs, folder: Path) -> tuple[RunOutcome, int]:
-    """Return the outcome of a run or a sweep, and its exit code.
-
-    A run that is still running, or was killed before it could record its end, has not passed.
-    """
-    outcome = kept.outcome(folder)
-    if outcome in (None, "running"):
-        return outcome or "interrupted", ENDINGS["interrupted"].exit_code
-    return outcome, ENDINGS[outcome].exit_code
 
 
 def _compare(run: str, baseline: Baseline, outputs: Path) -> tuple[list[str], int]:

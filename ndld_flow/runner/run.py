@@ -163,7 +163,7 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expec
             for work in works:
                 refuse_inputs_of(run.recipe, work.step, work.artifacts)
             raise
-        return place_records(run, cleared, records, "done", _share_s(start, cleared))
+        return place_records(run, cleared, records, "done", (time.perf_counter() - start) / len(cleared))
 
     if all(decision.reason is Reason.REUSED for decision in decisions):
         return _place_reused(run, decisions, start) or []
@@ -188,11 +188,7 @@ def _place_reused(run: RunState, decisions: Sequence[Decision], start: float) ->
     if not all(decision.reused for decision in decisions):
         return None
     records = [decision.record for decision in decisions if decision.record]
-    return place_records(run, decisions, records, "reused", _share_s(start, decisions))
-
-
-def _share_s(start: float, decisions: Sequence[Decision]) -> float:
-    return (time.perf_counter() - start) / len(decisions)
+    return place_records(run, decisions, records, "reused", (time.perf_counter() - start) / len(decisions))
 
 
 def _find_equal_run(run: RunState) -> RunFinished | None:

@@ -287,7 +287,12 @@ class Locks:
         try:
             yield
         finally:
-            self._remove_list(f"{kind}-{name}")
+            with _GUARD:
+                listed = _LISTS[self.folder.absolute()].pop(f"{kind}-{name}")
+            if listed:
+                with contextlib.suppress(OSError), self.hold(_USES):
+                    if not self.is_held(_COLLECTING):
+                        (self.folder / f"{kind}-{name}.uses").unlink(missing_ok=True)
             self._remove(f"{kind}-{name}", lock)
 
     @contextlib.contextmanager
@@ -388,14 +393,6 @@ class Locks:
 
     def _is_alive(self, lease: str) -> bool:
         return self.path(lease).exists() and not self._remove_free(lease)
-
-    def _remove_list(self, lease: str) -> None:
-        with _GUARD:
-            listed = _LISTS[self.folder.absolute()].pop(lease)
-        if listed:
-            with contextlib.suppress(OSError), self.hold(_USES):
-                if not self.is_held(_COLLECTING):
-                    (self.folder / f"{lease}.uses").unlink(missing_ok=True)
 
     def _remove_free(self, name: str) -> bool:
         """Remove a lock's file; False if a process holds it."""

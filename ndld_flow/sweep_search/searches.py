@@ -136,23 +136,18 @@ class HillClimb:
         return "" if self._waiting else self._untried.exhausted_because
 
     def ask(self, count: int) -> list[Assignment]:
-        if not self._waiting:
-            self._move()
-        self._requested, self._waiting = self._waiting[:count], self._waiting[count:]
-        return [self._space.point(place) for place in self._requested]
-
-    def tell(self, trials: Sequence[Trial]) -> None:
-        for place, trial in zip(self._requested, trials, strict=True):
-            self._known[place] = quality_of(trial, self._direction)
-
-    def _move(self) -> None:
-        """Move until there are points to request."""
         while not self._waiting and not self._untried.exhausted_because:
             if not self._climb():
                 drawn = self._untried.draw()
                 self._neighbours = [] if drawn is None else [drawn]
                 self._waiting = list(self._neighbours)
                 self._here, self._stride = None, 0
+        self._requested, self._waiting = self._waiting[:count], self._waiting[count:]
+        return [self._space.point(place) for place in self._requested]
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        for place, trial in zip(self._requested, trials, strict=True):
+            self._known[place] = quality_of(trial, self._direction)
 
     def _climb(self) -> bool:
         """Move to the best neighbour, or reduce the stride; False if none is better at the smallest stride."""

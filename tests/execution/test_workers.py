@@ -17,7 +17,7 @@ from uuid import uuid4
 import pytest
 
 from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
-from ndld_flow.cli.failure import write_bug
+from ndld_flow.cli.app import write_bug
 from ndld_flow.execution import daemon_threads
 from ndld_flow.execution.choose_executor import choose_executor
 from ndld_flow.execution.events import Event, StepWaits

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.cli.failure import write_bug
+from ndld_flow.cli.app import write_bug
 from ndld_flow.store.hidden_credentials import hide_credentials
 from tests.reliability.packed_bytes import spoken
 from tests.support.command_line import ndld_flow

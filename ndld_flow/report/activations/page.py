@@ -64,11 +64,6 @@ def tensor_table(record: Activations) -> Table:
     return Table(columns, tuple(rows))
 
 
-def link_to(tensor: str) -> str:
-    """Return the address of a tensor's maps, on its page."""
-    return f"#tensor={quote(visible_name(tensor), safe='')}"
-
-
 def snr_db(divergence: LayerDivergence | None) -> float | None:
     """Return the signal to noise in dB; None if not measured or NaN."""
     value = None if divergence is None else divergence.metrics.get("snr_db")
@@ -393,7 +388,8 @@ def _steepest(record: Activations) -> tuple[float, float, str] | None:
 
 
 def _about(heading: str, figure: str, words: str, tensor: str) -> Figure:
-    return Figure(heading, figure, words, tensor=short_name(tensor, 60), link=link_to(tensor))
+    link = f"#tensor={quote(visible_name(tensor), safe='')}"  # its maps, on its page
+    return Figure(heading, figure, words, tensor=short_name(tensor, 60), link=link)
 
 
 PAGE = "activations.html"

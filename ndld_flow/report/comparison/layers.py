@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import MINUS, change, milliseconds
@@ -107,15 +107,11 @@ def layer_changes(
         if of_base or of_candidate:
             change = LayerChange(
                 row=number,
-                base=_picked(profiles[0].layers, of_base),
-                candidate=_picked(profiles[candidate].layers, of_candidate),
+                base=tuple(profiles[0].layers[place] for place in of_base),
+                candidate=tuple(profiles[candidate].layers[place] for place in of_candidate),
                 base_ms=times[0].sum_ms(of_base),
                 candidate_ms=times[candidate].sum_ms(of_candidate),
                 verdict=verdicts.get(number),
             )
             changes.append(change)
     return sorted(changes, key=lambda change: -abs(change.delta_ms))
-
-
-def _picked(layers: Sequence[Layer], places: Iterable[int]) -> tuple[Layer, ...]:
-    return tuple(layers[place] for place in places)

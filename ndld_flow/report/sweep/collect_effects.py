@@ -92,23 +92,18 @@ def _observed(record: SweepRecord, place: int) -> list[Observed]:
 
 
 def _effect(effect: Effect, objective: SweepObjective, scale: _Scale) -> EffectView:
-    best = _best(effect, objective)
+    ordered = sorted(effect.levels, key=lambda level: level.median)
+    first, last = (ordered[0], ordered[-1]) if objective.direction == "minimize" else (ordered[-1], ordered[0])
+    best = None  # the best median; none if its interval overlaps that of the worst
+    if min(len(first.observed), len(last.observed)) >= _FEW:
+        (low, high), (worst_low, worst_high) = median_interval(first.observed), median_interval(last.observed)
+        best = first.median if high < worst_low or worst_high < low else None
     return EffectView(
         axis=short_name(effect.axis, 100),
         size=share(effect.size),
         paired=effect.paired,
         levels=tuple(_level(level, objective, scale, best) for level in effect.levels),
     )
-
-
-def _best(effect: Effect, objective: SweepObjective) -> float | None:
-    """Return the best median; None if its interval overlaps that of the worst."""
-    ordered = sorted(effect.levels, key=lambda level: level.median)
-    first, last = (ordered[0], ordered[-1]) if objective.direction == "minimize" else (ordered[-1], ordered[0])
-    if min(len(first.observed), len(last.observed)) < _FEW:
-        return None
-    (low, high), (worst_low, worst_high) = median_interval(first.observed), median_interval(last.observed)
-    return first.median if high < worst_low or worst_high < low else None
 
 
 def _level(level: Level, objective: SweepObjective, scale: _Scale, best: float | None) -> LevelView:
