@@ -392,7 +392,10 @@ def _compare_defects(source: Path, target: Path, is_loaded: bool, strict: bool, 
         raise ModelError(f"{target}: {after.rejected}")
     if after.contradiction and not before.contradiction and strict:
         raise ModelError(f"{target}: {after.contradiction}")
-    warn_of_defects(after.defects, log)
+    for defect in after.defects[:_LISTED]:
+        log.warning("%s", defect)
+    if len(after.defects) > _LISTED:
+        log.warning("%d more defects like these; `lint` lists them", len(after.defects) - _LISTED)
     for message in filter(None, (before.rejected, before.contradiction or after.contradiction)):
         log.warning("%s: %s", "the result" if message == after.contradiction else "the source", message)
 
@@ -404,14 +407,6 @@ def _may_appear(defect: Defect, source: Path, is_loaded: bool) -> bool:
     if defect.tensor:
         return all(value.name != defect.tensor for value in (*model_inputs(source), *model_outputs(source)))
     return False
-
-
-def warn_of_defects(defects: Sequence[Defect], log: logging.Logger) -> None:
-    """Log the first defects of a model, and the number of all others."""
-    for defect in defects[:_LISTED]:
-        log.warning("%s", defect)
-    if len(defects) > _LISTED:
-        log.warning("%d more defects like these; `lint` lists them", len(defects) - _LISTED)
 
 
 def _foreign_operators(model: ir.Model) -> set[ir.OperatorIdentifier]:

@@ -206,7 +206,16 @@ class GeneratedTensor(StreamedTensor):
 
     def __init__(self, kind: str, dtype: ir.DataType, shape: Sequence[int], name: str, seed: int = 0) -> None:
         """Raise `RequestError` for a kind that the dtype cannot represent."""
-        _check_kind(kind, dtype)
+        word = dtype.name.lower()
+        if not _is_integral(dtype) and not dtype.is_floating_point():
+            raise RequestError(f"numbers of type {word} cannot be generated; give a value or a .npy file")
+        below_zero = kind in ("normal", "uniform_negative")
+        if below_zero and (dtype in (ir.DataType.BOOL, ir.DataType.FLOAT8E8M0) or not dtype.is_signed()):
+            raise RequestError(
+                f"{kind} generates negative numbers, which {word} cannot represent; use uniform_positive"
+            )
+        if kind == "zeros" and dtype == ir.DataType.FLOAT8E8M0:
+            raise RequestError(f"{word} represents powers of 2 and not 0; use ones")
         super().__init__(dtype, shape, name)
         self._kind = kind
         self._seed = (seed, zlib.crc32(name.encode()))
@@ -234,17 +243,6 @@ def element_bytes(elements: Array, dtype: ir.DataType) -> bytes:
 
 def _is_integral(dtype: ir.DataType) -> bool:
     return dtype.is_integer() or dtype == ir.DataType.BOOL
-
-
-def _check_kind(kind: str, dtype: ir.DataType) -> None:
-    word = dtype.name.lower()
-    if not _is_integral(dtype) and not dtype.is_floating_point():
-        raise RequestError(f"numbers of type {word} cannot be generated; give a value or a .npy file")
-    below_zero = kind in ("normal", "uniform_negative")
-    if below_zero and (dtype in (ir.DataType.BOOL, ir.DataType.FLOAT8E8M0) or not dtype.is_signed()):
-        raise RequestError(f"{kind} generates negative numbers, which {word} cannot represent; use uniform_positive")
-    if kind == "zeros" and dtype == ir.DataType.FLOAT8E8M0:
-        raise RequestError(f"{word} represents powers of 2 and not 0; use ones")
 
 
 def _draw(kind: str, dtype: ir.DataType, random: np.random.Generator, count: int) -> Array:

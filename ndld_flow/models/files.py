@@ -211,7 +211,18 @@ def save_model(model: ir.Model, path: Path) -> None:
     Raises `OutputsError` if the files cannot be written, `ModelError` if the model cannot be serialized.
     """
     proto = _proto_of(model, path, externalized(model, path.with_name(f"{path.name}.data")))
-    _write_proto(proto, path)
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        temporary.write_bytes(proto.SerializeToString())
+        temporary.replace(path)
+    except (EncodeError, ValueError) as error:
+        raise ModelError(f"{path}: the model is too large for one protobuf ({error}).") from None
+    except OSError as error:
+        raise OutputsError(
+            f"{path}: cannot be written ({error.strerror}). Free some space or choose another outputs folder."
+        ) from None
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def save_changed(changed: bytes, source: Path, target: Path) -> None:
@@ -266,21 +277,6 @@ def _drop_partial_types(graph: onnx.GraphProto) -> None:
 def lacks_shape(value: onnx.ValueInfoProto) -> bool:
     """Return whether a tensor is declared without a shape, so that its rank is unknown."""
     return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
-
-
-def _write_proto(proto: onnx.ModelProto, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        temporary.write_bytes(proto.SerializeToString())
-        temporary.replace(path)
-    except (EncodeError, ValueError) as error:
-        raise ModelError(f"{path}: the model is too large for one protobuf ({error}).") from None
-    except OSError as error:
-        raise OutputsError(
-            f"{path}: cannot be written ({error.strerror}). Free some space or choose another outputs folder."
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def check_model(path: Path, full_check: bool = False) -> None:

@@ -476,23 +476,18 @@ def _domain(query: OpQuery) -> str | None:
 
 
 def _of_model(model: ir.Model) -> Iterator[ListedOperator]:
-    for (domain, name, opset), uses in sorted(_uses(model).items(), key=str):
+    uses: Counter[tuple[str, str, int]] = Counter()
+    homes: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())
+    for home in homes:
+        opsets = home.opset_imports or model.opset_imports  # functions import their own
+        for node in home.all_nodes():
+            uses[node.domain, node.op_type, opsets.get(node.domain, 1)] += 1
+    for (domain, name, opset), count in sorted(uses.items(), key=str):
         local = any((function.domain, function.name) == (domain, name) for function in model.functions.values())
         operator = None if local else operators().get((domain, name))
         version = operator.at(opset) if operator is not None else None
         note = LOCAL_FUNCTION if local else "" if version is not None else NO_SCHEMA
-        yield ListedOperator(name, domain, "control" if local else family_of(name), operator, version, uses, note)
-
-
-def _uses(model: ir.Model) -> Counter[tuple[str, str, int]]:
-    """Return (domain, name, opset) -> number of nodes; functions import their own opsets."""
-    homes: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())
-    uses: Counter[tuple[str, str, int]] = Counter()
-    for home in homes:
-        opsets = home.opset_imports or model.opset_imports
-        for node in home.all_nodes():
-            uses[node.domain, node.op_type, opsets.get(node.domain, 1)] += 1
-    return uses
+        yield ListedOperator(name, domain, "control" if local else family_of(name), operator, version, count, note)
 
 
 def _is_named(entry: ListedOperator, name: str) -> bool:

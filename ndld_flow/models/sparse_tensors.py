@@ -135,25 +135,21 @@ def write_sparse(proto: onnx.ModelProto, tensors: list[SparseInitializer]) -> No
     if not tensors:
         return
     for graph in graphs_of(proto.graph):
-        _write_sparse_into(graph, tensors)
-
-
-def _write_sparse_into(graph: onnx.GraphProto, tensors: list[SparseInitializer]) -> None:
-    names = set()
-    for i in reversed(range(len(graph.initializer))):
-        entries = graph.initializer[i].external_data
-        locations = [entry.value for entry in entries if entry.key == "location" and entry.value.startswith(_MARK)]
-        if locations:
-            index = int(locations[0].removeprefix(_MARK))
-            names.add(graph.initializer[i].name)
-            sparse = graph.sparse_initializer.add()
-            sparse.CopyFrom(tensors[index].proto)
-            sparse.values.name = graph.initializer[i].name
-            del graph.initializer[i]
-    # onnx infers a sparse type for them, which contradicts the dense type that onnx_ir wrote.
-    for i in reversed(range(len(graph.value_info))):
-        if graph.value_info[i].name in names:
-            del graph.value_info[i]
+        names = set()
+        for i in reversed(range(len(graph.initializer))):
+            entries = graph.initializer[i].external_data
+            locations = [entry.value for entry in entries if entry.key == "location" and entry.value.startswith(_MARK)]
+            if locations:
+                index = int(locations[0].removeprefix(_MARK))
+                names.add(graph.initializer[i].name)
+                sparse = graph.sparse_initializer.add()
+                sparse.CopyFrom(tensors[index].proto)
+                sparse.values.name = graph.initializer[i].name
+                del graph.initializer[i]
+        # onnx infers a sparse type for them, which contradicts the dense type that onnx_ir wrote.
+        for i in reversed(range(len(graph.value_info))):
+            if graph.value_info[i].name in names:
+                del graph.value_info[i]
 
 
 def _lift_constants(graph: onnx.GraphProto) -> None:

@@ -330,8 +330,17 @@ class _LayerChooser:
                 described = _described(node, follows=True)
                 if node.graph is self._model.graph and described is not None and described.output not in self._excluded:
                     self.nodes.append(described)
-            elif self._is_layer(node):
-                self._choose_layer(node)
+                continue
+            if not self._is_layer(node):
+                continue
+            self.layers += is_op(node, *self._settings.wanted_op_types)
+            reason = self._reason_to_skip(node)
+            described = None if reason else _described(node, follows=False)
+            if described is not None:
+                self.nodes.append(described)
+            else:
+                missing = reason or "element type"
+                self.skipped.append(SkippedLayer(first_output(node), node.name or "", op_name(node), missing))
 
     def _is_layer(self, node: ir.Node) -> bool:
         if is_op(node, "Gather"):
@@ -339,16 +348,6 @@ class _LayerChooser:
             is_embedding = table is not None and table.dtype is not None and table.dtype.is_floating_point()
             return is_embedding and "Gather" in self._settings.wanted_op_types
         return op_name(node) in (*LAYER_OP_TYPES, *QUANTIZED_OP_TYPES) or is_op(node, *self._settings.wanted_op_types)
-
-    def _choose_layer(self, node: ir.Node) -> None:
-        self.layers += is_op(node, *self._settings.wanted_op_types)
-        reason = self._reason_to_skip(node)
-        described = None if reason else _described(node, follows=False)
-        if described is not None:
-            self.nodes.append(described)
-        else:
-            missing = reason or "element type"
-            self.skipped.append(SkippedLayer(first_output(node), node.name or "", op_name(node), missing))
 
     def _reason_to_skip(self, node: ir.Node) -> SkipReason | None:
         if first_output(node) in self._excluded:

@@ -193,25 +193,18 @@ class _Renderer:
                 panels = [*drawing.draw(SampleValues(weights))]
                 self._rows[drawing.name].append(self._writer.write(drawing.name, 0, "", panels))
         live = [drawing for drawing in self.drawings if not drawing.of_weights]
-        if live:
-            self._run_samples(live, weights, progress)
-
-    def _run_samples(
-        self,
-        live: Sequence[TensorImage | Overlay],
-        weights: Mapping[str, Mapping[str, Array]],
-        progress: Progress,
-    ) -> None:
+        if not live:
+            return
         streams = tee(self._feeding.samples(self._writer.out, 0), 1 + len(self._sources))
         captured = [self._captured(side, fed) for side, fed in zip(self._sources, streams[1:], strict=True)]
         for number, (fed, *values) in enumerate(zip(streams[0], *captured, strict=True)):
             label = self._feeding.shown[number].label
             progress(number, len(self._feeding), f"drawing {label}")
             tensors = {side: {**weights[side], **own} for side, own in zip(self._sources, values, strict=True)}
-            for drawing, panels in self._drawn(live, fed, tensors):
-                row = self._writer.write(drawing.name, number, label, panels)
+            for shown, panels_of in self._drawn(live, fed, tensors):
+                row = self._writer.write(shown.name, number, label, panels_of)
                 if row.files:
-                    self._rows[drawing.name].append(row)
+                    self._rows[shown.name].append(row)
 
     def _drawn(
         self, live: Sequence[TensorImage | Overlay], fed: Fed, tensors: Mapping[str, Mapping[str, Array]]

@@ -58,7 +58,19 @@ def open_array(path: Path, name: str) -> StoredArray:
     }[path.suffix.lower()]
 
     def read(load: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `load` returns
-        return _read(path, name, what, load)
+        try:
+            return load()
+        except FileNotFoundError:
+            raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).') from None
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise RequestError(f'input "{name}": {path} cannot be read: {reason}.') from None
+        except MemoryError:
+            raise RequestError(f'input "{name}": {path} does not fit into memory.') from None
+        except _UNREADABLE as error:
+            # An address in the message differs each time, and would keep equal problems from being merged.
+            message = re.sub(r"<[\w.]+ object at 0x[0-9a-f]+>", "an expression", " ".join(str(error).split()))
+            raise RequestError(f'input "{name}": {path} is not {what}: {short_name(message, 300)}') from None
 
     stored: StoredArray = read(opened)
 
@@ -103,23 +115,6 @@ def cast_to_model(values: Array, dtype: np.dtype[Any], name: str, origin: str) -
             f'input "{name}": {origin} contains {values.dtype.name} values that do not fit the model\'s {dtype.name}.'
         )
     return cast
-
-
-def _read(path: Path, name: str, what: str, load: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `load` returns
-    try:
-        return load()
-    except FileNotFoundError:
-        raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).') from None
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise RequestError(f'input "{name}": {path} cannot be read: {reason}.') from None
-    except MemoryError:
-        raise RequestError(f'input "{name}": {path} does not fit into memory.') from None
-    except _UNREADABLE as error:
-        # An address in the message differs each time, and would keep equal problems from being merged.
-        message = re.sub(r"<[\w.]+ object at 0x[0-9a-f]+>", "an expression", " ".join(str(error).split()))
-        reason = short_name(message, 300)
-        raise RequestError(f'input "{name}": {path} is not {what}: {reason}') from None
 
 
 def _open_npy(path: Path) -> StoredArray:

@@ -97,26 +97,22 @@ def export_module(path: Path) -> ExportedModule:
 
 def write_module(module: ExportedModule, folder: Path) -> None:
     """Write the files of a module; weights are copied from where the model has them."""
-    (folder / CODE).write_text(module.code, encoding="utf-8")
-    (folder / OPERATORS).write_text(operators_text(module.functions), encoding="utf-8")
-    _write_weights(module, folder / WEIGHTS)
-    own = {key: value.name if value is not None else None for key, value in module.weights.items()}
-    names = {key: name if name in module.constants else None for key, name in own.items()}
-    document = {"inputs": module.inputs, "outputs": module.outputs, "weights": names}
-    (folder / NAMES).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-
-
-def _write_weights(module: ExportedModule, path: Path) -> None:
-    """Write weights to a safetensors file; a key without one is a counter, the int64 scalar 0."""
     from safetensors.numpy import save_file
 
-    counter = np.zeros((), np.int64)
+    (folder / CODE).write_text(module.code, encoding="utf-8")
+    (folder / OPERATORS).write_text(operators_text(module.functions), encoding="utf-8")
+    counter = np.zeros((), np.int64)  # keys without a weight are counters
     tensors = {key: constant_tensor(value) for key, value in module.weights.items()}
     arrays = {
         key: counter if tensor is None else np.asarray(tensor.numpy(), order="C") for key, tensor in tensors.items()
     }
     # One buffer for two keys would be one tensor for some readers.
-    save_file({key: array.copy() if array.base is not None else array for key, array in arrays.items()}, path)
+    arrays = {key: array.copy() if array.base is not None else array for key, array in arrays.items()}
+    save_file(arrays, folder / WEIGHTS)
+    own = {key: value.name if value is not None else None for key, value in module.weights.items()}
+    names = {key: name if name in module.constants else None for key, name in own.items()}
+    document = {"inputs": module.inputs, "outputs": module.outputs, "weights": names}
+    (folder / NAMES).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def _prepared(path: Path) -> tuple[ir.Model, frozenset[str]]:

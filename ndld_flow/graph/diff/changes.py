@@ -31,6 +31,7 @@ from ndld_flow.models.tensor_statistics import Distance, distance_of, same_conte
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.records.model_diff import (
+    Aspect,
     Change,
     NodeChanged,
     NodeItem,
@@ -88,7 +89,13 @@ def diff_nodes(sides: Sides) -> NodesDiff:
     """Compare the nodes of all graphs."""
     nodes = sides.matches.nodes
     added, removed = nodes.lone(sides.after.nodes), nodes.lone(sides.before.nodes)
-    changed = list(_changed(sides))
+    changed: list[NodeChanged] = []
+    for before, after in sides.node_pairs:
+        changes = tuple(node_changes(before, after, sides))
+        if changes:
+            items = _item(before, sides.before), _item(after, sides.after)
+            matched_by = nodes.matched_by(before)
+            changed.append(NodeChanged(before=items[0], after=items[1], changes=changes, matched_by=matched_by))
     return NodesDiff(
         counts=counts_of(len(added), len(removed), changed),
         added=first(_whole_item(node, sides.after) for node in added),
@@ -100,18 +107,6 @@ def diff_nodes(sides: Sides) -> NodesDiff:
 def full_op_name(node: ir.Node) -> str:
     """Return `domain::Name:overload`."""
     return f"{op_name(node)}:{node.overload}" if node.overload else op_name(node)
-
-
-def _changed(sides: Sides) -> Iterator[NodeChanged]:
-    for before, after in sides.node_pairs:
-        changes = tuple(node_changes(before, after, sides))
-        if changes:
-            yield NodeChanged(
-                before=_item(before, sides.before),
-                after=_item(after, sides.after),
-                changes=changes,
-                matched_by=sides.matches.nodes.matched_by(before),
-            )
 
 
 def _item(node: ir.Node, side: Side) -> NodeItem:
@@ -147,7 +142,8 @@ def node_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Chan
         if texts[0] == texts[1]:
             texts = _with_digest(mine), _with_digest(theirs)
         yield Change(aspect="attribute", detail=shortened(name, 80), before=texts[0], after=texts[1])
-    yield from _input_changes(before, after, sides)
+    for position, given in enumerate(zip_longest(inputs_given(before), inputs_given(after))):
+        yield from _source_changes(*given, sides, "input", str(position))
     for position, pair in enumerate(zip_longest(before.outputs, after.outputs)):
         old, new = (_name(value) or None for value in pair)
         if (old is None) != (new is None):
@@ -175,21 +171,6 @@ def _with_digest(attribute: ir.Attr | None) -> str:
     return f"{attribute_text(attribute)} (digest {digest})"
 
 
-def _input_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Change]:
-    for position, (mine, theirs) in enumerate(zip_longest(inputs_given(before), inputs_given(after))):
-        if not sides.matches.values.are_partners(mine, theirs):
-            aspect = "consequence" if follows(mine, theirs, sides.matches) else "input"
-            old, new = value_texts(mine, theirs)
-            yield Change(aspect=aspect, detail=str(position), before=old, after=new)
-
-
-def value_texts(before: ir.Value | None, after: ir.Value | None) -> Pair[str | None]:
-    """Return two values' names; for equal names also their producers."""
-    if before is not None and after is not None and before.name == after.name:
-        return f"{before.name} of {_producer_text(before)}", f"{after.name} of {_producer_text(after)}"
-    return _name(before), _name(after)
-
-
 def _name(value: ir.Value | None) -> str | None:
     return None if value is None else value.name or ""
 
@@ -206,7 +187,20 @@ _Values = Callable[[ir.Graph], Sequence[ir.Value]]
 
 def diff_tensors(sides: Sides) -> TensorsDiff:
     """Compare inner tensors. A type or shape that only one model declares is not a change."""
-    changed = list(_changed_tensors(sides))
+    changed: list[TensorChanged] = []
+    for before, after in sides.node_pairs:
+        for mine, theirs in zip(before.outputs, after.outputs, strict=False):
+            if not mine.name or not theirs.name or (mine.is_graph_output() and theirs.is_graph_output()):
+                continue
+            changes = tuple(_tensor_changes(mine, theirs))
+            if changes:
+                item = TensorChanged(
+                    before=tensor_item(mine, sides.before.scope_of(before)),
+                    after=tensor_item(theirs, sides.after.scope_of(after)),
+                    changes=changes,
+                    matched_by=sides.matches.nodes.matched_by(before),
+                )
+                changed.append(item)
     return TensorsDiff(counts=counts_of(0, 0, changed), changed=most_important(changed))
 
 
@@ -235,7 +229,7 @@ def _diff_ports(sides: Sides, pairs: Pairs[Port], values_of: _Values) -> Tensors
     for before, after in pairs:
         mine, theirs = values_of(before[0])[before[1]], values_of(after[0])[after[1]]
         changes_between = _interface_changes if before[0] is sides.before.model.graph else _tensor_changes
-        changes = [*changes_between(mine, theirs), *_source_changes(mine, theirs, sides)]
+        changes = [*changes_between(mine, theirs), *_source_changes(mine, theirs, sides, "source")]
         if before in moved:
             changes.append(Change(aspect="position", before=str(before[1]), after=str(after[1])))
         if changes:
@@ -297,26 +291,17 @@ def _interface_changes(before: ir.Value, after: ir.Value) -> Iterator[Change]:
     yield from metadata_changes(before.metadata_props, after.metadata_props)
 
 
-def _source_changes(before: ir.Value, after: ir.Value, sides: Sides) -> Iterator[Change]:
-    if not sides.matches.values.are_partners(before, after):
-        aspect = "consequence" if follows(before, after, sides.matches) else "source"
-        old, new = value_texts(before, after)
-        yield Change(aspect=aspect, before=old, after=new)
-
-
-def _changed_tensors(sides: Sides) -> Iterator[TensorChanged]:
-    for before, after in sides.node_pairs:
-        for mine, theirs in zip(before.outputs, after.outputs, strict=False):
-            if not mine.name or not theirs.name or (mine.is_graph_output() and theirs.is_graph_output()):
-                continue
-            changes = tuple(_tensor_changes(mine, theirs))
-            if changes:
-                yield TensorChanged(
-                    before=tensor_item(mine, sides.before.scope_of(before)),
-                    after=tensor_item(theirs, sides.after.scope_of(after)),
-                    changes=changes,
-                    matched_by=sides.matches.nodes.matched_by(before),
-                )
+def _source_changes(
+    before: ir.Value | None, after: ir.Value | None, sides: Sides, aspect: Aspect, detail: str = ""
+) -> Iterator[Change]:
+    """Yield a change if one place has two values that are no partners; for equal names, it also has their producers."""
+    if sides.matches.values.are_partners(before, after):
+        return
+    old, new = _name(before), _name(after)
+    if before is not None and after is not None and old == new:
+        old, new = (f"{value.name} of {_producer_text(value)}" for value in (before, after))
+    aspect = "consequence" if follows(before, after, sides.matches) else aspect
+    yield Change(aspect=aspect, detail=detail, before=old, after=new)
 
 
 def _tensor_changes(before: ir.Value, after: ir.Value) -> Iterator[Change]:

@@ -128,12 +128,6 @@ def decompose_nodes(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
     return more
 
 
-def decomposable(opset: int) -> list[str]:
-    """Return the operators of the default domain that have a definition without subgraphs in an opset."""
-    known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""} - _WITH_SUBGRAPHS
-    return sorted(name for name in known if _versions(schema_of(name, opset), opset))
-
-
 def _versions(schema: onnx.defs.OpSchema | None, opset: int) -> list[int]:
     """Return the opsets of an operator's definitions, up to the model's; none for an unknown operator."""
     if schema is None:
@@ -173,7 +167,8 @@ def _advice(node: ir.Node, opset: int) -> str:
     for later in range(opset + 1, onnx.defs.onnx_opset_version() + 1):
         if not node.domain and _versions(schema_of(node.op_type, later), later):
             return f"opset {later} is the first that does: convert the model to it first"
-    return f"these are: {', '.join(decomposable(opset))}"
+    known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""} - _WITH_SUBGRAPHS
+    return f"these are: {', '.join(sorted(name for name in known if _versions(schema_of(name, opset), opset)))}"
 
 
 def _typed_body(schema: Any, versions: Sequence[int], node: ir.Node) -> bytes:  # noqa: ANN401 - an OpSchema

@@ -181,18 +181,18 @@ def _infer_again(model: ir.Model, recorded: RecordedShapes, touched: set[ir.Valu
     stale = recorded.remove_stale(touched, model)
     infer_shapes(model)
     drop_all_invented_names(model)
-    return [note for value, dims in declared.items() if value in stale for note in _declare(value, dims)]
-
-
-def _declare(value: ir.Value, dims: Sequence[Dim]) -> Iterator[str]:
-    """Give outputs without an inferred shape as many unknown dimensions as they had; ONNX requires a shape."""
-    if value.shape is None:
-        value.shape = ir.Shape(dims)
-        if None in dims:
-            yield f"output {value.name}: its shape could not be inferred; it is unknown"
-    elif len(value.shape) == len(dims):
-        inferred = [dim if isinstance(dim, int) or dim.value is not None else None for dim in value.shape]
-        value.shape = ir.Shape([old if new is None else new for new, old in zip(inferred, dims, strict=True)])
+    notes: list[str] = []
+    for value, dims in declared.items():
+        if value not in stale:
+            continue
+        if value.shape is None:  # ONNX requires one
+            value.shape = ir.Shape(dims)
+            if None in dims:
+                notes.append(f"output {value.name}: its shape could not be inferred; it is unknown")
+        elif len(value.shape) == len(dims):
+            inferred = [dim if isinstance(dim, int) or dim.value is not None else None for dim in value.shape]
+            value.shape = ir.Shape([old if new is None else new for new, old in zip(inferred, dims, strict=True)])
+    return notes
 
 
 class RecordedShapes:

@@ -76,7 +76,15 @@ def join_functions(model: ir.Model, added: ir.Model, name: str) -> None:
     Raises `RequestError` if a function of one model is a custom operator of the other.
     """
     _check_custom_operators(model, added, name)
-    _rename(model, added, _differing(model, added))
+    taken = {function.name for each in (model, added) for function in each.functions.values()}
+    renamed = {key: free_name(key[1], taken) for key in _differing(model, added)}
+    for key, new_name in renamed.items():
+        function = added.functions.pop(key)
+        function.name = new_name
+        added.functions[function.identifier()] = function
+    for graph in all_graphs(added):
+        for node in graph:
+            node.op_type = renamed.get(node.op_identifier(), node.op_type)
     for key, function in added.functions.items():
         model.functions.setdefault(key, function)
 
@@ -95,18 +103,6 @@ def _differing(model: ir.Model, added: ir.Model) -> list[_Key]:
         if not callers:
             return [key for key in shared if key in different]
         different |= callers
-
-
-def _rename(model: ir.Model, added: ir.Model, keys: list[_Key]) -> None:
-    taken = {function.name for each in (model, added) for function in each.functions.values()}
-    renamed = {key: free_name(key[1], taken) for key in keys}
-    for key, name in renamed.items():
-        function = added.functions.pop(key)
-        function.name = name
-        added.functions[function.identifier()] = function
-    for graph in all_graphs(added):
-        for node in graph:
-            node.op_type = renamed.get(node.op_identifier(), node.op_type)
 
 
 def _check_custom_operators(model: ir.Model, added: ir.Model, name: str) -> None:
@@ -242,15 +238,6 @@ def join(
         edited.model.ir_version or 0, added.model.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS
     )
     return _move(edited.model, added, connect, prefix or "", if_taken)
-
-
-def add_output(model: ir.Model, value: ir.Value, name: str) -> None:
-    """Make a tensor an output under a name. Raises `RequestError` if another tensor has the name."""
-    if value.name != name:
-        if name in names_of(list(all_graphs(model)))[1]:
-            raise RequestError(f"there is already a tensor {name!r}: choose another name for the output")
-        value.name = name
-    model.graph.outputs.append(value)
 
 
 def _lookup(kind: str, name: str, known: Mapping[str, ir.Value], model: str) -> ir.Value:
@@ -395,7 +382,12 @@ def import_model(
     joined = join(edited, added, read, prefix)
     edited.model.graph.inputs.extend([*joined.inputs.values(), *joined.defaults])
     for theirs, ours in outputs.items():
-        add_output(edited.model, joined.outputs[theirs], ours)
+        value = joined.outputs[theirs]
+        if value.name != ours:
+            if ours in names_of(list(all_graphs(edited.model)))[1]:
+                raise RequestError(f"there is already a tensor {ours!r}: choose another name for the output")
+            value.name = ours
+        edited.model.graph.outputs.append(value)
     return joined
 
 

@@ -341,22 +341,19 @@ class _Inlining:
         """Move weights of a branch to the enclosing graph, in a function as Constant nodes."""
         for value in list(body.initializers.values()):
             del body.initializers[value.name or ""]
-            if graph in self._in_functions:
-                self._make_constant(value, graph)
-            else:
+            if graph not in self._in_functions:
                 graph.initializers.add(value)
                 self._model.ir_version = max(self._model.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS)
-
-    def _make_constant(self, value: ir.Value, graph: ir.Graph) -> None:
-        tensor = value.const_value
-        if tensor is None or isinstance(tensor, ir.ExternalTensor | SparseInitializer):
-            raise RequestError(
-                f"weight {value.name!r} of the branch cannot be in a function: inline the function first"
-            )
-        name = free_name(identifier(f"{value.name}_constant"), self._taken)
-        output = ir.Value(name=name, type=value.type, shape=value.shape)
-        value.replace_all_uses_with(output)
-        put_constant(graph, output, tensor)
+                continue
+            tensor = value.const_value
+            if tensor is None or isinstance(tensor, ir.ExternalTensor | SparseInitializer):
+                raise RequestError(
+                    f"weight {value.name!r} of the branch cannot be in a function: inline the function first"
+                )
+            name = free_name(identifier(f"{value.name}_constant"), self._taken)
+            output = ir.Value(name=name, type=value.type, shape=value.shape)
+            value.replace_all_uses_with(output)
+            put_constant(graph, output, tensor)
 
 
 def _add(counts: Counter[str], names: Iterable[str], by: int) -> None:

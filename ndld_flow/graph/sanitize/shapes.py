@@ -124,15 +124,7 @@ class ShapeValues:
         if value is None:
             return None
         if value not in self._known:
-            tensor, self._known[value] = self._edits.constant(value), None
-            if (
-                tensor is not None
-                and tensor.dtype in _HOLDS
-                and len(tensor.shape) <= 1
-                and tensor.size <= _MAX_ELEMENTS
-            ):
-                array = tensor.numpy()
-                self._known[value] = Known(tuple(int(e) for e in array.reshape(-1)), scalar=array.ndim == 0)
+            self._known[value] = self._constant(value)
         return self._known[value]
 
     def visit(self, node: ir.Node) -> Known | None:
@@ -147,6 +139,13 @@ class ShapeValues:
 
     def opset(self, node: ir.Node) -> int:
         return self._edits.opset(node.graph if isinstance(node.graph, ir.Graph) else None)
+
+    def _constant(self, value: ir.Value) -> Known | None:
+        tensor = self._edits.constant(value)
+        if tensor is None or tensor.dtype not in _HOLDS or len(tensor.shape) > 1 or tensor.size > _MAX_ELEMENTS:
+            return None
+        array = tensor.numpy()
+        return Known(tuple(int(e) for e in array.reshape(-1)), scalar=array.ndim == 0)
 
 
 def visited_shape_values(edits: Edits) -> ShapeValues:

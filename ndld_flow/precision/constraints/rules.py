@@ -98,22 +98,18 @@ def _matching(model: ir.Model, search: PrecisionSearch, kept: KeptNode) -> list[
     by_output = [node for node in same_type if output and first_output(node) == output]
     matching = by_output or [node for node in same_type if kept.node and node.name == kept.node]
     if not matching:
-        raise RequestError(_missing(same_type, search, kept))
+        near = suggest(kept.node, [node.name for node in same_type if node.name])
+        here = near.replace("known:", "this one has", 1) if same_type else f"this one has no {kept.op_type}"
+        raise RequestError(
+            f"`found_by`: the search ran on the model of {search.model}, and its {kept.op_type} "
+            f'"{short_name(kept.node or output)}" is not in the model of this step; {here or "none has a name"}. '
+            "Give both steps the same `from`."
+        )
     return matching
 
 
 def _key_output(kept: KeptNode) -> str:
     return next((name for name in kept.outputs if name), "")
-
-
-def _missing(same_type: Sequence[ir.Node], search: PrecisionSearch, kept: KeptNode) -> str:
-    near = suggest(kept.node, [node.name for node in same_type if node.name])
-    here = near.replace("known:", "this one has", 1) if same_type else f"this one has no {kept.op_type}"
-    name = short_name(kept.node or _key_output(kept))
-    return (
-        f'`found_by`: the search ran on the model of {search.model}, and its {kept.op_type} "{name}" is not in '
-        f"the model of this step; {here or 'none has a name'}. Give both steps the same `from`."
-    )
 
 
 _NARROW = ("fp16", "bf16")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,20 +27,23 @@ _LOSSES_NAMED = 10
 
 def loss_notes(losses: Sequence[Loss]) -> list[str]:
     """Return notes for each precision: the weights with values beyond its range, and those with values that vanish."""
-    return [note for form in FORMATS.values() for note in _of_precision([x for x in losses if x.format == form])]
-
-
-def _of_precision(losses: Sequence[Loss]) -> Iterator[str]:
-    clamped = [loss for loss in losses if loss.clamped]
-    if clamped:
-        count, form = sum(loss.clamped for loss in clamped), clamped[0].format
-        names = first_of([f"{loss.name} (largest {loss.largest:.4g})" for loss in clamped], _LOSSES_NAMED)
-        yield f"{count} weight values exceed {form.precision}'s {form.largest:.5g} and were clamped, in {names}"
-    vanished = [loss for loss in losses if loss.vanished]
-    if vanished:
-        count, form = sum(loss.vanished for loss in vanished), vanished[0].format
-        names = first_of([f"{loss.name} ({loss.vanished} of {loss.size})" for loss in vanished], _LOSSES_NAMED)
-        yield f"{count} weight values are too small for {form.precision} and became 0 or its smallest, in {names}"
+    notes: list[str] = []
+    for form in FORMATS.values():
+        clamped = [loss for loss in losses if loss.format == form and loss.clamped]
+        if clamped:
+            count = sum(loss.clamped for loss in clamped)
+            names = first_of([f"{loss.name} (largest {loss.largest:.4g})" for loss in clamped], _LOSSES_NAMED)
+            notes.append(
+                f"{count} weight values exceed {form.precision}'s {form.largest:.5g} and were clamped, in {names}"
+            )
+        vanished = [loss for loss in losses if loss.format == form and loss.vanished]
+        if vanished:
+            count = sum(loss.vanished for loss in vanished)
+            names = first_of([f"{loss.name} ({loss.vanished} of {loss.size})" for loss in vanished], _LOSSES_NAMED)
+            notes.append(
+                f"{count} weight values are too small for {form.precision} and became 0 or its smallest, in {names}"
+            )
+    return notes
 
 
 BY_CASTS = "Casts in the model"

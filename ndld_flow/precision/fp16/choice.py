@@ -43,25 +43,18 @@ def why_sensitive(node: ir.Node) -> str:
 
 
 _ONLY_MOVES = "it only moves values between fp32 nodes"
-_IN_BODY = "it is inside {name}, which is blocked"
 
 
 def keep_blocked(groups: Groups, blocked: Mapping[ir.Node, str]) -> None:
     """Keep all groups of the blocked nodes (node -> why) and of the nodes in their bodies in fp32."""
-    of_node = groups.of_node()
-    for node, reason in _with_bodies(blocked).items():
-        for group in of_node.get(node, ()):
-            group.kept = group.kept or reason
-
-
-def _with_bodies(blocked: Mapping[ir.Node, str]) -> dict[ir.Node, str]:
-    reasons = dict(blocked)
+    of_node, reasons = groups.of_node(), dict(blocked)
     for node in blocked:
-        name = f"{node.op_type} {node.name!r}"
         for body in subgraphs_of(node):
             for inner in body.all_nodes():
-                reasons.setdefault(inner, _IN_BODY.format(name=name))
-    return reasons
+                reasons.setdefault(inner, f"it is inside {node.op_type} {node.name!r}, which is blocked")
+    for node, reason in reasons.items():
+        for group in of_node.get(node, ()):
+            group.kept = group.kept or reason
 
 
 def keep_shape_arithmetic(model: ir.Model, groups: Groups) -> None:

@@ -72,9 +72,16 @@ def normalization_notes(model: ir.Model, kept: Collection[ir.Node]) -> list[str]
     """
     notes: list[str] = []
     for node in model.graph.all_nodes():
-        if is_op(node, "BatchNormalization"):
-            notes += _scale_note(node) if node not in kept else []
-            notes += _input_note(node, kept)
+        if not is_op(node, "BatchNormalization"):
+            continue
+        changed = scale_in_half(node) if node not in kept else None
+        if changed is not None:
+            notes.append(
+                f"BatchNormalization {node.name!r}: variance {changed.variance:.3g} + epsilon {changed.epsilon:.1g} "
+                f"becomes {changed.half:.3g} in fp16, which scales a channel by {changed.factor:.3g}; keep the node in "
+                "fp32 (`block.nodes` or `block.values_outside`)"
+            )
+        notes += _input_note(node, kept)
     return notes
 
 
@@ -104,17 +111,6 @@ def scale_in_half(node: ir.Node) -> ScaleInHalf | None:
     if 0.95 < ratio[worst] < 1.05:
         return None
     return ScaleInHalf(float(variance[worst]), epsilon, float(half[worst]), float(ratio[worst]))
-
-
-def _scale_note(node: ir.Node) -> list[str]:
-    changed = scale_in_half(node)
-    if changed is None:
-        return []
-    return [
-        f"BatchNormalization {node.name!r}: variance {changed.variance:.3g} + epsilon {changed.epsilon:.1g} becomes "
-        f"{changed.half:.3g} in fp16, which scales a channel by {changed.factor:.3g}; keep the node in "
-        "fp32 (`block.nodes` or `block.values_outside`)"
-    ]
 
 
 def _input_note(node: ir.Node, kept: Collection[ir.Node]) -> list[str]:

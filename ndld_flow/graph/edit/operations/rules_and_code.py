@@ -170,18 +170,16 @@ class ApplyRules(Operation):
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        done = apply_rules(edited, library_rules(self._chosen()))
+        def fits(name: str, patterns: tuple[str, ...]) -> bool:
+            return any(name_matcher(pattern)(name) for pattern in patterns)
+
+        chosen = [name for name in LIBRARY_RULES if fits(name, self.rules) and not fits(name, self.omit)]
+        done = apply_rules(edited, library_rules(chosen))
         if self.file is not None:
             done += apply_rules(edited, rules_in_file(self.file), self.file)
         if not done and not self.allow_empty:
             raise RequestError("none of these rules matches anywhere in this model")
         return ", ".join(f"{name} {counted(count, 'time')}" for name, count in done.items()) or "no rule matches"
-
-    def _chosen(self) -> list[str]:
-        def fits(name: str, patterns: tuple[str, ...]) -> bool:
-            return any(name_matcher(pattern)(name) for pattern in patterns)
-
-        return [name for name in LIBRARY_RULES if fits(name, self.rules) and not fits(name, self.omit)]
 
 
 _ROUNDS = 10
