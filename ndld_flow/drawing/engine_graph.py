@@ -208,19 +208,15 @@ def _chains(families: Sequence[Family], edges: Sequence[Edge]) -> list[int]:
     for source, target in edges:
         read[target].add(source)
     blocks = list(range(len(families)))
-    for node in _in_order(len(families), read):
+    try:  # each node after what it reads; in the given order where there are cycles
+        order: Sequence[int] = list(TopologicalSorter(dict(enumerate(read))).static_order())
+    except CycleError:
+        order = range(len(families))
+    for node in order:
         around = {blocks[source] for source in read[node]}
         if len(around) == 1 and families[node] not in HEADS and node not in read[node]:
             blocks[node] = around.pop()
     return blocks
-
-
-def _in_order(count: int, read: Sequence[set[int]]) -> Sequence[int]:
-    """Return the nodes so that each follows what it reads; in the given order where there are cycles."""
-    try:
-        return list(TopologicalSorter(dict(enumerate(read))).static_order())
-    except CycleError:
-        return range(count)
 
 
 def _numbered(blocks: Sequence[Hashable]) -> tuple[int, ...]:

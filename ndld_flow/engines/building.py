@@ -79,8 +79,6 @@ class BuildAnswer:
             return None
 
 
-_WORKER = "ndld_flow.engines.engine_building"
-_LOGS = "build-logs"
 _NO_FILE_NAME = re.compile(r"[^\w.-]+")
 
 
@@ -102,7 +100,7 @@ def build_engine(request: BuildRequest, progress: Callable[[int, int, str], None
     job = replace(request, settings=settings.model_copy(update={"backend": library.backend}))
     job.write(folder)
     environment = library.environment(request.scratch) | see_one_gpu(settings.gpu)
-    ended = run_worker_module(_WORKER, folder, progress, environment)
+    ended = run_worker_module("ndld_flow.engines.engine_building", folder, progress, environment)
     answer = BuildAnswer.read(folder)
     if answer is None:
         raise _died(request, library, ended)
@@ -146,7 +144,7 @@ def _keep_log(request: BuildRequest) -> str:
     log = request.out / Engine.log
     if not log.exists():
         return ""
-    kept = request.caches / _LOGS / f"{_NO_FILE_NAME.sub('-', request.label)}.log"
+    kept = request.caches / "build-logs" / f"{_NO_FILE_NAME.sub('-', request.label)}.log"
     try:
         make_folder(kept.parent)
         shutil.copyfile(log, kept)

@@ -60,7 +60,6 @@ from ndld_flow.store.kinds import Engine
 _MAX_WARNINGS = 100
 _COMPILED_PLUGINS = "PREFER_AOT_PYTHON_PLUGINS"
 """Creation flag that prefers a Python plugin's ahead-of-time kernel, which needs no Python at run time."""
-_NO_TIMINGS = "TensorRT-RTX chooses kernels without timing them, so it has no timings to keep"
 
 
 @dataclass
@@ -132,7 +131,10 @@ def _begin(request: BuildRequest, progress: ReportProgress) -> _Building:
 def _prepare(building: _Building) -> _Ready:
     trt, request, settings = building.trt, building.request, building.request.settings
     logger = make_logger(trt, building.log.take)
-    builder = _make_builder(building, logger)
+    try:
+        builder = trt.Builder(logger)
+    except TypeError:  # pybind11: factory function returned nullptr, such as without a driver
+        raise BackendError(f"{_title(building)} does not start: {_reasons(building)}.") from None
     load_plugins(trt, logger, builder, settings.plugins)
     requested = requested_precisions(request.model)
     model, casts = _typed_model(building, requested)
@@ -155,14 +157,6 @@ def _prepare(building: _Building) -> _Ready:
     timing = _load_timings(building, config)
     building.notes += [*filter(None, [assumed_batch(profiles)]), *marking_notes]
     return _Ready(parsed, config, profiles, constraints, locked, timing, calibrator, marked)
-
-
-def _make_builder(building: _Building, logger: Bound) -> Bound:
-    """Create the builder. Raises BackendError if TensorRT does not start, such as without a driver."""
-    try:
-        return building.trt.Builder(logger)
-    except TypeError:  # pybind11: factory function returned nullptr
-        raise BackendError(f"{_title(building)} does not start: {_reasons(building)}.") from None
 
 
 def _typed_model(building: _Building, requested: Mapping[str, str]) -> tuple[Path, tuple[Constraint, ...]]:
@@ -276,7 +270,11 @@ def _record_request(building: _Building) -> dict[str, Any]:
 
 
 def _record_settings(building: _Building, ready: _Ready) -> dict[str, Any]:
-    trt, parsed = building.trt, ready.parsed
+    trt, parsed, settings = building.trt, ready.parsed, building.request.settings
+    timing = None if ready.timing is None else ready.timing.record
+    if timing is None and settings.backend == "tensorrt_rtx" and (settings.timing_cache or settings.timing_cache_file):
+        note = "TensorRT-RTX chooses kernels without timing them, so it has no timings to keep"
+        timing = TimingCacheUse(file="", note=note)
     return {
         "typing": building.plan.description,
         "profiles": ready.profiles,
@@ -284,7 +282,7 @@ def _record_settings(building: _Building, ready: _Ready) -> dict[str, Any]:
         "network_flags": read_network_flags(trt, parsed.network),
         "applied": read_applied(trt, parsed.builder, ready.config, parsed.parser),
         "constraints": ready.constraints,
-        "timing_cache": _timing_use(building, ready),
+        "timing_cache": timing,
     }
 
 
@@ -306,14 +304,6 @@ def _record_engine(building: _Building, ready: _Ready) -> dict[str, Any]:
         "warnings": building.log.warnings[:_MAX_WARNINGS],
         "notes": tuple(building.notes),
     }
-
-
-def _timing_use(building: _Building, ready: _Ready) -> TimingCacheUse | None:
-    if ready.timing is not None:
-        return ready.timing.record
-    settings = building.request.settings
-    has_none = settings.backend == "tensorrt_rtx" and (settings.timing_cache or settings.timing_cache_file)
-    return TimingCacheUse(file="", note=_NO_TIMINGS) if has_none else None
 
 
 def main() -> None:

@@ -125,7 +125,6 @@ def _reason(text: str) -> str:
 
 
 _NAMED = 5
-_CONSTANT = "CONSTANT"
 
 
 def mark_outputs(parsed: ParsedNetwork, model: Path, patterns: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
@@ -209,7 +208,7 @@ def _matching(setting: str, places: Sequence[TensorPlace], pattern: str) -> set[
 def _markable(parsed: ParsedNetwork) -> Iterator[Bound]:
     """Yield the network's tensors whose values exist once in an inference, on the device."""
     for layer in parsed.layers():
-        if layer.type.name != _CONSTANT:
+        if layer.type.name != "CONSTANT":
             tensors = (layer.get_output(index) for index in range(layer.num_outputs))
             yield from (tensor for tensor in tensors if tensor is not None and not tensor.is_shape_tensor)
 

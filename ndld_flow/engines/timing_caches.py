@@ -19,7 +19,6 @@ from ndld_flow.runtimes.tensorrt.library import Bound
 from ndld_flow.store.files import make_folder, write_bytes_atomically
 from ndld_flow.store.locks import Locks
 
-_FOLDER = "timing"
 _NO_NAME = re.compile(r"[^A-Za-z0-9.]+")
 
 
@@ -41,7 +40,7 @@ def timing_cache_path(caches: Path, machine: Machine, settings: BuildSettings, v
     """Return the file for this machine's GPU and the library's release."""
     gpu = machine.gpus[settings.gpu] if settings.gpu < len(machine.gpus) else "no gpu"
     name = _NO_NAME.sub("-", f"{gpu} {settings.backend} {version}".lower())
-    return caches / _FOLDER / f"{name}.cache"
+    return caches / "timing" / f"{name}.cache"
 
 
 def load_timing_cache(config: Bound, file: Path, settings: BuildSettings) -> TimingCache:

@@ -83,12 +83,14 @@ class Views:
     def port(self, value: ir.Value | None) -> Port:
         if value is None or not value.name:
             return Port(name="")
+        maker, origin = value.producer(), "initializer" if value.is_initializer() else "input"
+        readers = dict.fromkeys(self._name_from(value, use.node) for use in value.uses())
         return Port(
             name=value.name,
             dtype=value_dtype(value),
             shape=recorded_dims(value.shape),
-            made_by=self._maker(value),
-            read_by=tuple(self._readers(value)),
+            made_by=origin if maker is None else self._name_from(value, maker),
+            read_by=(*readers, "output") if value.is_graph_output() else tuple(readers),
         )
 
     def tensor(self, value: ir.Value) -> InspectedTensor:
@@ -131,17 +133,6 @@ class Views:
 
     def _address(self, node: ir.Node) -> str:
         return self._addresses.get(node.graph, "") if isinstance(node.graph, ir.Graph) else ""
-
-    def _maker(self, value: ir.Value) -> str:
-        producer = value.producer()
-        if producer is not None:
-            return self._name_from(value, producer)
-        return "initializer" if value.is_initializer() else "input"
-
-    def _readers(self, value: ir.Value) -> Iterator[str]:
-        yield from dict.fromkeys(self._name_from(value, use.node) for use in value.uses())
-        if value.is_graph_output():
-            yield "output"
 
     def _name_from(self, value: ir.Value, node: ir.Node) -> str:
         """Return a node's name, with its graph's address if that differs from the tensor's."""

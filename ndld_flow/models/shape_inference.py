@@ -176,7 +176,13 @@ def infer_proto(proto: onnx.ModelProto, strict: bool = False) -> onnx.ModelProto
 def _infer(proto: onnx.ModelProto, strict: bool, data_prop: bool) -> onnx.ModelProto:
     if data_prop:
         with contextlib.suppress(MemoryError), _little_memory(_PROPAGATION_BYTES):
-            return _infer_propagating(proto, strict)
+            try:
+                return onnx.shape_inference.infer_shapes(proto, strict, strict, True)
+            except onnx.shape_inference.InferenceError as error:
+                if _UNPROPAGATED not in str(error):
+                    raise
+            onnx.shape_inference.infer_shapes(proto, strict, strict, False)
+            return onnx.shape_inference.infer_shapes(proto, False, False, True)
     return onnx.shape_inference.infer_shapes(proto, strict, strict, False)
 
 
@@ -199,16 +205,6 @@ def _little_memory(most: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def _infer_propagating(proto: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
-    try:
-        return onnx.shape_inference.infer_shapes(proto, strict, strict, True)
-    except onnx.shape_inference.InferenceError as error:
-        if _UNPROPAGATED not in str(error):
-            raise
-    onnx.shape_inference.infer_shapes(proto, strict, strict, False)
-    return onnx.shape_inference.infer_shapes(proto, False, False, True)
 
 
 def light_tensor(value: ir.Value, tensor: ir.TensorProtocol) -> ir.TensorProtocol:

@@ -47,8 +47,7 @@ from ndld_flow.store.digest import digest_file
 
 _QUOTED = re.compile(r"'[^']*'|`[^`]*`")
 _INTEGERS = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8)
-_FOUND: SkipReason = "found by search"
-_SHARED: SkipReason = "shared weight"
+
 _LARGE_BYTES = 64 * 2**10
 """Weights from this size on are not stored in two forms where that makes a file larger than its source."""
 _NAMED = 10
@@ -212,7 +211,7 @@ def quantize_file(
     Raises `ModelError` for a model that cannot be read, converted or run, `RequestError` for settings that do not fit.
     """
     workspace.progress(0, 0, "preparing")
-    exclude: dict[str, SkipReason] = dict.fromkeys(found_outputs(source, data.search), _FOUND)
+    exclude: dict[str, SkipReason] = dict.fromkeys(found_outputs(source, data.search), "found by search")
     prepared = prepare_model(source, workspace.scratch / "prepared.onnx", settings)
     warnings: list[str] = []
     ranges = _calibrated(source, prepared, settings, data, workspace, warnings)
@@ -229,7 +228,9 @@ def quantize_file(
         written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
         twice = {name for name, count in written.kept_weights.items() if count >= _LARGE_BYTES}
         if twice and model_bytes(target) > model_bytes(source):
-            exclude |= {node.output: _SHARED for node in written.nodes if not twice.isdisjoint(node.weights)}
+            for node in written.nodes:
+                if not twice.isdisjoint(node.weights):
+                    exclude[node.output] = "shared weight"
             prepared = prepare_model(source, prepared.path, settings)  # the other one was changed
             written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
         check_quantized(written.nodes, written.skipped, settings)

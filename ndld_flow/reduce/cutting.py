@@ -298,7 +298,6 @@ def _random_like(values: Array, label: str) -> Array | None:
     return drawn.astype(values.dtype)
 
 
-_INDEX = "index.json"
 _SETTINGS = OnnxruntimeRequest(optimization="disabled", memory_reuse=False)
 _ALL_AT_ONCE_BYTES = 2**28
 """Up to this size, all tensors are captured in one run; above it, each part runs the model for what it lacks."""
@@ -309,7 +308,7 @@ class Captured:
     whose values cannot be captured."""
 
     def __init__(self, whole: Whole) -> None:
-        self._whole, self._index = whole, whole.values / _INDEX
+        self._whole, self._index = whole, whole.values / "index.json"
         self._numbers: dict[str, int] = {}
         self.types: dict[str, str] = {}
         """Tensor -> its type, such as `float32[1, 3]`; `?` where samples differ."""

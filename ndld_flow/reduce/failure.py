@@ -111,16 +111,12 @@ def failure_of_error(kind: str, where: str, error: BaseException, names: Collect
             classes.append(type(cause).__name__)
         cause = cause.__cause__
     if kind == "bug":
-        classes.append(_raised_in(error))
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        code = trace.tb_frame.f_code if trace is not None else None
+        classes.append(f"{Path(code.co_filename).name} in {code.co_name}" if code is not None else "")
     return Failure(kind=kind, where=where, words=words_of(message, names), cause=tuple(classes), message=message)
-
-
-def _raised_in(error: BaseException) -> str:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    code = trace.tb_frame.f_code if trace is not None else None
-    return f"{Path(code.co_filename).name} in {code.co_name}" if code is not None else ""
 
 
 _OUTCRY = re.compile(r"terminate called|what\(\):|[Aa]ssert|[Ff]atal|abort", re.MULTILINE)
@@ -150,15 +146,6 @@ def _failed(steps: Sequence[RunStep]) -> list[RunStep]:
     return [step for step in steps if step.record and not step.record.passed and not step.record.inconclusive]
 
 
-def _check(step: RunStep, path: Path, names: Collection[str]) -> Failure:
-    assert step.record is not None
-    plain = Failure(kind="check", where=step.name, message=step.record.summary)
-    known = _READERS.get(step.record.artifact.kind)
-    if known is None:
-        return plain.model_copy(update={"words": words_of(step.record.summary, names)})
-    return plain.model_copy(update=known(path))
-
-
 def read_failures(
     steps: Sequence[RunStep], gates: Sequence[GateResult], documents: Mapping[str, Path], names: Collection[str]
 ) -> Iterator[Failure]:
@@ -167,7 +154,11 @@ def read_failures(
     `documents` has the main file of each result; `names` are those of the model's nodes and tensors.
     """
     for step in _failed(steps):
-        yield _check(step, documents[step.name], names)
+        assert step.record is not None
+        known = _READERS.get(step.record.artifact.kind)
+        plain = {"words": words_of(step.record.summary, names)}
+        failure = Failure(kind="check", where=step.name, message=step.record.summary)
+        yield failure.model_copy(update=plain if known is None else known(documents[step.name]))
     suspects: dict[str, float] = {}
     for step in steps:
         with contextlib.suppress(NdldFlowError):

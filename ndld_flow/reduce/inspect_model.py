@@ -14,7 +14,6 @@ from ndld_flow.reduce.part import CutError, NodeFacts, Opened, Whole
 
 _QUESTION, _ANSWER, _MODEL = "question.json", "answer.json", "model.onnx"
 _TIME_S = 600.0
-_THIS = "ndld_flow.reduce.inspect_model"
 
 
 class Inspector:
@@ -57,7 +56,7 @@ class Inspector:
         folder = self._scratch / f"question-{next(self._numbers)}"
         folder.mkdir()
         (folder / _QUESTION).write_text(json.dumps({"question": question, **given}), encoding="utf-8")
-        ended = self._server.call(f"{_THIS}:answer_question", folder, _TIME_S)
+        ended = self._server.call("ndld_flow.reduce.inspect_model:answer_question", folder, _TIME_S)
         if not (folder / _ANSWER).exists():
             how = ended.signal_name or ended.output[-300:]
             raise RequestError(f"the process that reads the model ended with {how}")

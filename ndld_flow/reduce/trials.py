@@ -154,7 +154,7 @@ def _run(folder: Path, trust: bool, names: Sequence[str]) -> Iterator[Failure]:
 
 Original = Collection[str] | None
 """Weights and inputs that keep their values; None: all."""
-_RUN_TRIAL = "ndld_flow.reduce.trials:run_trial"
+
 _FIRST_TIME_S, _SHORTEST_TIME_S, _TIMES_AS_LONG = 1800.0, 60.0, 10.0
 
 
@@ -285,7 +285,7 @@ class Trials:
         (folder / _JOB).write_text(job.to_json(), encoding="utf-8")
         limit = max(_SHORTEST_TIME_S, _TIMES_AS_LONG * self._longest_s) if self._longest_s else _FIRST_TIME_S
         started = time.perf_counter()
-        ended = self.server.call(_RUN_TRIAL, folder, limit)
+        ended = self.server.call("ndld_flow.reduce.trials:run_trial", folder, limit)
         if not self._longest_s:
             self._longest_s = time.perf_counter() - started
         (folder / _JOB).unlink()

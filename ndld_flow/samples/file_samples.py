@@ -45,7 +45,13 @@ def open_file(wanted: WantedInput, file: FoundFile) -> FileSamples:
     """Return the samples in a file. Raises `RequestError` if its type is unknown."""
     suffix = file.path.suffix.lower()
     if file.path.is_dir():
-        return ArrayFile(wanted, file.label, _of_test_set(wanted, file.path))
+        path = file.path / f"input_{wanted.place}.pb"
+        if not path.exists():
+            raise RequestError(
+                f'input "{wanted.name}": the test data set {file.path} has no {path.name}, and the model\'s inputs are '
+                "counted from 0."
+            )
+        return ArrayFile(wanted, file.label, path)
     is_text = suffix in TEXT_SUFFIXES and wanted.dtype == TEXT
     if suffix in (*VALUE_SUFFIXES, *TABLE_SUFFIXES) or is_text:
         return ArrayFile(wanted, file.label, file.path)
@@ -117,7 +123,7 @@ class ArrayFile(FileSamples):
         shape, pattern = self._stored.shape, self._pattern
         rows = _rows(shape, pattern)
         if rows is None:
-            self._check(shape)
+            self.wanted.check_shape(shape, f"{self.path} has")
         number = 1 if not rows else shape[0] // rows
         if number == 0:
             raise RequestError(
@@ -156,11 +162,8 @@ class ArrayFile(FileSamples):
             if isinstance(items, int) and items != len(values):
                 values = np.take(values, np.arange(items) % len(values), axis=0)
         cast = np.ascontiguousarray(cast_to_model(values, wanted.dtype, wanted.name, origin)).reshape(values.shape)
-        self._check(cast.shape)
+        self.wanted.check_shape(cast.shape, f"{self.path} has")
         return Feed(cast, f"{how}, {wanted.describe(cast)}", is_from_file=True)
-
-    def _check(self, shape: tuple[int, ...]) -> None:
-        self.wanted.check_shape(shape, f"{self.path} has")
 
 
 _DISTORTION = 0.02
@@ -221,16 +224,6 @@ class ImageFile(FileSamples):
     @property
     def _is_video(self) -> bool:
         return self.path.suffix.lower() in VIDEO_SUFFIXES
-
-
-def _of_test_set(wanted: WantedInput, folder: Path) -> Path:
-    path = folder / f"input_{wanted.place}.pb"
-    if not path.exists():
-        raise RequestError(
-            f'input "{wanted.name}": the test data set {folder} has no {path.name}, and the model\'s inputs are '
-            "counted from 0."
-        )
-    return path
 
 
 def _rows(shape: tuple[int, ...], pattern: Pattern | None) -> int | None:

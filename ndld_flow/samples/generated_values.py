@@ -55,7 +55,15 @@ def random_values(
     if is_integer(dtype):
         return _integers(stream, name, dtype, shape, bounds), f"random integers [{low:g}, {high:g}), seed {seed}"
     _check_held(name, dtype, bounds)
-    return _floats(stream, dtype, shape, bounds), f"random uniform [{low:g}, {high:g}), seed {seed}"
+    drawn: Array = np.asarray(stream.random(shape, np.float64 if dtype.itemsize > 4 else np.float32))
+    if bounds != (0.0, 1.0):
+        drawn *= high - low
+        drawn += low
+    values: Array = np.asarray(drawn.astype(dtype, copy=False))
+    if low < high:  # rounding to few bits may reach `high`, which the half-open range excludes
+        edge = np.nextafter(np.asarray(high, dtype), np.asarray(low, dtype))
+        values = np.where(values >= np.asarray(high, dtype), edge, values)
+    return values, f"random uniform [{low:g}, {high:g}), seed {seed}"
 
 
 def constant_values(name: str, dtype: np.dtype[Any], shape: Sequence[int], value: float) -> tuple[Array, str]:
@@ -86,20 +94,6 @@ def _integers(
     _check_held(name, dtype, (low, high - 1))
     drawn = stream.integers(low, high, size=shape, dtype=np.uint64 if low >= 0 else np.int64)
     return np.asarray(drawn).astype(dtype)
-
-
-def _floats(
-    stream: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int], bounds: tuple[float, float]
-) -> Array:
-    low, high = bounds
-    drawn: Array = np.asarray(stream.random(shape, np.float64 if dtype.itemsize > 4 else np.float32))
-    if bounds != (0.0, 1.0):
-        drawn *= high - low
-        drawn += low
-    values: Array = np.asarray(drawn.astype(dtype, copy=False))
-    # Rounding to few bits may reach `high`, which the half-open range excludes.
-    edge = np.nextafter(np.asarray(high, dtype), np.asarray(low, dtype))
-    return np.where(values >= np.asarray(high, dtype), edge, values) if low < high else values
 
 
 def _check_held(name: str, dtype: np.dtype[Any], bounds: tuple[float, float]) -> None:

@@ -86,8 +86,8 @@ def shared_inputs(reference: Sequence[TensorSpec], candidate: Sequence[TensorSpe
     for left, right in pair_names(list(mine), list(theirs)):
         if left is None or right is None:
             raise ModelError(
-                f"the two models cannot run on the same inputs: the reference has the inputs {_list(mine)}, "
-                f"the candidate has {_list(theirs)}."
+                "the two models cannot run on the same inputs: the reference has the inputs "
+                f"{', '.join(mine) or 'none'}, the candidate has {', '.join(theirs) or 'none'}."
             )
         names[left] = right
     specs = tuple(replace(spec, shape=_narrowed(spec, theirs[names[name]])) for name, spec in mine.items())
@@ -117,7 +117,3 @@ def _has_channels_last(reference: Shape, candidate: Shape) -> bool:
         return False
     channels = reference[-3]
     return channels in (1, 3, 4) and candidate[-1] == channels and candidate[-3] != channels
-
-
-def _list(specs: Mapping[str, TensorSpec]) -> str:
-    return ", ".join(specs) or "none"

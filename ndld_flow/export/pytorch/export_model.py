@@ -210,14 +210,11 @@ def operators_text(functions: Iterable[str]) -> str:
         if name not in needed:
             needed.add(name)
             waiting += [node.id for node in ast.walk(named[name]) if isinstance(node, ast.Name) and node.id in named]
-    kept = [_source(source, statement) for name, statement in named.items() if name in needed]
-    imports = [_source(source, each) for each in start[1:]]  # without the docstring, which is for its authors
+    kept = [ast.get_source_segment(source, statement) or "" for name, statement in named.items() if name in needed]
+    # Without the docstring, which is for its authors.
+    imports = [ast.get_source_segment(source, each) or "" for each in start[1:]]
     heading = '"""Operators of ONNX that PyTorch lacks or defines differently, as functions of tensors."""'
     return "\n\n\n".join(["\n".join([f"{heading}\n", *imports]), *kept]) + "\n"
-
-
-def _source(source: str, statement: ast.stmt) -> str:
-    return ast.get_source_segment(source, statement) or ""
 
 
 _BOUNDS = {"slice_rms": 0.01, "slice_max": 0.02, "position_rms": 0.04}

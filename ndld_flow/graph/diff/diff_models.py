@@ -122,20 +122,15 @@ def _function_changes(before: ir.Function, after: ir.Function, sides: Sides) -> 
         if (mine and attribute_key(mine)) != (theirs and attribute_key(theirs)):
             yield Change(aspect="attribute", detail=name, before=_default(mine), after=_default(theirs))
     yield from metadata_changes(before.metadata_props, after.metadata_props)
-    if _ports(before) != _ports(after) or _nodes_differ(before, after, sides):
+    nodes, own = sides.matches.nodes, list(before.all_nodes())
+    differs = _ports(before) != _ports(after) or nodes.lone(own) or nodes.lone(after.all_nodes())
+    pairs = ((node, nodes.after(node)) for node in own)
+    if differs or any(other is not None and any(node_changes(node, other, sides)) for node, other in pairs):
         yield Change(aspect="body", before=None, after=None)
 
 
 def _ports(function: ir.Function) -> tuple[list[str | None], list[str | None]]:
     return [value.name for value in function.inputs], [value.name for value in function.outputs]
-
-
-def _nodes_differ(before: ir.Function, after: ir.Function, sides: Sides) -> bool:
-    nodes, mine = sides.matches.nodes, list(before.all_nodes())
-    if nodes.lone(mine) or nodes.lone(after.all_nodes()):
-        return True
-    pairs = ((node, nodes.after(node)) for node in mine)
-    return any(other is not None and any(node_changes(node, other, sides)) for node, other in pairs)
 
 
 def _default(attribute: ir.Attr | None) -> str | None:

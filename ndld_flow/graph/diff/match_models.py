@@ -170,13 +170,6 @@ def match_read_values(nodes: Sequence[Pair[ir.Node]], matches: Matches) -> None:
         pairs.join(*pair, "neighbours")
 
 
-def match_equal_weights(before: Sequence[ir.Value], after: Sequence[ir.Value], labelling: Labelling) -> None:
-    """Match remaining weights with equal contents, in order if there are several."""
-    pairs = labelling.matches.values
-    for pair in ordered_pairs(pairs.lone(before), pairs.lone(after), labelling.weight):
-        pairs.join(*pair, "values")
-
-
 def weights_of(graph: ir.Graph) -> list[ir.Value]:
     """Return a graph's initializers that have contents."""
     return [value for value in graph.initializers.values() if value.const_value is not None]
@@ -445,7 +438,10 @@ def _match_graph(
     match_weights(before, after, labelling)
     nodes = NodeMatching(before, after, matches, labelling).run()
     match_read_values(nodes, matches)
-    match_equal_weights(weights_of(before), weights_of(after), labelling)
+    values = matches.values
+    # Remaining weights with equal contents, in order if there are several.
+    for weights in ordered_pairs(values.lone(weights_of(before)), values.lone(weights_of(after)), labelling.weight):
+        values.join(*weights, "values")
     pairs = matches.outputs
     mine, theirs = pairs.lone(_ports(before)), pairs.lone(_ports(after))
     for pair in unique_pairs(mine, theirs, lambda port: matches.values.number(output_of(port))):

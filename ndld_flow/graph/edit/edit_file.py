@@ -245,19 +245,18 @@ class RecordedShapes:
 
         Graph outputs and inputs of subgraphs keep their type, which ONNX requires.
         """
-        stale = {value for value in touched if self._is_stale(value, model)}
-        for value in stale:
+        stale = set[ir.Value]()
+        for value in touched:
+            record, producer = self._records.get(value), value.producer() or self._owners.get(value)
+            if record is None or producer is None or record[0] is not value.shape:
+                continue  # the operation has set the shape
+            if not can_infer(producer) and producer.op_identifier() not in model.functions:
+                continue
+            stale.add(value)
             value.shape = None
             if value.producer() is not None and not value.is_graph_output():
                 value.type = None
         return stale
-
-    def _is_stale(self, value: ir.Value, model: ir.Model) -> bool:
-        """Return whether the record is older than the operation. Outputs of custom operators cannot be inferred."""
-        record, producer = self._records.get(value), value.producer() or self._owners.get(value)
-        if record is None or producer is None or record[0] is not value.shape:
-            return False
-        return can_infer(producer) or producer.op_identifier() in model.functions
 
 
 class _Tracing:

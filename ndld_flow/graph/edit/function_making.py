@@ -205,7 +205,12 @@ class _FunctionBuilder:
         self._parameters = list(self._differing())
 
     def build(self) -> None:
-        _name_parameters(self._parameters)
+        # Attributes of the function have the names of those that they set, with the node's name where ambiguous.
+        wishes = [parameter.places[0][1] for parameter in self._parameters]
+        taken: set[str] = set()
+        for parameter, wish in zip(self._parameters, wishes, strict=True):
+            own = wish if wishes.count(wish) == 1 else f"{node_label(parameter.places[0][0])}_{wish}"
+            parameter.name = free_name(identifier(own), taken)
         owners = [graph_of(match.nodes[self._nodes[0]]) for match in self._blocks]
         imports = Imports(self._model)
         wanted = {node.domain: imports.of(owners[0]).get(node.domain, 1) for node in deep_nodes(self._nodes)}
@@ -329,16 +334,6 @@ class _FunctionBuilder:
         assert tensor is not None
         name = self._edited.fresh_name(f"{value.name}_constant")
         return ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[inner], name=name)
-
-
-def _name_parameters(parameters: Sequence[_Parameter]) -> None:
-    """Name attributes of the function after those that they set, with the node's name where ambiguous."""
-    wishes = [parameter.places[0][1] for parameter in parameters]
-    taken: set[str] = set()
-    for parameter, wish in zip(parameters, wishes, strict=True):
-        node = parameter.places[0][0]
-        own = wish if wishes.count(wish) == 1 else f"{node_label(node)}_{wish}"
-        parameter.name = free_name(identifier(own), taken)
 
 
 def _key(attribute: ir.Attr) -> Hashable:

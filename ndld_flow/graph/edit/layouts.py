@@ -8,7 +8,7 @@ than its borders need. Results are the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -267,7 +267,13 @@ def _move(edits: OperationEdits, start: ir.Node) -> None:
     outside = {node: [r for r in _readers(node.outputs) if r not in region.nodes] for node in region.entries}
     kept_entries = [node for node in region.entries if outside[node] or node.outputs[0].is_graph_output()]
     borders = [value for value in inside if _needs_transpose(value, region)]
-    cancelled = [reader for value in inside for reader in _inverse_readers(value, region)]
+    back = _inverse(region.perm)
+    cancelled = [  # Transposes back from this order
+        reader
+        for value in inside
+        for reader in _readers([value])
+        if reader not in region.nodes and reader.graph is value.graph and _perm(reader) == back
+    ]
     added = sum(value.producer() not in region.entries for value in borders)
     if len(region.entries) - len(kept_entries) + len(cancelled) > added:
         _apply_order(edits, region)
@@ -308,16 +314,6 @@ def _entries(region: _Region, reader: ir.Node) -> list[ir.Node] | None:
 
 def _readers(values: Sequence[ir.Value]) -> list[ir.Node]:
     return list(dict.fromkeys(use.node for value in values for use in value.uses()))
-
-
-def _inverse_readers(value: ir.Value, region: _Region) -> Iterator[ir.Node]:
-    """Yield the readers that are Transposes back from this order."""
-    for reader in _readers([value]):
-        perm = _perm(reader)
-        if reader in region.nodes or perm is None or reader.graph is not value.graph:
-            continue
-        if perm == _inverse(region.perm):
-            yield reader
 
 
 def _needs_transpose(value: ir.Value, region: _Region) -> bool:

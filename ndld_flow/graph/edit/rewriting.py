@@ -420,7 +420,9 @@ def rewrite(edited: EditedModel, texts: tuple[str, str], matching: Matching, ext
     check_conditions(matching.conditions, pattern)
     for graph in (edited.model.graph, *(function.graph for function in edited.model.functions.values())):
         graph.sort()
-    with known_shapes(edited.model) if matching.conditions.need_shapes else nullcontext():
+    conditions = matching.conditions
+    need_shapes = conditions.dtypes or conditions.ranks or conditions.shapes
+    with known_shapes(edited.model) if need_shapes else nullcontext():
         result = find_matches(edited.model, rule, extent)
     left = "; ".join(f"{count} skipped: {reason}" for reason, count in sorted(result.refused.items()))
     if not result.matches and not extent.allow_empty:

@@ -323,8 +323,3 @@ class RewriteConditions(Settings):
     """Variable, without its `$` -> its value, or a list of alternatives; `{perm: [[0, 2, 1]]}` is one alternative."""
     single_use: Words = ()
     """Inputs that nothing outside the match reads."""
-
-    @property
-    def need_shapes(self) -> bool:
-        """Return whether the conditions require inferred shapes and types."""
-        return bool(self.dtypes or self.ranks or self.shapes)

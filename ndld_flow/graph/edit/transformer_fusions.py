@@ -37,7 +37,7 @@ _OF_ONNXRUNTIME = frozenset(("SimplifiedLayerNormalization",))
 """Operators that ONNX Runtime registers in ONNX's domain."""
 _RMS_NORM_OPSET = 23
 """First opset with RMSNormalization, ONNX's own form of SimplifiedLayerNormalization."""
-_ADVICE = "exclude them with `without: [layer_norm]`"
+
 SOURCE, RESULT, JOB, ERROR = "source.onnx", "result.onnx", "job.json", "error.txt"
 
 
@@ -175,7 +175,8 @@ def _check_operators(model: ir.Model) -> None:
         later = [name for name in unknown if onnx.defs.has(name)]
         advice = "convert the model to opset 17 or newer first, or " if later else ""
         raise RequestError(
-            f"the fusions produce {some_of(unknown)}, which ONNX does not have at opset {opset}: {advice}{_ADVICE}"
+            f"the fusions produce {some_of(unknown)}, which ONNX does not have at opset {opset}: {advice}exclude them "
+            "with `without: [layer_norm]`"
         )
 
 

@@ -42,9 +42,6 @@ def why_sensitive(node: ir.Node) -> str:
     return _SENSITIVE[node.op_type] if is_op(node, *_SENSITIVE) else ""
 
 
-_ONLY_MOVES = "it only moves values between fp32 nodes"
-
-
 def keep_blocked(groups: Groups, blocked: Mapping[ir.Node, str]) -> None:
     """Keep all groups of the blocked nodes (node -> why) and of the nodes in their bodies in fp32."""
     of_node, reasons = groups.of_node(), dict(blocked)
@@ -140,7 +137,7 @@ def choose_fp32(groups: Groups) -> set[Group]:
             undecided.discard(group)
             waiting += [*sources, *readers]
     for group in undecided:
-        group.kept = _ONLY_MOVES
+        group.kept = "it only moves values between fp32 nodes"
     return fixed | undecided
 
 

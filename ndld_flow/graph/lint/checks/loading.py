@@ -96,9 +96,7 @@ class Onnxruntime(Check):
 
 # Polygraphy asks whether each input is a tensor of PyTorch, and imports it for that, which takes seconds.
 _RUN = "import sys; sys.modules['torch'] = None; from polygraphy.tools import main; sys.exit(main())"
-_NO_ARRAY = "No corresponding Numpy type"
-_UNUSED = "Removing initializer "
-_NO_IMPLEMENTATION = "Could not find an implementation"
+
 _PLAIN_NAME = re.compile(r"[\w.][\w.:/]*")
 _FIRST_IR_VERSION = 4
 """Earlier versions list initializers as inputs, and Polygraphy drops the inputs."""
@@ -144,13 +142,14 @@ class Polygraphy(Check):
         guess = _guess(subject, shapes)
         misread = {node.name for node in subject.nodes() if _is_misread(node)}
         for entry in entries:
-            if entry["source"] == "onnx_graphsurgeon" or entry["message"].startswith(_UNUSED):
+            if entry["source"] == "onnx_graphsurgeon" or entry["message"].startswith("Removing initializer "):
                 continue  # `unused_node` and `unused_initializer` report these
             nodes = entry.get("nodes") or [""]
             cut_out = entry["source"] == "onnx_checker" or not misread.isdisjoint(nodes)
             severity, remark = _severity(entry, guess, cut_out)
             named = " ".join([entry["message"], *(types.get(name, "") for name in nodes)])
-            if severity == "error" and (_NO_IMPLEMENTATION in named or subject.missing_library(named)):
+            has_no_kernel = "Could not find an implementation" in named or subject.missing_library(named)
+            if severity == "error" and has_no_kernel:
                 severity = "warning"  # as of the check `onnxruntime`
             message = one_paragraph(entry["message"]) + remark
             for name in nodes:
@@ -171,7 +170,7 @@ def _severity(entry: Mapping[str, Any], guess: str, cut_out: bool) -> tuple[Seve
         return "info", " (about the node as extracted by Polygraphy)"
     if entry["level"] != "exception":
         return "warning", ""
-    if _NO_ARRAY in entry["message"]:
+    if "No corresponding Numpy type" in entry["message"]:
         return "info", " (Polygraphy cannot read outputs of this type)"
     return ("warning", f" ({guess})") if guess else ("error", "")
 
