@@ -91,23 +91,19 @@ def tensor_info(tensor: Bound) -> TensorInfo:
 
 def _describe_errors(backend: EngineBackend, version: str, parser: Bound) -> str:
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
-    reasons = [_describe_error(error) for error in errors[:_SHOWN_ERRORS]]
+    reasons: list[str] = []
+    for error in errors[:_SHOWN_ERRORS]:
+        reason, operator = shortened(_reason(error.desc()), 300), error.node_operator()
+        if operator:
+            name = error.node_name() or f"number {error.node()}"
+            reason = f"node {short_name(name)} ({short_name(operator)}): {reason}"
+        reasons.append(reason)
     more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
     what = "; ".join(dict.fromkeys(reasons)) or "it reports no reason"
     return (
         f"{TITLES[backend]} {version} cannot use this model: {what}{more}. "
         "Replace such nodes, load plugins for them (`plugins`), or correct the types with Casts."
     )
-
-
-def _describe_error(error: Bound) -> str:
-    """Return `node Magic_2 (Magic): no such operator, and no plugin of that name is loaded`."""
-    reason = shortened(_reason(error.desc()), 300)
-    operator = error.node_operator()
-    if not operator:
-        return reason
-    name = error.node_name() or f"number {error.node()}"
-    return f"node {short_name(name)} ({short_name(operator)}): {reason}"
 
 
 def _reason(text: str) -> str:

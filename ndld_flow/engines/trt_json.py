@@ -45,24 +45,21 @@ def read_compiled_layers(message: str) -> list[Entry]:
     """Return the layers in the order they run, with the keys of the engine inspector's JSON."""
     text = _REST.sub("", message)
     starts = [match.start() for match in _BEGIN.finditer(text)]
-    lines = (text[start:end] for start, end in pairwise([*starts, len(text)]))
-    return [entry for entry in map(_entry, lines) if entry is not None]
-
-
-def _entry(line: str) -> Entry | None:
-    match = _LAYER.fullmatch(line.rstrip("\n"))
-    if match is None:
-        return None
-    return {
-        "Name": match["name"],
-        "LayerType": match["type"],
-        "Inputs": list(_listed_tensors(match["inputs"])),
-        "Constants": list(_listed_tensors(match["constants"])),
-        "Outputs": list(_listed_tensors(match["outputs"])),
-        "TacticName": match["tactic"],
-        "StreamId": int(match["stream"]),
-        "Metadata": match["metadata"],
-    }
+    lines = (text[start:end].rstrip("\n") for start, end in pairwise([*starts, len(text)]))
+    return [
+        {
+            "Name": match["name"],
+            "LayerType": match["type"],
+            "Inputs": list(_listed_tensors(match["inputs"])),
+            "Constants": list(_listed_tensors(match["constants"])),
+            "Outputs": list(_listed_tensors(match["outputs"])),
+            "TacticName": match["tactic"],
+            "StreamId": int(match["stream"]),
+            "Metadata": match["metadata"],
+        }
+        for match in map(_LAYER.fullmatch, lines)
+        if match is not None
+    ]
 
 
 def _listed_tensors(text: str) -> Iterator[Entry]:

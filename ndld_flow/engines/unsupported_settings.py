@@ -289,7 +289,16 @@ def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:
     Each sentence names the setting as written in the recipe, and a remedy.
     """
     title = release_title(names)
-    sentences = [_lacking(need, names) for need in list_needs(settings) if not _has(names, need)]
+    sentences: list[str] = []
+    for need in list_needs(settings):
+        # Enums of bindings have more than members: `BuilderFlag.name`.
+        if names.has(need.owner, need.name) and (need.name.isupper() or not need.own_word):
+            continue
+        releases, instead = releases_text(names.backend, need.owner, need.name), need.instead
+        if need.own_word and not releases:  # perhaps it is misspelled
+            instead = suggest(need.name, members(names, need.owner)) or instead
+        since = f" ({releases})" if releases else ""
+        sentences.append(f"`{need.written}`: {title} has no {need.what}{since}; {instead}")
     if names.backend == "tensorrt_rtx":
         sentences += [f"`{written}`: {title} {limit}" for written, limit in list_rtx_limits(settings, names)]
     sentences += list_contradictions(settings, names)
@@ -298,16 +307,3 @@ def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:
         of_setting.setdefault(sentence.split("`")[1], sentence)
     # Recipes may come from strangers: their text is escaped and shortened.
     return tuple(short_name(sentence, 600) for sentence in of_setting.values())
-
-
-def _has(names: Names, need: Need) -> bool:
-    """Return True if a release has the name. Enums of bindings have more than members: `BuilderFlag.name`."""
-    return names.has(need.owner, need.name) and (need.name.isupper() or not need.own_word)
-
-
-def _lacking(need: Need, names: Names) -> str:
-    releases = releases_text(names.backend, need.owner, need.name)
-    since, instead = f" ({releases})" if releases else "", need.instead
-    if need.own_word and not releases:  # perhaps it is misspelled
-        instead = suggest(need.name, members(names, need.owner)) or instead
-    return f"`{need.written}`: {release_title(names)} has no {need.what}{since}; {instead}"

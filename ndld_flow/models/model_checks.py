@@ -50,18 +50,15 @@ def check_nodes(graphs: Iterable[ir.Graph], path: Path) -> None:
                 )
             is_sorted = is_sorted and all(producer in seen for producer in _producers(node, graph))
             seen.add(node)
-        if not is_sorted:
-            _check_cycles(graph, path)
-
-
-def _check_cycles(graph: ir.Graph, path: Path) -> None:
-    try:
-        TopologicalSorter({node: _producers(node, graph) for node in graph}).prepare()
-    except CycleError as error:
-        names = " -> ".join(short_name(node.name or node.op_type, 60) for node in error.args[1])
-        raise ModelError(
-            f"{path}: nodes read each other's outputs in a cycle: {names}. The model is damaged."
-        ) from None
+        if is_sorted:
+            continue
+        try:
+            TopologicalSorter({node: _producers(node, graph) for node in graph}).prepare()
+        except CycleError as error:
+            names = " -> ".join(short_name(node.name or node.op_type, 60) for node in error.args[1])
+            raise ModelError(
+                f"{path}: nodes read each other's outputs in a cycle: {names}. The model is damaged."
+            ) from None
 
 
 def _producers(node: ir.Node, graph: ir.Graph) -> set[ir.Node]:

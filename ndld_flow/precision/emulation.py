@@ -103,19 +103,15 @@ class _Retyper:
                 self._set_attributes(node)
                 self._add_clip_bounds(node)
         for value in self._stored:
-            self._retype(value)
-
-    def _retype(self, value: ir.Value) -> None:
-        producer = value.producer()
-        if producer in self._native:
-            return
-        if is_constant(value):
-            self._constants.convert(value, ir.DataType.FLOAT)
-        elif value.const_value is not None and value.is_initializer():
-            value.const_value = self._constants.rounded(value.const_value, ir.DataType.FLOAT, value.name or "")
-        elif value in self._model.graph.inputs:
-            return
-        value.type = type_with(value.type, ir.DataType.FLOAT)
+            if value.producer() in self._native:
+                continue
+            if is_constant(value):
+                self._constants.convert(value, ir.DataType.FLOAT)
+            elif value.const_value is not None and value.is_initializer():
+                value.const_value = self._constants.rounded(value.const_value, ir.DataType.FLOAT, value.name or "")
+            elif value in self._model.graph.inputs:
+                continue
+            value.type = type_with(value.type, ir.DataType.FLOAT)
 
     def _set_attributes(self, node: ir.Node) -> None:
         """Set attributes for the type of an output or of the arithmetic to fp32. Casts keep their target type."""

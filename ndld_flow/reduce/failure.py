@@ -241,23 +241,23 @@ _READERS: Mapping[str, Callable[[Path], dict[str, object]]] = {
 
 def failed_gates(gates: Sequence[GateResult]) -> list[Failure]:
     """Return the failures of the gates that do not hold; undecided ones did not fail."""
-    return [_gate(gate) for gate in gates if not (gate.passed or gate.undecided)]
-
-
-def _gate(gate: GateResult) -> Failure:
-    unknown = [side for side, value in (("left", gate.left), ("right", gate.right)) if math.isnan(value)]
-    if unknown:
-        cause = f"{' and '.join(unknown)} is not a number"
-    else:
+    failures: list[Failure] = []
+    for gate in gates:
+        if gate.passed or gate.undecided:
+            continue
         cause = f"left {'<' if gate.left < gate.right else '>' if gate.left > gate.right else '='} right"
-    distance = abs(gate.left - gate.right) / (abs(gate.right) or 1.0)
-    return Failure(
-        kind="gate",
-        where=gate.gate,
-        cause=(cause,),
-        excess=distance if math.isfinite(distance) else math.inf,
-        message=f"{gate.left:g}, {gate.right:g} {gate.unit}".strip(),
-    )
+        if unknown := [side for side in ("left", "right") if math.isnan(getattr(gate, side))]:
+            cause = f"{' and '.join(unknown)} is not a number"
+        distance = abs(gate.left - gate.right) / (abs(gate.right) or 1.0)
+        failure = Failure(
+            kind="gate",
+            where=gate.gate,
+            cause=(cause,),
+            excess=distance if math.isfinite(distance) else math.inf,
+            message=f"{gate.left:g}, {gate.right:g} {gate.unit}".strip(),
+        )
+        failures.append(failure)
+    return failures
 
 
 def words_in(message: str) -> set[str]:

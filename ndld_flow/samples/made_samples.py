@@ -159,7 +159,14 @@ def candidates(
     which all have with `one_size`.
     """
     forms = forms_of(wanted)
-    variants = list(dict.fromkeys(_variants(wanted, base)))[: 1 if one_size else None]
+    # The shapes of all inputs for each combination of sizes and batches.
+    combinations = [
+        tuple((each.name, _sized(each, base[each.name], factor, batch, wanted)) for each in wanted)
+        for factor in _SIZES
+        for batch in (None, *_BATCHES)
+    ]
+    variants = [(shapes, describe_sizes(wanted, dict(shapes))) for shapes in dict.fromkeys(combinations)]
+    variants = variants[: 1 if one_size else None]
     known: Counter[tuple[str, str]] = Counter()
     number = 0
     while True:
@@ -217,16 +224,6 @@ def _is_generated(wanted: WantedInput) -> bool:
 
 
 # --- sizes ---
-
-
-def _variants(
-    wanted: Sequence[WantedInput], base: Mapping[str, Shape]
-) -> Iterator[tuple[tuple[tuple[str, Shape], ...], str]]:
-    """Yield the shapes of all inputs for each combination of sizes and batches, with a description."""
-    for factor in _SIZES:
-        for batch in (None, *_BATCHES):
-            shapes = tuple((each.name, _sized(each, base[each.name], factor, batch, wanted)) for each in wanted)
-            yield shapes, describe_sizes(wanted, dict(shapes))
 
 
 def _sized(each: WantedInput, base: Shape, factor: float, batch: int | None, wanted: Sequence[WantedInput]) -> Shape:

@@ -387,24 +387,16 @@ def _declared_changes(pair: Pair[ir.Value], scopes: Pair[str], sides: Sides) -> 
         changed_text("dtype", dtype_name(mine.dtype), dtype_name(theirs.dtype)),
         changed_text("shape", shape_text(shape_of(mine)), shape_text(shape_of(theirs))),
     ]
-    if before.producer() is None:
-        candidates += _initializer_changes(pair, scopes, sides)
+    if before.producer() is None:  # for a Constant, these changes are listed with the node and tensor
+        candidates += [
+            changed_text("name", before.name or "", after.name or ""),
+            changed_text("storage", _storage(before, mine), _storage(after, theirs)),
+            changed_text("doc string", before.doc_string or None, after.doc_string or None),
+        ]
+        if isinstance(before.graph, ir.Graph) and sides.matches.graphs.after(before.graph) is not after.graph:
+            candidates.append(changed_text("scope", *scopes))
+        candidates += metadata_changes(before.metadata_props, after.metadata_props)
     yield from (change for change in candidates if change is not None)
-
-
-def _initializer_changes(pair: Pair[ir.Value], scopes: Pair[str], sides: Sides) -> Iterator[Change | None]:
-    """Yield changes of an initializer that are listed with the node and tensor for a Constant."""
-    before, after = pair
-    mine, theirs = _tensor(before), _tensor(after)
-    yield from (
-        changed_text("name", before.name or "", after.name or ""),
-        changed_text("storage", _storage(before, mine), _storage(after, theirs)),
-        changed_text("doc string", before.doc_string or None, after.doc_string or None),
-    )
-    graphs = before.graph, after.graph
-    if isinstance(graphs[0], ir.Graph) and sides.matches.graphs.after(graphs[0]) is not graphs[1]:
-        yield changed_text("scope", *scopes)
-    yield from metadata_changes(before.metadata_props, after.metadata_props)
 
 
 def _compare(before: ir.TensorProtocol, after: ir.TensorProtocol) -> tuple[Change | None, Distance | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -66,7 +66,7 @@ def to_array(value: Value, dtype: ir.DataType) -> Array:
     elements = list(_elements(value, ()))
     if len(elements) > MAX_ELEMENTS:
         raise RequestError(_too_many())
-    convert = _CONVERSIONS.get(_kind(dtype))
+    convert = _conversion_to(dtype)
     if convert is None:
         raise RequestError(f"values of type {dtype_name(dtype)} cannot be written in a recipe; give a .npy file")
     flat = np.empty(len(elements), dtype=np.object_ if dtype == ir.DataType.STRING else dtype.numpy())
@@ -195,12 +195,12 @@ def _elements(value: Value, place: _Place) -> Iterator[tuple[_Place, Value]]:
         yield from _elements(element, (*place, number))
 
 
-def _kind(dtype: ir.DataType) -> str:
+def _conversion_to(dtype: ir.DataType) -> Callable[[Value, ir.DataType, _Place], Any] | None:
     if dtype in (ir.DataType.STRING, ir.DataType.BOOL):
-        return dtype.name
+        return _text_element if dtype == ir.DataType.STRING else _truth
     if dtype.is_integer():
-        return "integer"
-    return "float" if dtype.is_floating_point() else ""
+        return _integer
+    return _float if dtype.is_floating_point() else None
 
 
 def _text_element(element: Value, dtype: ir.DataType, place: _Place) -> str:
@@ -248,14 +248,6 @@ def _float(element: Value, dtype: ir.DataType, place: _Place) -> Any:  # noqa: A
 def _unfit(element: Value, dtype: ir.DataType, place: _Place, why: str = "") -> RequestError:
     where = f" at {list(place)}" if place else ""
     return RequestError(f"{short_name(repr(element), 40)}{where} does not fit {dtype_name(dtype)}{why}")
-
-
-_CONVERSIONS = {
-    ir.DataType.STRING.name: _text_element,
-    ir.DataType.BOOL.name: _truth,
-    "integer": _integer,
-    "float": _float,
-}
 
 
 def parse_dtype(name: str) -> ir.DataType:

@@ -123,7 +123,12 @@ def import_weights(
         raise RequestError(f"the weights do not fit the model: {'; '.join(problems[:_MOST_NAMED])}{more}")
     if not pairs:
         raise RequestError("no tensor of the file has the name of a constant of the model; give `names`")
-    changed = sum(_put(weights[key], held) for key, held in pairs.items())
+    changed = 0
+    for key, held in pairs.items():
+        new = np.array(_converted(weights[key], held), order="C")
+        if new.tobytes() != held.tensor.tobytes():
+            replace_tensor(held, ir.Tensor(new, dtype=held.tensor.dtype, name=held.name))
+            changed += 1
     if partial:
         for sentence in [*_unmatched(weights, wanted, pairs), *_left_out(constants, names, wanted)]:
             edited.note(sentence)
@@ -189,12 +194,3 @@ def _converted(array: Array, held: ConstantTensor) -> Array:
 def _count_nonfinite(array: Array) -> int:
     is_float = array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
     return int(np.count_nonzero(~np.isfinite(array))) if is_float else 0
-
-
-def _put(array: Array, held: ConstantTensor) -> bool:
-    """Replace a constant; returns whether its bytes changed."""
-    new = np.array(_converted(array, held), order="C")
-    changed = new.tobytes() != held.tensor.tobytes()
-    if changed:
-        replace_tensor(held, ir.Tensor(new, dtype=held.tensor.dtype, name=held.name))
-    return changed

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import ClassVar
 
@@ -181,7 +180,13 @@ _MOST_OF_A_CHECK = 50
 def all_checks() -> tuple[Check, ...]:
     """Return every check, in the order they run."""
     instances = [_named(name, pkgutil.resolve_name(found)) for name, found in BUILT_IN.items()]
-    instances += (_load_check(point) for point in find_plugins(ENTRY_POINTS).values() if point.name not in BUILT_IN)
+    for point in find_plugins(ENTRY_POINTS).values():
+        if point.name in BUILT_IN:
+            continue
+        cls = load_plugin(point)
+        if not (inspect.isclass(cls) and issubclass(cls, Check)):
+            raise RequestError(f"{plugin_origin(point)}: {point.value} is no subclass of Check.")
+        instances.append(_named(point.name, cls))
     return tuple(sorted(instances, key=lambda check: (check.order, check.name)))
 
 
@@ -189,14 +194,6 @@ def _named(name: str, cls: type[Check]) -> Check:
     check = cls()
     check.name = name
     return check
-
-
-def _load_check(point: EntryPoint) -> Check:
-    """Return the check of an installed package; its name is the entry point's."""
-    cls = load_plugin(point)
-    if not (inspect.isclass(cls) and issubclass(cls, Check)):
-        raise RequestError(f"{plugin_origin(point)}: {point.value} is no subclass of Check.")
-    return _named(point.name, cls)
 
 
 def lint_file(

@@ -274,22 +274,16 @@ def _fix_target(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
     if known is None:
         return
     # each element as a number: 0 copies the input's dimension of the same name, one unknown may be -1
-    dims = dims_of(node.inputs[0])
-    target = [_as_number(element, index, dims) for index, element in enumerate(known.elements)]
+    dims, target = dims_of(node.inputs[0]) or (), list[int]()
+    for index, element in enumerate(known.elements):
+        is_copied = element is not None and index < len(dims) and dims[index] == element
+        target.append(element if isinstance(element, int) else 0 if is_copied else -1)
     if 0 in known.elements or target.count(-1) > 1:
         return
     graph = graph_of(node)
     shape = edits.add_initializer(graph, np.array(target, np.int64), f"{node.outputs[0].name}_shape")
     node.replace_input_with(1, shape)
     edits.done["Reshape given a constant shape"] += 1
-
-
-def _as_number(element: Dim, index: int, dims: tuple[Dim, ...] | None) -> int:
-    if isinstance(element, int):
-        return element
-    if element is not None and dims is not None and index < len(dims) and dims[index] == element:
-        return 0
-    return -1
 
 
 def _set_output_shape(values: ShapeValues, node: ir.Node) -> None:

@@ -155,15 +155,27 @@ class RemoveInputs(Operation):
     """Succeed when no name matches."""
 
     def apply(self, edited: EditedModel) -> str:
+        from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
+        from ndld_flow.graph.edit.graph_edits import prune_values
         from ndld_flow.graph.edit.interface import pick
         from ndld_flow.models.input_shapes import show_tensors
+        from ndld_flow.models.nodes import is_used, node_label
 
         values = pick(edited.model.graph.inputs, self.select, "input", self.allow_empty)
         for value in values:
-            if self.replace_by is None and self.replace_by_file is None:
-                _remove(edited, value)
-            else:
+            if self.replace_by is not None or self.replace_by_file is not None:
                 _replace(edited, value, self._constant(value))
+                continue
+            if is_used(value) and not value.is_initializer():
+                nodes = [f"{node.op_type} {short_name(node_label(node))!r}" for node in value.consumers()]
+                raise RequestError(
+                    f"input {value.name!r} is read by {first_of(nodes, 3) or 'an output'}; give a constant with "
+                    "`replace_by`, or remove its readers first"
+                )
+            edited.model.graph.inputs.remove(value)
+            if value.is_initializer():  # its default value becomes a constant
+                edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
+            prune_values([value])
         return f"{counted(len(values), 'input')} removed: {show_tensors(values)}"
 
     def _constant(self, value: ir.Value) -> ir.TensorProtocol:
@@ -185,28 +197,6 @@ class RemoveInputs(Operation):
                 "by `set_shapes` first, or give lists"
             )
         return make_tensor(written, name, value.dtype, tuple(value.shape.numpy()))
-
-
-def _remove(edited: EditedModel, value: ir.Value) -> None:
-    """Remove an unused input; one with a default value becomes that constant.
-
-    Raises `RequestError` for an input that is used.
-    """
-    from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
-    from ndld_flow.graph.edit.graph_edits import prune_values
-    from ndld_flow.models.nodes import is_used, node_label
-
-    if is_used(value) and not value.is_initializer():
-        nodes = [f"{node.op_type} {short_name(node_label(node))!r}" for node in value.consumers()]
-        readers = first_of(nodes, 3)
-        raise RequestError(
-            f"input {value.name!r} is read by {readers or 'an output'}; give a constant with `replace_by`, "
-            "or remove its readers first"
-        )
-    edited.model.graph.inputs.remove(value)
-    if value.is_initializer():
-        edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
-    prune_values([value])
 
 
 def _replace(edited: EditedModel, value: ir.Value, tensor: ir.TensorProtocol) -> None:

@@ -171,10 +171,16 @@ class FuseTransformer(Operation):
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.transformer_fusions import fuse_transformer
 
+        known: tuple[Fusion, ...] = Fusion.__args__  # type: ignore[attr-defined]
+        of_diffusion = self.model_type in ("unet", "vae", "clip")
+        usual = {name for name in known if of_diffusion or name not in _OF_DIFFUSION} - _ONLY_WHEN_ASKED
+        wanted = (set(self.fusions) or usual) - set(self.without)
+        options = {f"enable_{name}": name in wanted for name in known}
+        options["use_multi_head_attention"] = self.multi_head_attention
         mask = self.mask if self.mask != "auto" else ("none" if self.model_type in _MASKLESS else "raw")
         job = {
             "model_type": self.model_type,
-            "options": self._options(),
+            "options": options,
             "mask": mask,
             "num_heads": self.num_heads,
             "hidden_size": self.hidden_size,
@@ -187,14 +193,6 @@ class FuseTransformer(Operation):
             )
         operators = ", ".join(f"{count} {name}" for name, count in sorted(fused.items()))
         return f"fused into {operators}" if operators else "nothing to fuse"
-
-    def _options(self) -> dict[str, bool]:
-        known: tuple[Fusion, ...] = Fusion.__args__  # type: ignore[attr-defined]
-        of_diffusion = self.model_type in ("unet", "vae", "clip")
-        usual = {name for name in known if of_diffusion or name not in _OF_DIFFUSION} - _ONLY_WHEN_ASKED
-        wanted = (set(self.fusions) or usual) - set(self.without)
-        options = {f"enable_{name}": name in wanted for name in known}
-        return options | {"use_multi_head_attention": self.multi_head_attention}
 
 
 class LoopToLstm(Operation):
