@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,11 +104,12 @@ def compare_models(
             problem = f"there is no file {wrong}" if wrong.suffix == ".onnx" else f"{wrong} is not a model"
         raise RequestError(f"compare: {problem}. Name two models, MODEL.onnx FASTER.onnx, or runs that measured them.")
     base, candidate = models
-    _refuse_other_inputs(base, candidate)
     options, rules = options or ModelOptions(), rules or Rules(metric="latency.median")
-    trial, found = try_with_data(base, options.data, options.shapes)
+    fixed = _shapes_of_both(base, candidate)
+    trial, found = try_with_data(base, options.data, {**fixed, **options.shapes})
     if trial.free_sizes and not options.shapes:
-        listener(Notice(text=f"compared with {trial.free_sizes}, which the model accepts; --shape sets other sizes"))
+        why = f"as {candidate} has them" if fixed else "which the model accepts; --shape sets other sizes"
+        listener(Notice(text=f"compared with {trial.free_sizes}, {why}"))
     name = f"compare-{name_recipe(base)}-{name_recipe(candidate)}"[:100]
     identity = digest_json([str(base.absolute()), str(candidate.absolute()), *options.data])[:8]
     folder = outputs / "comparisons" / f"{name}-{identity}"
@@ -141,9 +142,31 @@ def compare_models(
     return ComparedModels(finished, comparison, (profiles["base"], profiles["speed"]))
 
 
-def _refuse_other_inputs(base: Path, candidate: Path) -> None:
-    """Raise RequestError if two models have inputs of different names, ModelError for one that cannot be read."""
-    first, second = ({spec.name for spec in model_inputs(path)} for path in (base, candidate))
+def _shapes_of_both(base: Path, candidate: Path) -> dict[str, Sequence[int]]:
+    """Return input -> its shape, where the base leaves sizes free and the candidate has fixed them.
+
+    Raises RequestError if the models have inputs of different names or sizes, ModelError for one that cannot be read.
+    """
+    mine, theirs = ({spec.name: spec for spec in model_inputs(path)} for path in (base, candidate))
+    _refuse_other_names(base, candidate, mine.keys(), theirs.keys())
+    shapes: dict[str, Sequence[int]] = {}
+    for name, spec in mine.items():
+        own, other = spec.shape, theirs[name].shape
+        if own is None or other is None:
+            continue
+        sizes = [{size for size in pair if isinstance(size, int)} for pair in zip(own, other, strict=False)]
+        if len(own) != len(other) or any(len(each) > 1 for each in sizes):
+            raise RequestError(
+                f"compare: two models are compared on the same inputs: {short_name(name)} is {spec.shape_text} in "
+                f"{base}, and {theirs[name].shape_text} in {candidate}."
+            )
+        if all(sizes) and not all(isinstance(size, int) for size in own):
+            shapes[name] = [each.pop() for each in sizes]
+    return shapes
+
+
+def _refuse_other_names(base: Path, candidate: Path, first: Set[str], second: Set[str]) -> None:
+    """Raise RequestError if two models have inputs of different names."""
     if first == second:
         return
     own = "; ".join(

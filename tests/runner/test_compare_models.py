@@ -71,6 +71,16 @@ def test_sizes_that_nobody_gave_are_named_beside_the_speed(in_folder: Path) -> N
     assert f"x {value_text.shape_text(shape)} " in latency_words(summary)
 
 
+def test_sizes_that_the_candidate_has_fixed_are_those_of_both(in_folder: Path) -> None:
+    for name, shape in (("free", "batch, steps"), ("fixed", "1, 5"), ("other", "1, 6"), ("row", "5")):
+        write_model(Path(f"{name}.onnx"), f"g (float[{shape}] x) => (float[{shape}] y) {{ y = Tanh(x) }}")
+    compared = api.compare_models([Path("free.onnx"), Path("fixed.onnx")], rules=FEW_ROUNDS)
+    assert [each.shape for profile in compared.profiles for each in profile.inputs] == [(1, 5), (1, 5)]
+    for base, candidate in (("fixed", "other"), ("free", "row")):
+        with pytest.raises(RequestError, match=r"x is .* in .*, and .* in "):
+            api.compare_models([Path(f"{base}.onnx"), Path(f"{candidate}.onnx")])
+
+
 def test_a_wrong_candidate_fails_with_exit_1(models: tuple[Path, Path]) -> None:
     base, other = models
     write_net(other, np.eye(64, dtype=np.float32))
