@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -133,30 +133,20 @@ def set_columns(graph: Layered, bands: Sequence[Band], across: Sequence[float], 
     for number, part in enumerate(parts):
         shift = (left - min(band.left for band in part), top - part[0].top)
         if number:
-            gutter = left - _MARGIN - _LANE * len(joints[number - 1])
-            carried |= dict(_corners(joints[number - 1], across, (shifts[-1][0], shift[0]), (gutter, top, bottom)))
+            joint = joints[number - 1]
+            gutter = left - _MARGIN - _LANE * len(joint)
+            # The corners of each line: down, under the column, up the gutter, over the next column; nested, so that
+            # ordered lines do not cross.
+            for lane, (upper, lower) in enumerate(joint):
+                inner = len(joint) - 1 - lane
+                start, end = across[upper] + shifts[-1][0], across[lower] + shift[0]
+                floor, ceiling = bottom + _LANE * (inner + 1), top - _LANE * (lane + 1)
+                x = gutter + _LANE * inner
+                carried[upper, lower] = ((start, floor), (x, floor), (x, ceiling), (end, ceiling))
         shifts.extend([shift] * len(part))
         left += max(band.right for band in part) - min(band.left for band in part)
         left += 2 * _MARGIN + _LANE * len(joints[number]) if number < len(joints) else 0.0
     return Columns(tuple(shifts), carried, left, bottom + top)
-
-
-def _corners(
-    joint: Sequence[tuple[int, int]],
-    across: Sequence[float],
-    shifts: tuple[float, float],
-    room: tuple[float, float, float],
-) -> Iterator[tuple[tuple[int, int], tuple[Point, ...]]]:
-    """Yield the corners of each line: down, under the column, up the gutter, over the next column; nested, so that
-    ordered lines do not cross.
-    """
-    gutter, top, bottom = room
-    for number, (upper, lower) in enumerate(joint):
-        inner = len(joint) - 1 - number
-        start, end = across[upper] + shifts[0], across[lower] + shifts[1]
-        floor, ceiling = bottom + _LANE * (inner + 1), top - _LANE * (number + 1)
-        x = gutter + _LANE * inner
-        yield (upper, lower), ((start, floor), (x, floor), (x, ceiling), (end, ceiling))
 
 
 _GAP_ACROSS = 26.0

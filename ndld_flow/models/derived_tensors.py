@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -140,7 +140,14 @@ def byte_pieces(tensor: ir.TensorProtocol, size: int) -> Iterator[bytes]:
     The file is read, not mapped: mapped pages would count as memory of this process.
     """
     if isinstance(tensor, StreamedTensor):
-        yield from _regrouped(tensor.pieces(), size)
+        rest = b""
+        for part in tensor.pieces():
+            rest += part
+            whole = len(rest) // size * size
+            yield from (rest[start : start + size] for start in range(0, whole, size))
+            rest = rest[whole:]
+        if rest:
+            yield rest
         return
     if not isinstance(tensor, ir.ExternalTensor):
         data = memoryview(tensor.tobytes())
@@ -176,17 +183,6 @@ def _unpacked(dtype: ir.DataType, data: bytes) -> Array:
     if kind.kind in "biuc":
         return piece.astype(np.uint8) if kind.kind == "b" else piece
     return piece.astype(np.int64 if dtype.is_integer() else np.float64)
-
-
-def _regrouped(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
-    rest = b""
-    for part in parts:
-        rest += part
-        whole = len(rest) // size * size
-        yield from (rest[start : start + size] for start in range(0, whole, size))
-        rest = rest[whole:]
-    if rest:
-        yield rest
 
 
 _PIECE_ELEMENTS = 2**18

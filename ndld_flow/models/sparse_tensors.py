@@ -88,7 +88,14 @@ def extract_sparse(proto: onnx.ModelProto) -> list[onnx.SparseTensorProto]:
     """Replace every sparse initializer and sparse Constant of a model by a placeholder; return them in order."""
     extracted: list[onnx.SparseTensorProto] = []
     for graph in graphs_of(proto.graph):
-        _lift_constants(graph)
+        # onnx_ir rejects Constant(sparse_value): it becomes a sparse initializer first.
+        for i in reversed(range(len(graph.node))):
+            node = graph.node[i]
+            if _is_sparse_constant(node):
+                lifted = graph.sparse_initializer.add()
+                lifted.CopyFrom(node.attribute[0].sparse_tensor)
+                lifted.values.name = node.output[0]
+                del graph.node[i]
         for sparse in graph.sparse_initializer:
             graph.initializer.append(_placeholder(sparse, len(extracted)))
             extracted.append(onnx.SparseTensorProto.FromString(sparse.SerializeToString()))
@@ -150,17 +157,6 @@ def write_sparse(proto: onnx.ModelProto, tensors: list[SparseInitializer]) -> No
         for i in reversed(range(len(graph.value_info))):
             if graph.value_info[i].name in names:
                 del graph.value_info[i]
-
-
-def _lift_constants(graph: onnx.GraphProto) -> None:
-    """Turn Constant(sparse_value), which onnx_ir rejects, into sparse initializers."""
-    for i in reversed(range(len(graph.node))):
-        node = graph.node[i]
-        if _is_sparse_constant(node):
-            sparse = graph.sparse_initializer.add()
-            sparse.CopyFrom(node.attribute[0].sparse_tensor)
-            sparse.values.name = node.output[0]
-            del graph.node[i]
 
 
 def _is_sparse_constant(node: onnx.NodeProto) -> bool:

@@ -224,8 +224,16 @@ def distance_of(first: ir.TensorProtocol, second: ir.TensorProtocol) -> Distance
         return None
     differing, largest = 0, 0.0
     for left, right in zip(_elements(first), _elements(second), strict=True):
-        count, difference = _piece_distance(left, right)
-        differing, largest = differing + count, max(largest, difference)
+        unequal = left != right
+        if left.dtype.kind in "fc":  # NaN equals NaN here
+            unequal &= ~(np.isnan(left) & np.isnan(right))
+        if not unequal.any():
+            continue
+        wide = np.complex128 if left.dtype.kind == "c" else np.float64
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference = float(np.abs(left[unequal].astype(wide) - right[unequal].astype(wide)).max())
+        differing += int(unequal.sum())
+        largest = max(largest, math.inf if math.isnan(difference) else difference)
     return Distance(first.size, differing, largest)
 
 
@@ -283,17 +291,3 @@ def _sparse_key(tensor: ir.TensorProtocol) -> tuple[bytes, bytes] | None:
 def _elements(tensor: ir.TensorProtocol) -> Iterator[_Array]:
     """Yield pieces of equally many elements, regardless of their width."""
     return element_pieces(tensor, _PIECE_ELEMENTS * tensor.dtype.bitwidth // 8)
-
-
-def _piece_distance(first: _Array, second: _Array) -> tuple[int, float]:
-    """Return the number of differing elements and the largest difference. NaN equals NaN here."""
-    unequal = first != second
-    if first.dtype.kind in "fc":
-        unequal &= ~(np.isnan(first) & np.isnan(second))
-    if not unequal.any():
-        return 0, 0.0
-    left, right = first[unequal], second[unequal]
-    wide = np.complex128 if first.dtype.kind == "c" else np.float64
-    with np.errstate(invalid="ignore", over="ignore"):
-        largest = float(np.abs(left.astype(wide) - right.astype(wide)).max())
-    return int(unequal.sum()), math.inf if math.isnan(largest) else largest

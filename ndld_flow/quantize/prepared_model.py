@@ -129,22 +129,17 @@ def intensity(node: ir.Node) -> float:
     if weight is None or weight.const_value is None:
         return 0.0
     shape = weight.const_value.shape.numpy()
-    if is_op(node, "Conv", "ConvTranspose"):
-        return _of_convolution(node, shape)
+    if is_op(node, "Conv", "ConvTranspose"):  # at one pixel: of the output for Conv, of the input for ConvTranspose
+        output = node.outputs[0].shape
+        if output is not None and len(output) > 2 and all(dim == 1 for dim in tuple(output)[2:]):
+            return 0.0
+        strides = node.attributes.get("strides")
+        area = math.prod(strides.as_ints()) if strides is not None else 1
+        groups = node.attributes.get_int("group", 1)
+        many, few = shape[0], shape[1] * groups * area
+        return math.prod(shape) / (many + few)
     rows, columns = shape[-2:] if len(shape) > 1 else (shape[0], 1)
     return rows * columns / (rows + columns)
-
-
-def _of_convolution(node: ir.Node, shape: Sequence[int]) -> float:
-    """Return the intensity at one pixel: of the output for Conv, of the input for ConvTranspose."""
-    output = node.outputs[0].shape
-    if output is not None and len(output) > 2 and all(dim == 1 for dim in tuple(output)[2:]):
-        return 0.0
-    strides = node.attributes.get("strides")
-    area = math.prod(strides.as_ints()) if strides is not None else 1
-    groups = node.attributes.get_int("group", 1)
-    many, few = shape[0], shape[1] * groups * area
-    return math.prod(shape) / (many + few)
 
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)

@@ -301,7 +301,15 @@ def open_files(wanted: Sequence[WantedInput], requested: int | None, *, count_al
     if problems:
         more = len(problems) - _PROBLEMS_SHOWN
         raise RequestError("; ".join(problems[:_PROBLEMS_SHOWN]) + (f"; and {more} more files" if more > 0 else ""))
-    _check_counts(opened.counts, requested, varies=any(wanted_input.given.is_random for wanted_input in wanted))
+    several = {name: count for name, count in opened.counts.items() if count > 1}
+    if len(set(several.values())) > 1:
+        named = ", ".join(f'"{name}" has {count}' for name, count in several.items())
+        raise RequestError(f"samples: input {named}. Give the same number to each, or one that all share.")
+    varies = any(wanted_input.given.is_random for wanted_input in wanted)
+    available = max(opened.counts.values(), default=None)
+    if requested is not None and available is not None and requested > available and (available > 1 or not varies):
+        names = ", ".join(f'"{name}"' for name, count in opened.counts.items() if count == available)
+        raise RequestError(f"samples: {requested} are requested, and the data of input {names} has {available}.")
     return opened
 
 
@@ -334,17 +342,6 @@ def _count(files: Sequence[FileSamples], most: int, problems: list[str]) -> int:
         except RequestError as error:
             problems.append(str(error).removesuffix("."))
     return total
-
-
-def _check_counts(counts: Mapping[str, int], requested: int | None, *, varies: bool) -> None:
-    several = {name: count for name, count in counts.items() if count > 1}
-    if len(set(several.values())) > 1:
-        counted = ", ".join(f'"{name}" has {count}' for name, count in several.items())
-        raise RequestError(f"samples: input {counted}. Give the same number to each, or one that all share.")
-    available = max(counts.values(), default=None)
-    if requested is not None and available is not None and requested > available and (available > 1 or not varies):
-        names = ", ".join(f'"{name}"' for name, count in counts.items() if count == available)
-        raise RequestError(f"samples: {requested} are requested, and the data of input {names} has {available}.")
 
 
 def sample_shape(

@@ -297,8 +297,14 @@ def _by_use(wanted: WantedInput, sample: MadeSample, stream: np.random.Generator
         way = sample.form if sample.form in DRAWS else list(DRAWS)[sample.seed % len(DRAWS)]
         values = np.asarray(np.asarray(held)[DRAWS[way](stream, len(held), shape)])
         return values.astype(dtype), f"{way} of {len(held):,} values that the model looks up or compares them with"
-    if is_integer(dtype):
-        return _integers(dtype, sample, shape, stream)
+    if is_integer(dtype):  # bytes, or numbers of all magnitudes, such as positions; a number alone stays small
+        largest = largest_integer(dtype)
+        if math.prod(shape) == 1:
+            return _log_uniform(stream, min(largest, _MOST_SETTING), shape).astype(dtype), "an integer up to 255"
+        if sample.number % 2:
+            return np.asarray(stream.integers(0, min(largest, 255) + 1, shape)).astype(dtype), "integers 0 to 255"
+        values = _log_uniform(stream, min(largest, _MOST_POSITION), shape)
+        return values.astype(dtype), "integers of all magnitudes up to 32,767"
     if not shape:
         return np.asarray(10 ** stream.uniform(-2, 3)).astype(dtype), "a number from 0.01 to 1,000"
     name, form = _form(wanted, sample)
@@ -323,17 +329,6 @@ def _positions(wanted: WantedInput, shape: Shape, stream: np.random.Generator) -
     start = int(stream.integers(0, most + 1)) if uses.rows else int(_log_uniform(stream, most, ()))
     values = np.broadcast_to(start + np.arange(length), shape).astype(wanted.dtype)
     return values, f"positions {start:,} to {start + length - 1:,}"
-
-
-def _integers(dtype: np.dtype[Any], sample: MadeSample, shape: Shape, stream: np.random.Generator) -> tuple[Array, str]:
-    """Return bytes, or numbers of all magnitudes, such as positions; a number alone stays small."""
-    most = largest_integer(dtype)
-    if math.prod(shape) == 1:
-        return _log_uniform(stream, min(most, _MOST_SETTING), shape).astype(dtype), "an integer up to 255"
-    if sample.number % 2:
-        return np.asarray(stream.integers(0, min(most, 255) + 1, shape)).astype(dtype), "integers 0 to 255"
-    values = _log_uniform(stream, min(most, _MOST_POSITION), shape)
-    return values.astype(dtype), "integers of all magnitudes up to 32,767"
 
 
 def _log_uniform(stream: np.random.Generator, most: int, shape: Shape) -> Array:

@@ -36,7 +36,7 @@ from ndld_flow.store.found_files import (
 from ndld_flow.store.kinds import Engine
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    pass
 
 
 _INTEGERS = (f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
@@ -449,7 +449,17 @@ def _copy_libraries(libraries: Sequence[Path], out: Path) -> list[str]:
 
 def _write_sources(request: ExportRequest, project: CppProject) -> None:
     """Write the files of the template that the project has."""
-    environment = _environment()
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATE),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - Markdown and CMake: names pass through `code`
+    )
+    environment.filters["code"] = markdown_code
     unused = "onnxruntime" if project.is_engine else "tensorrt"
     for path in sorted(_TEMPLATE.rglob("*")):
         if not path.is_file() or unused in path.name:
@@ -462,21 +472,6 @@ def _write_sources(request: ExportRequest, project: CppProject) -> None:
             out.write_text(environment.get_template(source).render(project=project), encoding="utf-8")
         else:
             copy_file(path, out)
-
-
-def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATE),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - Markdown and CMake: names pass through `code`
-    )
-    environment.filters["code"] = markdown_code
-    return environment
 
 
 def markdown_code(text: str) -> str:

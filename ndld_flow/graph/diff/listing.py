@@ -91,19 +91,15 @@ def attribute_key(attribute: ir.Attr) -> Hashable:
     """Return a key that only equal attributes share; for graphs, only their number."""
     if attribute.is_ref():
         return ("reference", attribute.ref_attr_name)
-    return (attribute.type.name, _value_key(attribute))
-
-
-def _value_key(attribute: ir.Attr) -> Hashable:
-    value: Any = attribute.value
-    if attribute.type == ir.AttributeType.TENSOR:
-        return digest_of(held_tensor(attribute))
-    if attribute.type == ir.AttributeType.TENSORS:
-        return tuple(digest_of(tensor) for tensor in value)
-    if attribute.type in _GRAPHS:
-        return len(value) if attribute.type == ir.AttributeType.GRAPHS else 1
+    kind, value = attribute.type, attribute.value
+    if kind == ir.AttributeType.TENSOR:
+        return (kind.name, digest_of(held_tensor(attribute)))
+    if kind == ir.AttributeType.TENSORS:
+        return (kind.name, tuple(digest_of(tensor) for tensor in value))
+    if kind in _GRAPHS:
+        return (kind.name, len(value) if kind == ir.AttributeType.GRAPHS else 1)
     # As text, NaN equals itself, and 0.0 differs from -0.0.
-    return repr(tuple(value)) if isinstance(value, list | tuple) else repr(value)
+    return (kind.name, repr(tuple(value)) if isinstance(value, list | tuple) else repr(value))
 
 
 def attribute_text(attribute: ir.Attr | None) -> str | None:

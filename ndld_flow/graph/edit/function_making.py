@@ -155,25 +155,19 @@ def make_function(
     """
     for graph in (edited.model.graph, *(function.graph for function in edited.model.functions.values())):
         graph.sort()
-    nodes = _one_piece(edited, nodes)
-    around = Neighbourhood(edited.model)
-    blocks = find_repeats(edited.model, nodes, around) if repeats else [identity_match(nodes)]
-    _FunctionBuilder(edited, name, blocks, around, inside).build()
-    return blocks
-
-
-def _one_piece(edited: EditedModel, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """Return the nodes without those in the subgraphs of others, in the graph's order."""
-    chosen = outermost(nodes)
+    chosen, around = outermost(nodes), Neighbourhood(edited.model)
     graph = graph_of(chosen[0])
     if any(node.graph is not graph for node in chosen):
         where = [repr(address) for address, each in edited.scopes().items() if any(n.graph is each for n in chosen)]
         raise RequestError(
             f"a function is made of nodes of one graph, and these are in {', '.join(where)}: choose one with `scope`"
         )
-    check_one_piece(Pieces(Neighbourhood(edited.model), edited.model), chosen)
+    check_one_piece(Pieces(around, edited.model), chosen)
     members = set(chosen)
-    return [node for node in graph if node in members]
+    nodes = [node for node in graph if node in members]
+    blocks = find_repeats(edited.model, nodes, around) if repeats else [identity_match(nodes)]
+    _FunctionBuilder(edited, name, blocks, around, inside).build()
+    return blocks
 
 
 @dataclass

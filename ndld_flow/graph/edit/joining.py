@@ -137,19 +137,15 @@ def join_opsets(edited: EditedModel, added: EditedModel, name: str) -> None:
         whose = "this model" if older is edited else f"model {name!r}"
         edited.note(f"{whose} was converted from opset {old} to {new}")
     for domain, version in theirs.items():
-        _join_domain(edited.model, added.model, domain, version, name)
-
-
-def _join_domain(model: ir.Model, added: ir.Model, domain: str, version: int, name: str) -> None:
-    own = model.opset_imports.setdefault(domain, version)
-    if own == version or not _uses(added, domain):
-        return
-    if _uses(model, domain):
-        raise RequestError(
-            f"this model uses version {own} of the operators of {domain!r}, model {name!r} version {version}; "
-            "export one of them again, so that both use the same version"
-        )
-    model.opset_imports[domain] = version
+        own = ours.setdefault(domain, version)
+        if own == version or not _uses(added.model, domain):
+            continue
+        if _uses(edited.model, domain):
+            raise RequestError(
+                f"this model uses version {own} of the operators of {domain!r}, model {name!r} version {version}; "
+                "export one of them again, so that both use the same version"
+            )
+        ours[domain] = version
 
 
 def _uses(model: ir.Model, domain: str) -> bool:

@@ -115,7 +115,13 @@ def _transform(model: ir.Model, settings: SanitizeSettings, skipped: set[str]) -
     if "all" in skipped:
         return edits
     interface = Interface(edits)
-    _prepare(edits, settings, skipped, interface)
+    if settings.inline_functions and "inline functions" not in skipped:
+        _run_pass("inline functions", _inline_functions, edits)
+    detach_initializers_from_inputs(edits)
+    shapes = settings.input_shapes
+    set_shapes_of_inputs(model, shapes, dims_from_shapes(model, shapes, {}, "input_shapes"))
+    interface.forget_inner_shapes(edits)
+    make_names_unique(edits)
     for _ in range(_MOST_PASSES if settings.passes == "auto" else settings.passes):
         before = edits.done.total()
         for stage in _stages(settings, interface):
@@ -131,16 +137,6 @@ def _finish(edits: Edits, settings: SanitizeSettings, interface: Interface) -> N
     make_names_unique(edits)
     interface.restore(edits, reshaped=bool(settings.input_shapes))
     edits.model.graph.sort()
-
-
-def _prepare(edits: Edits, settings: SanitizeSettings, skipped: set[str], interface: Interface) -> None:
-    if settings.inline_functions and "inline functions" not in skipped:
-        _run_pass("inline functions", _inline_functions, edits)
-    detach_initializers_from_inputs(edits)
-    shapes = settings.input_shapes
-    set_shapes_of_inputs(edits.model, shapes, dims_from_shapes(edits.model, shapes, {}, "input_shapes"))
-    interface.forget_inner_shapes(edits)
-    make_names_unique(edits)
 
 
 def _inline_functions(edits: Edits) -> None:

@@ -342,8 +342,11 @@ class AddPostprocessing(Operation):
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.graph_edits import OperationEdits
+        import onnx_ir as ir
+
+        from ndld_flow.graph.edit.graph_edits import OperationEdits, put_outputs
         from ndld_flow.graph.edit.interface import find_output
+        from ndld_flow.graph.edit.value_grammar import parse_dtype
 
         edits = OperationEdits(edited)
         output = find_output(edited.model, self.output)
@@ -353,8 +356,16 @@ class AddPostprocessing(Operation):
         self._check_type(output)
         results = self._add_nodes(edits, output, axis)
         if self.cast is not None:
-            results = [_put_cast(edits, value, self.cast) for value in results]
-        return f"outputs added: {', '.join(_replace_output(edits, output, results, self.keep))}"
+            dtype = parse_dtype(self.cast)
+            results = [_put_node(edits, "Cast", [value], value, to=int(dtype)) for value in results]
+            for value in results:
+                value.type = ir.TensorType(dtype)
+        put_outputs(edits.model.graph, [output], [output, *results] if self.keep else results)
+        if not self.keep and len(results) == 1:
+            name = output.name
+            output.name = edits.new_name(f"{name}_raw")
+            results[0].name = name
+        return f"outputs added: {', '.join(value.name or '' for value in results)}"
 
     def _check_type(self, output: ir.Value) -> None:
         import onnx_ir as ir
@@ -439,32 +450,9 @@ def _put_node(
     return value
 
 
-def _put_cast(edits: OperationEdits, value: ir.Value, dtype: str) -> ir.Value:
-    import onnx_ir as ir
-
-    from ndld_flow.graph.edit.value_grammar import parse_dtype
-
-    cast = _put_node(edits, "Cast", [value], value, to=int(parse_dtype(dtype)))
-    cast.type = ir.TensorType(parse_dtype(dtype))
-    return cast
-
-
 def _shape_with(output: ir.Value, axis: int, dims: tuple[int, ...]) -> ir.Shape | None:
     import onnx_ir as ir
 
     if output.shape is None:
         return None
     return ir.Shape([*output.shape[:axis], *dims, *output.shape[axis + 1 :]])
-
-
-def _replace_output(
-    edits: OperationEdits, output: ir.Value, results: Sequence[ir.Value], keep: bool
-) -> tuple[str, ...]:
-    from ndld_flow.graph.edit.graph_edits import put_outputs
-
-    put_outputs(edits.model.graph, [output], [output, *results] if keep else results)
-    if not keep and len(results) == 1:
-        name = output.name
-        output.name = edits.new_name(f"{name}_raw")
-        results[0].name = name
-    return tuple(value.name or "" for value in results)

@@ -102,6 +102,8 @@ class ResetAttributes(Operation):
     """Succeed when nothing is selected, or there is nothing to reset."""
 
     def apply(self, edited: EditedModel) -> str:
+        import onnx_ir as ir
+
         from ndld_flow.graph.edit.graph_edits import errors_of
         from ndld_flow.graph.edit.schemas import Schemas
 
@@ -113,7 +115,15 @@ class ResetAttributes(Operation):
                 if operator is None:
                     raise RequestError(f"the operator {node.domain}::{node.op_type} and its defaults are unknown")
                 for attribute in _selected(operator, node, self.attributes):
-                    _reset(node, attribute)
+                    if attribute.required:
+                        raise RequestError(
+                            f"{node.op_type} requires its attribute {attribute.name!r}, which has no default"
+                        )
+                    if attribute.default is None:
+                        node.attributes.pop(attribute.name, None)
+                    else:
+                        kind = ir.AttributeType[attribute.type.upper()]
+                        node.attributes.add(ir.Attr(attribute.name, kind, attribute.default))
                     changed += 1
         if not changed and not self.allow_empty:
             raise RequestError(f"none of these nodes has an attribute like {self.attributes[0]!r}")
@@ -131,15 +141,3 @@ def _selected(operator: OperatorVersion, node: ir.Node, patterns: Sequence[str])
         else:
             optional = (attribute for attribute in operator.attributes if not attribute.required)
             yield from (known for known in optional if known.name in node.attributes and fits(known.name))
-
-
-def _reset(node: ir.Node, declared: AttributeReference) -> None:
-    """Set an attribute to its default, or remove it if it has none. Raises `RequestError` for a required one."""
-    import onnx_ir as ir
-
-    if declared.required:
-        raise RequestError(f"{node.op_type} requires its attribute {declared.name!r}, which has no default")
-    if declared.default is None:
-        node.attributes.pop(declared.name, None)
-        return
-    node.attributes.add(ir.Attr(declared.name, ir.AttributeType[declared.type.upper()], declared.default))

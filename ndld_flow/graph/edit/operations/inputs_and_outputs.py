@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableSequence, Sequence
+from collections.abc import MutableSequence, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -70,16 +70,6 @@ class AddOutputs(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.models.input_shapes import show_tensors
-
-        new = [value for value in self._chosen(edited) if not value.is_graph_output()]
-        if not new and not self.allow_empty:
-            raise RequestError("all of them are outputs already; `allow_empty: true` accepts that")
-        self._declare(edited.model, new)
-        edited.model.graph.outputs.extend(new)
-        return f"{counted(len(new), 'output')} added: {show_tensors(new)}"
-
-    def _chosen(self, edited: EditedModel) -> Iterable[ir.Value]:
-        """Return the selected tensors. Raises `RequestError` for a pattern that matches none in the main graph."""
         from ndld_flow.models.nodes import values_of
 
         graph = edited.model.graph
@@ -93,7 +83,12 @@ class AddOutputs(Operation):
             if not matching:
                 raise RequestError(_why_no_output(edited, pattern))
             chosen |= dict.fromkeys(matching)
-        return chosen
+        new = [value for value in chosen if not value.is_graph_output()]
+        if not new and not self.allow_empty:
+            raise RequestError("all of them are outputs already; `allow_empty: true` accepts that")
+        self._declare(edited.model, new)
+        graph.outputs.extend(new)
+        return f"{counted(len(new), 'output')} added: {show_tensors(new)}"
 
     def _declare(self, model: ir.Model, values: Sequence[ir.Value]) -> None:
         """Set the type and rank of outputs, which ONNX requires. Raises `RequestError` for unknown ones."""
