@@ -54,10 +54,6 @@ class Reduced(Record):
     failed: int = 1
     """Number of these that failed in the same way."""
 
-    @property
-    def is_flaky(self) -> bool:
-        return self.failed < self.verified
-
 
 def write_zip(folder: Path, target: Path, reduced: Reduced, versions: Mapping[str, str], message: str) -> None:
     """Add README and failure to a folder with a model and its recipe, and pack it.

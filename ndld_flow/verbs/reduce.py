@@ -108,7 +108,7 @@ def command(trials: int, samples: int, keep_values: bool, strict: bool, as_json:
     click.echo(f"  with {counted(reduced.nodes, 'node')} of {reduced.nodes_before}, {minimal}")
     if len(reduced.steps) > 1 or reduced.samples > 1:
         click.echo(f"  with {counted(len(reduced.steps), 'step')} and {counted(reduced.samples, 'sample')}")
-    if reduced.is_flaky:
+    if reduced.failed < reduced.verified:
         click.echo(f"  it comes and goes: {reduced.failed} of {counted(reduced.verified, 'run')} of the result failed")
     click.echo(f"  original values: {', '.join(reduced.original_values) or 'none, all are random'}")
     if not reduced.captured:

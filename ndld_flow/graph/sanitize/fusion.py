@@ -131,7 +131,16 @@ def _absorb(edits: Edits, node: ir.Node, affine: Affine) -> bool:
         return False
     new_weight = (weight.astype(np.float64) * _along_output(node, weight, affine.scale, channels)).astype(weight.dtype)
     new_bias = (affine.scale * old_bias.astype(np.float64) + affine.shift) * np.ones(channels)
-    return _put_weights(edits, node, weight.dtype, new_weight, new_bias)
+    with np.errstate(all="ignore"):
+        new_bias = new_bias.astype(weight.dtype)
+    if not (np.isfinite(new_weight).all() and np.isfinite(new_bias).all()):
+        return False
+    graph, name = graph_of(node), node.name or node.op_type
+    if not np.array_equal(new_weight, weight):
+        node.replace_input_with(1, edits.add_initializer(graph, new_weight, f"{name}_weight"))
+    node.resize_inputs(3)
+    node.replace_input_with(2, edits.add_initializer(graph, new_bias, f"{name}_bias"))
+    return True
 
 
 def _along_output(node: ir.Node, weight: Array, scale: Array, channels: int) -> Array:
@@ -142,20 +151,6 @@ def _along_output(node: ir.Node, weight: Array, scale: Array, channels: int) -> 
         return full.reshape(channels, 1, *tail)
     group = channels // weight.shape[1]
     return np.repeat(full.reshape(group, -1), weight.shape[0] // group, axis=0).reshape(*weight.shape[:2], *tail)
-
-
-def _put_weights(edits: Edits, node: ir.Node, dtype: np.dtype, weight: Array, bias: Array) -> bool:
-    with np.errstate(all="ignore"):
-        new_bias = bias.astype(dtype)
-    if not (np.isfinite(weight).all() and np.isfinite(new_bias).all()):
-        return False
-    graph = graph_of(node)
-    name = node.name or node.op_type
-    if not np.array_equal(weight, np.asarray(edits.array(node.inputs[1]))):
-        node.replace_input_with(1, edits.add_initializer(graph, weight, f"{name}_weight"))
-    node.resize_inputs(3)
-    node.replace_input_with(2, edits.add_initializer(graph, new_bias, f"{name}_bias"))
-    return True
 
 
 def _absorb_into_batch_norm(edits: Edits, node: ir.Node, affine: Affine) -> bool:

@@ -53,10 +53,6 @@ class RoundedConstants:
         self._written += 1
         self._progress(min(self._written, len(self._rounded)), len(self._rounded), name)
 
-    def zero(self, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
-        """Return the default value of ConstantOfShape."""
-        return self.rounded(ir.Tensor(np.zeros(1, np.float32)), dtype, name)
-
     def convert(self, value: ir.Value, dtype: ir.DataType) -> None:
         """Give a constant another type in place."""
         tensor = self.rounded(tensor_of_constant(value), dtype, value.name or "")
@@ -183,13 +179,9 @@ class Rewriter:
         name = TYPE_ATTRIBUTES[node.op_type]
         if name == "value":
             given, value_name = node.attributes.get(name), node.outputs[0].name or ""
-            constants = self.constants
-            tensor = (
-                constants.zero(dtype, value_name)
-                if given is None
-                else constants.rounded(given.as_tensor(), dtype, value_name)
-            )
-            node.attributes[name] = ir.AttrTensor(name, tensor)
+            # Without the attribute, ConstantOfShape fills its output with zeros.
+            tensor = ir.Tensor(np.zeros(1, np.float32)) if given is None else given.as_tensor()
+            node.attributes[name] = ir.AttrTensor(name, self.constants.rounded(tensor, dtype, value_name))
         elif name in node.attributes or not self._inherits(node, dtype):
             node.attributes[name] = ir.AttrInt64(name, dtype.value)
 
