@@ -1,6 +1,6 @@
 """The differences between two models in structure and weights, and the change of a graph by a step."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field
@@ -243,22 +243,19 @@ class ModelDiff(Document):
 
         Consequences, and inputs and outputs of subgraphs and functions, are shown only if there is nothing else.
         """
+        described = (
+            _describe_counts(noun, own_counts(getattr(self, part)), WORDS[part]) for part, noun in NOUNS.items()
+        )
+        parts = [*filter(None, described), *(change.one_line for change in self.opsets)]
+        if self.texts:
+            more = " and more" if len(self.texts) > 3 else ""
+            parts.append(f"{', '.join(text.key for text in self.texts[:3])}{more} changed")
         consequences = [
             counted_words(noun, listing.counts, WORDS[part])
             for part, noun in NOUNS.items()
             if (listing := getattr(self, part)).counts
         ]
-        return "; ".join(self._describe_parts()) or "; ".join(consequences) or "no differences"
-
-    def _describe_parts(self) -> Iterator[str]:
-        for part, noun in NOUNS.items():
-            words = _describe_counts(noun, own_counts(getattr(self, part)), WORDS[part])
-            if words:
-                yield words
-        yield from (change.one_line for change in self.opsets)
-        if self.texts:
-            more = " and more" if len(self.texts) > 3 else ""
-            yield f"{', '.join(text.key for text in self.texts[:3])}{more} changed"
+        return "; ".join(parts) or "; ".join(consequences) or "no differences"
 
 
 NOUNS: dict[Part, str] = {

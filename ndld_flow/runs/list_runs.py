@@ -45,7 +45,6 @@ Tags = Mapping[Path, Sequence[str]]
 _MOST_METRICS = 3
 _MAIN = "latency.median"
 """The metric that is shown of a run without gates."""
-_END = object()
 _MANY = 200
 """Number of records from which the index is quicker than reading them."""
 _LEAST_DIGITS = 6
@@ -148,10 +147,12 @@ def _read_briefs(outputs: Outputs, recipe: str) -> Mapping[str, _Brief | None]:
 def _first(summaries: Iterator[RunSummary | None], limit: int | None) -> Iterator[RunSummary]:
     """Yield the first `limit` runs that were read, and those between them that cannot be."""
     count = 0
-    while count != limit and (summary := next(summaries, _END)) is not _END:
-        if isinstance(summary, RunSummary):
+    for summary in summaries if limit != 0 else ():
+        if summary is not None:
             count += not summary.damage
             yield summary
+        if count == limit:
+            return
 
 
 def _parse(text: str) -> Gate:
@@ -204,10 +205,6 @@ class _Conditions:
     known: set[str] = field(default_factory=set)
     """Names of all metrics of the runs that were read, with and without their steps."""
 
-    @property
-    def names(self) -> list[str]:
-        return list(dict.fromkeys(name for gate in self.gates for name in gate.names))
-
     def hold(self, metrics: Mapping[str, Metric]) -> list[str] | None:
         """Return the metrics of the conditions in full, if all hold for a run with these metrics; else None."""
         if not self.gates:
@@ -234,8 +231,8 @@ class _Conditions:
 
     def refuse_unknown_metrics(self) -> None:
         """Raise RequestError for a metric that no run has: it is probably misspelt."""
-        for name in self.names if self.known else ():
-            if name not in self.known:
+        for name in (name for gate in self.gates for name in gate.names):
+            if self.known and name not in self.known:
                 raise RequestError(f"--where: no run has a metric `{name}`; {suggest(name, sorted(self.known))}.")
 
 

@@ -97,7 +97,13 @@ def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
     if not colon or has_record(Path(reference)):
         documents = read_run(outputs.find(reference))
         return _subject_of_run(reference, documents, documents.of(Profile) or _engines(documents))
-    return _read_step(reference, step, outputs.find(head))
+    documents = read_run(outputs.find(head))
+    found = {**documents.of(Profile), **_engines(documents)}
+    if found and step not in found:
+        run = documents.run
+        message = f"{reference}: run {run.recipe_name}/{run.id} has no profile `{step}`"
+        raise RequestError(f"{message}; {suggest(step, found)}")
+    return _subject_of_run(reference, documents, {name: found[name] for name in found if name == step})
 
 
 def is_profile_file(reference: str) -> bool:
@@ -126,16 +132,6 @@ def _refuse_untimed(subject: FoundSubject) -> None:
                 f"`ndld-flow report {subject.run_id or subject.reference}` shows its layers, and `ndld-flow diff` "
                 "compares two engines without times."
             )
-
-
-def _read_step(reference: str, step: str, folder: Path) -> FoundSubject:
-    documents = read_run(folder)
-    found_models = {**documents.of(Profile), **_engines(documents)}
-    if found_models and step not in found_models:
-        run = documents.run
-        message = f"{reference}: run {run.recipe_name}/{run.id} has no profile `{step}`"
-        raise RequestError(f"{message}; {suggest(step, found_models)}")
-    return _subject_of_run(reference, documents, {name: found_models[name] for name in found_models if name == step})
 
 
 def _engines(documents: RunDocuments) -> dict[str, Profile]:
