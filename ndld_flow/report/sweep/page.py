@@ -265,21 +265,8 @@ class SweepPage:
             "sessions": bool(self.sessions.rows),
             "repeat": True,
         }
-        return tuple((name, _TITLES[name]) for name, there in present.items() if there)
-
-
-_TITLES = {
-    "winners": "Best",
-    "trade": "Trade-off",
-    "parallel": "Parallel",
-    "points": "Points",
-    "effects": "Effects",
-    "curves": "Curves",
-    "churn": "Churn",
-    "failures": "Failures",
-    "sessions": "Sessions",
-    "repeat": "Repeat",
-}
+        titles = {"winners": "Best", "trade": "Trade-off"}
+        return tuple((name, titles.get(name, name.capitalize())) for name, there in present.items() if there)
 
 
 def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepPage:
