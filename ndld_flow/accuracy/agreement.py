@@ -328,9 +328,15 @@ def tally(reference: Array, candidate: Array, measuring: Measuring) -> Tally:
 
 def _add_numbers(total: Tally, reference: Array, candidate: Array, measuring: Measuring) -> None:
     scale, sums = _scale(reference, candidate), PairSums()
-    for raw_r, raw_c in _finite_chunks(total, reference, candidate, measuring):
-        _add_distances(total, np.abs(raw_c - raw_r), raw_r)
-        sums.add(raw_r * scale, raw_c * scale)
+    for r, c in _finite_chunks(total, reference, candidate, measuring):
+        if r.size:
+            distance = np.abs(c - r)
+            total.finite += distance.size
+            total.sum_abs += float(distance.sum())
+            total.max_abs = max(total.max_abs, float(distance.max()))
+            total.max_rel = max(total.max_rel, float((distance / np.maximum(np.abs(r), SMALLEST)).max()))
+            total.lowest, total.highest = min(total.lowest, float(r.min())), max(total.highest, float(r.max()))
+        sums.add(r * scale, c * scale)
     if not total.finite:
         return
     total.sum_squares = sums.noise / scale / scale
@@ -354,28 +360,15 @@ def _finite_chunks(
             continue
         finite = np.isfinite(r) & np.isfinite(c)
         if not finite.all():
-            _count_nonfinite(total, r[~finite], c[~finite])
+            rest_r, rest_c = r[~finite], c[~finite]
+            same = (rest_r == rest_c) | (np.isnan(rest_r) & np.isnan(rest_c))
+            only_candidate = np.isfinite(rest_r)
+            total.only_candidate_nonfinite += int(np.count_nonzero(only_candidate))
+            total.only_reference_nonfinite += int(np.count_nonzero(~same & ~only_candidate))
+            total.outside += int(np.count_nonzero(~same))
             r, c = r[finite], c[finite]
         total.outside += int(np.count_nonzero(np.abs(c - r) > atol + rtol * np.abs(r)))
         yield r, c
-
-
-def _count_nonfinite(total: Tally, r: Array, c: Array) -> None:
-    same = (r == c) | (np.isnan(r) & np.isnan(c))
-    only_candidate = np.isfinite(r)
-    total.only_candidate_nonfinite += int(np.count_nonzero(only_candidate))
-    total.only_reference_nonfinite += int(np.count_nonzero(~same & ~only_candidate))
-    total.outside += int(np.count_nonzero(~same))
-
-
-def _add_distances(total: Tally, distance: Array, r: Array) -> None:
-    if not distance.size:
-        return
-    total.finite += distance.size
-    total.sum_abs += float(distance.sum())
-    total.max_abs = max(total.max_abs, float(distance.max()))
-    total.max_rel = max(total.max_rel, float((distance / np.maximum(np.abs(r), SMALLEST)).max()))
-    total.lowest, total.highest = min(total.lowest, float(r.min())), max(total.highest, float(r.max()))
 
 
 def _scale(reference: Array, candidate: Array) -> float:

@@ -265,7 +265,10 @@ class SharedHistogram:
         if not bounds:
             return
         if math.isnan(self._low):
-            self._low, self._high = _widened(min(bounds), max(bounds))
+            self._low, self._high = min(bounds), max(bounds)
+            if self._low == self._high:  # a single value is in the middle
+                margin = max(abs(self._low), 1.0) / 2
+                self._low, self._high = self._low - margin, self._high + margin
         while min(bounds) < self._low:
             self._double(downward=True)
         while max(bounds) > self._high:
@@ -307,14 +310,6 @@ class SharedHistogram:
             # Halves, because the difference of two large numbers may overflow.
             share = (wide[np.isfinite(wide)] / 2 - self._low / 2) / (self._high / 2 - self._low / 2)
             counts += np.bincount(np.clip((share * _FINE).astype(np.int64), 0, _FINE - 1), minlength=_FINE)
-
-
-def _widened(low: float, high: float) -> tuple[float, float]:
-    """Return edges with a positive distance; a single value is in the middle."""
-    if low < high:
-        return low, high
-    margin = max(abs(low), 1.0) / 2
-    return low - margin, high + margin
 
 
 MOST_CHANNELS = 256

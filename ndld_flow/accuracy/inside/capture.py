@@ -60,28 +60,22 @@ def count_elements(
 
 
 def _set_outputs(proto: onnx.ModelProto, outputs: Sequence[onnx.ValueInfoProto]) -> None:
-    """Replace a model's outputs and remove the nodes that they do not need."""
+    """Replace a model's outputs and remove the nodes that they do not need. Nodes need not be sorted."""
     graph = proto.graph
-    needed = _needed_nodes(graph, [output.name for output in outputs])
+    makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    needed: set[int] = set()
+    waiting = [output.name for output in outputs]
+    while waiting:
+        index = makers.get(waiting.pop())
+        if index is not None and index not in needed:
+            needed.add(index)
+            waiting += _read_by(graph.node[index])
     for index in reversed(range(len(graph.node))):
         if index not in needed:
             del graph.node[index]
     kept = list(outputs)
     del graph.output[:]
     graph.output.extend(kept)
-
-
-def _needed_nodes(graph: onnx.GraphProto, names: Iterable[str]) -> set[int]:
-    """Return the positions of the nodes that compute these tensors. Nodes need not be sorted."""
-    makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
-    needed: set[int] = set()
-    waiting = list(names)
-    while waiting:
-        index = makers.get(waiting.pop())
-        if index is not None and index not in needed:
-            needed.add(index)
-            waiting += _read_by(graph.node[index])
-    return needed
 
 
 def _read_by(node: onnx.NodeProto) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,11 @@ class RangeMeter:
 
     def add(self, array: Array) -> None:
         """Add one sample: floats, integers or bools of any shape."""
-        for chunk in _chunks(array.reshape(-1)):
+        flat = array.reshape(-1)
+        for start in range(0, flat.size, CHUNK):
+            chunk = flat[start : start + CHUNK]
+            if chunk.dtype not in (np.float32, np.float64):  # in a type that numpy computes with, exact for these
+                chunk = chunk.astype(np.float64 if chunk.dtype.kind in "biu" else np.float32)
             self._add(chunk)
 
     def range(self) -> TensorRange:
@@ -90,15 +94,6 @@ class RangeMeter:
             zeros = size.size - int(np.count_nonzero(size))
             self._subnormal += int(np.count_nonzero(size < self._limits.smallest_normal)) - zeros
             self._vanishing += int(np.count_nonzero(size <= self._limits.smallest / 2)) - zeros
-
-
-def _chunks(flat: Array) -> Iterator[Array]:
-    """Yield chunks in a type that numpy computes with, exact for floats of up to 64 bits."""
-    for start in range(0, flat.size, CHUNK):
-        chunk = flat[start : start + CHUNK]
-        if chunk.dtype not in (np.float32, np.float64):
-            chunk = chunk.astype(np.float64 if chunk.dtype.kind in "biu" else np.float32)
-        yield chunk
 
 
 class LayerAgreement:

@@ -141,7 +141,16 @@ class LayerFeatures:
         self.reads: list[list[int]] = []
         """Producers of a layer's inputs, those that only pass data on left out."""
         self.readers: list[list[int]] = [[] for _ in layers]
-        self._follow_tensors()
+        makers: dict[str, int | None] = {}
+        for at, layer in enumerate(layers):
+            made = dict.fromkeys(makers.get(tensor.name) for tensor in layer.inputs)
+            self.reads.append([maker for maker in made if maker is not None])
+            passes = self.classes[at] == "passing"
+            source = next(iter(self.reads[at]), None) if passes else at
+            makers |= {tensor.name: source for tensor in layer.outputs if tensor.name}
+            if not passes:
+                for maker in self.reads[at]:
+                    self.readers[maker].append(at)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -188,18 +197,6 @@ class LayerFeatures:
             if len(multiplying or places) == 1:
                 owned[(multiplying or places)[0]].add(item)
         return list(map(frozenset, owned))
-
-    def _follow_tensors(self) -> None:
-        makers: dict[str, int | None] = {}
-        for at, layer in enumerate(self.layers):
-            made = dict.fromkeys(makers.get(tensor.name) for tensor in layer.inputs)
-            self.reads.append([maker for maker in made if maker is not None])
-            passes = self.classes[at] == "passing"
-            source = next(iter(self.reads[at]), None) if passes else at
-            makers |= {tensor.name: source for tensor in layer.outputs if tensor.name}
-            if not passes:
-                for maker in self.reads[at]:
-                    self.readers[maker].append(at)
 
     @cached_property
     def order(self) -> list[int]:

@@ -342,14 +342,10 @@ class _PairMatching:
         for ours, theirs in np.argwhere(likely > _ACCEPTED).tolist():
             if ours in self.partners[0] or theirs in self.partners[1]:
                 continue
-            method = self._method_of(ours, theirs)
+            named = self.names[ours, theirs] > _TELLING
+            method: MatchMethod = "weights" if self.weights[ours, theirs] > 0 else "names" if named else "structure"
             if likely[ours, theirs] > (_ACCEPTED_BY_STRUCTURE if method == "structure" else _ACCEPTED):
                 self._pair(ours, theirs, method, float(likely[ours, theirs]))
-
-    def _method_of(self, ours: int, theirs: int) -> MatchMethod:
-        if self.weights[ours, theirs] > 0:
-            return "weights"
-        return "names" if self.names[ours, theirs] > _TELLING else "structure"
 
     def _pair(self, ours: int, theirs: int, method: MatchMethod, probability: float) -> None:
         self.partners[0][ours], self.partners[1][theirs] = theirs, ours

@@ -34,9 +34,8 @@ def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
     if len(shapes) < _FEWEST_SHAPES:
         return
     positions = subject.where(_computes_shapes)
-    part = subject.share(positions)
     yield Insight(
-        score=part,
+        score=subject.share(positions),
         title=f"{counted(len(positions), 'layer')} computing shapes in each pass",
         evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}.",
         next_step=(

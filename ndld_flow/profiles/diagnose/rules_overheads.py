@@ -94,9 +94,8 @@ def copies(subject: Subject) -> Iterator[Insight]:
     positions = _in_role(subject, "copy")
     if not positions:
         return
-    part = subject.share(positions)
     yield Insight(
-        score=part,
+        score=subject.share(positions),
         title=f"{counted(len(positions), 'layer')} copying tensors between host and device",
         evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}.",
         next_step=(

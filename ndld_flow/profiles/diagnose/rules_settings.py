@@ -31,9 +31,8 @@ def cpu_fallback(subject: Subject) -> Iterator[Insight]:
     positions = subject.where(lambda layer: layer.provider == _CPU)
     if not positions:
         return
-    part = subject.share(positions)
     yield Insight(
-        score=part,
+        score=subject.share(positions),
         title=f"{counted(len(positions), 'layer')} on the CPU instead of the device",
         evidence=f"{subject.call_types(positions)}: {subject.took_part(positions)}, "
         f"although the session requests {subject.profile.providers[0]}.",
@@ -81,9 +80,8 @@ def half_precision_on_cpu(subject: Subject) -> Iterator[Insight]:
     )
     if not positions:
         return
-    part = subject.share(positions)
     yield Insight(
-        score=part,
+        score=subject.share(positions),
         title="Half precision is cast to float32 and back on the CPU",
         evidence=f"ONNX Runtime inserted {counted(len(positions), 'layer')} for casts: {subject.took_part(positions)}.",
         next_step="Run the float32 model on the CPU; half precision pays on devices that support it.",

@@ -353,7 +353,13 @@ def profile_of_onnxruntime(path: Path, label: str) -> Profile:
         profiler="on",
         warmup_passes=warmup,
         warmup_ms=0.0,
-        runs=(_run(path, measured),),
+        runs=(
+            ProfileRun(
+                latency_ms=tuple(measured.pass_ms),
+                load_ms=sum(_loads(path)),
+                starts_ms=tuple((start - measured.starts_us[0]) / 1e3 for start in measured.starts_us),
+            ),
+        ),
         layers=layers,
         layer_runs=(len(measured.pass_ms),) if layers else (),
         timeline=read_timeline(path, measured.offsets[median], positions),
@@ -373,15 +379,6 @@ def _read(path: Path) -> tuple[MeasuredPasses, int]:
         raise RequestError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise RequestError(f"{path} cannot be read as a profile of ONNX Runtime: {error}") from error
-
-
-def _run(path: Path, measured: MeasuredPasses) -> ProfileRun:
-    first = measured.starts_us[0]
-    return ProfileRun(
-        latency_ms=tuple(measured.pass_ms),
-        load_ms=sum(_loads(path)),
-        starts_ms=tuple((start - first) / 1e3 for start in measured.starts_us),
-    )
 
 
 def _loads(path: Path) -> Iterator[float]:

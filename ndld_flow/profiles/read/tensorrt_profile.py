@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -179,10 +179,13 @@ def timeline(pass_: Pass | None, layers: Sequence[Layer]) -> tuple[tuple[Span, .
     spans = list(_pass_spans(pass_)) if pass_ is not None else []
     begin = min((span.start_ms for span in spans), default=0.0)
     spans = [span.model_copy(update={"start_ms": span.start_ms - begin}) for span in spans]
-    compute = next((span.start_ms for span in spans if span.lane == "compute"), 0.0)
+    at = next((span.start_ms for span in spans if span.lane == "compute"), 0.0)
     times = LayerTimes(layers).ms
     timed = [(index, layer, times[index]) for index, layer in enumerate(layers) if times[index] > 0]
-    spans.extend(_layer_spans(timed, compute))
+    for place, layer, time_ms in timed:
+        lane = "GPU" if layer.stream is None else f"stream {layer.stream}"
+        spans.append(Span(lane=lane, name=layer.name, start_ms=at, duration_ms=time_ms, layer=place))
+        at += time_ms
     words = ["enqueue, copies and compute of the median pass"] if pass_ is not None else []
     if timed:
         words.append("layers end to end, by their own times: gaps and overlaps are unknown")
@@ -201,14 +204,6 @@ def _pass_spans(pass_: Pass) -> Iterator[Span]:
             yield Span.model_validate(
                 {"lane": lane, "name": lane, "start_ms": start, "duration_ms": duration, "kind": kind}
             )
-
-
-def _layer_spans(timed: Iterable[tuple[int, Layer, float]], begin: float) -> Iterator[Span]:
-    at = begin
-    for place, layer, time_ms in timed:
-        lane = "GPU" if layer.stream is None else f"stream {layer.stream}"
-        yield Span(lane=lane, name=layer.name, start_ms=at, duration_ms=time_ms, layer=place)
-        at += time_ms
 
 
 _OPTIONS = ("model_options", "build_options", "system_options", "inference_options")
