@@ -85,12 +85,12 @@ def text_width() -> int:
     return min(width_of(sys.stdout), _PARAGRAPH)
 
 
-def hanging(start: str, text: str, style: str = "") -> str:
-    """Return a styled start and a text, which a terminal shows in lines beside the start; a log gets one line."""
+def hanging(start: str, text: str) -> str:
+    """Return a start and a text, which a terminal shows in lines beside the start; a log gets one line."""
     if not is_terminal(sys.stdout) and not os.environ.get("COLUMNS"):
-        return styled(start, style) + text
+        return start + text
     indent = " " * (len(start) if len(start) < width_of(sys.stdout) // 2 else 4)
-    return styled(start, style) + wrapped(f"{start}{text}", width_of(sys.stdout), indent)[len(start) :]
+    return start + wrapped(f"{start}{text}", width_of(sys.stdout), indent)[len(start) :]
 
 
 def format_end(lines: Sequence[str], style: str, stream: IO[str]) -> list[str]:

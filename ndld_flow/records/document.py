@@ -207,11 +207,11 @@ def read_tree(path: Path) -> Any:  # noqa: ANN401 - it may be anything
     return tree
 
 
-def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
+def read_bounded(path: Path) -> bytes:
     """Return the bytes of a regular file. Raises OSError, also for a pipe or a device, which may have no end."""
     size_bytes = stat_file(path).st_size
-    if size_bytes > limit:
-        raise OSError(errno.EFBIG, f"{size_bytes:,} bytes exceed the limit of {limit:,}", str(path))
+    if size_bytes > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"{size_bytes:,} bytes exceed the limit of {MAX_BYTES:,}", str(path))
     return path.read_bytes()
 
 

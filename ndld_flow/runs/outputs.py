@@ -196,9 +196,9 @@ class Outputs:
         """Return the folders of runs, oldest first, including active runs but not the points of sweeps."""
         return iter(_finished(self.runs, recipe, RUN_RECORD))
 
-    def sweep_folders(self, recipe: str = "*") -> Iterator[Path]:
+    def sweep_folders(self) -> Iterator[Path]:
         """Return the folders of sweeps, oldest first."""
-        return iter(_finished(self.sweeps, recipe, SWEEP_RECORD))
+        return iter(_finished(self.sweeps, "*", SWEEP_RECORD))
 
     def damaged_folders(self) -> Iterator[tuple[Path, str]]:
         """Yield the folders of runs and sweeps that have lost their record, and its name."""

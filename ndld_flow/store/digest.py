@@ -168,9 +168,9 @@ def make_stamp(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 
 
-def is_settled(stamp: list[int], now_ns: int | None = None) -> bool:
-    """Return whether a later change of a file is sure to change its stamp. `now_ns`: the present time by default."""
-    return (now_ns or time.time_ns()) - max(stamp[1], stamp[2]) > SETTLED_AFTER_S * 1e9
+def is_settled(stamp: list[int]) -> bool:
+    """Return whether a later change of a file is sure to change its stamp."""
+    return time.time_ns() - max(stamp[1], stamp[2]) > SETTLED_AFTER_S * 1e9
 
 
 _FOLLOW_WRITES = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "xfs", "zfs"})

@@ -35,28 +35,6 @@ from ndld_flow.samples.model_matching import shared_inputs
 from ndld_flow.samples.sample_settings import Noise, SampleSettings
 
 
-def truncate_after(source: Path, target: Path, until: Sequence[str]) -> tuple[str, ...]:
-    """Write the model up to the last of some tensors, or nodes with all their outputs; return these tensors.
-
-    All nodes before it in the order of execution stay, and all inputs. Raises `RequestError` with the nearest name
-    if the main graph has neither such a tensor nor such a node.
-    """
-    model = load_model(source)
-    graph = model.graph
-    found = [_found(graph, name) for name in until]
-    nodes = list(graph)
-    last = max(nodes.index(node) for node, _ in found)
-    later = nodes[last + 1 :]
-    ends = list(dict.fromkeys(value for _, values in found for value in values))
-    graph.outputs[:] = ends
-    graph.remove(later, safe=True)
-    unused = [name for name, value in graph.initializers.items() if not value.uses() and not value.is_graph_input()]
-    for name in unused:
-        del graph.initializers[name]
-    save_model(model, target)
-    return tuple(value.name or "" for value in ends)
-
-
 def _found(graph: ir.Graph, until: str) -> tuple[ir.Node, list[ir.Value]]:
     for node in graph:
         ends = [value for value in node.outputs if value.name == until]
@@ -100,11 +78,26 @@ def report_original_paths(folders: Mapping[Path, InspectedModel]) -> Iterator[No
 
 
 def truncate_model(side: InspectedModel, until: Sequence[str], scratch: Path) -> InspectedModel:
-    """Return the model up to the last of `until`, or the whole model if there is none."""
+    """Return the model up to the last of some tensors, or nodes with all their outputs; the whole model without any.
+
+    All nodes before it in the order of execution stay, and all inputs. Raises `RequestError` with the nearest name
+    if the main graph has neither such a tensor nor such a node.
+    """
     if not until:
         return side
+    model = load_model(side.path)
+    graph = model.graph
+    found = [_found(graph, name) for name in until]
+    nodes = list(graph)
+    last = max(nodes.index(node) for node, _ in found)
+    later = nodes[last + 1 :]
+    graph.outputs[:] = list(dict.fromkeys(value for _, values in found for value in values))
+    graph.remove(later, safe=True)
+    unused = [name for name, value in graph.initializers.items() if not value.uses() and not value.is_graph_input()]
+    for name in unused:
+        del graph.initializers[name]
     target = scratch / _CUT
-    truncate_after(side.path, target, until)
+    save_model(model, target)
     return InspectedModel(target, side.label)
 
 

@@ -83,11 +83,11 @@ class LayersSubject:
         ]
         return first_of(list(map(one_line, nodes)), most)
 
-    def call_types(self, positions: Sequence[int], most: int = 3) -> str:
+    def call_types(self, positions: Sequence[int]) -> str:
         """Return `41 ReorderInput, 52 ReorderOutput`."""
         types = Counter(one_line(self.layers[place].type) or "untyped" for place in positions).most_common()
-        texts = ", ".join(f"{number} {kind}" for kind, number in types[:most])
-        return texts + (f" and {len(types) - most} more types" if len(types) > most else "")
+        texts = ", ".join(f"{number} {kind}" for kind, number in types[:3])
+        return texts + (f" and {len(types) - 3} more types" if len(types) > 3 else "")
 
 
 class Subject(LayersSubject):
