@@ -42,7 +42,12 @@ def match_layers(profiles: Sequence[Profile]) -> tuple[LayerRow, ...]:
     different = [profiles[numbers[0]] for numbers in twins]
     digests = [frozenset(profiles[number].model_digest for number in numbers) - {""} for numbers in twins]
     features = [LayerFeatures(profile.layers, models) for profile, models in zip(different, digests, strict=True)]
-    groups = _grouped(features)
+    pairs = list(combinations(range(len(features)), 2))
+    if sum(len(features[ours]) + len(features[theirs]) for ours, theirs in pairs) > _QUICK:
+        # Of many profiles, each is matched with the first and with its neighbour.
+        pairs = [pair for pair in pairs if pair[0] == 0 or pair[1] - pair[0] == 1]
+    groups = _Groups(features)
+    groups.add_links((*pair, link) for pair in pairs for link in match_pair(features[pair[0]], features[pair[1]]))
     rows = [_numbered(group, twins, profiles) for group in groups.all()]
     placed: list[_Row] = []
     for sequence in _in_execution_order(rows, len(profiles)):
@@ -65,19 +70,6 @@ def _identity(profile: Profile) -> _Identity:
         for layer in profile.layers
     )
     return -len(profile.layers), layers
-
-
-def _grouped(features: Sequence[LayerFeatures]) -> _Groups:
-    """Match each pair of profiles and merge the links.
-
-    Of many profiles, each is matched with the first and with its neighbour.
-    """
-    pairs = list(combinations(range(len(features)), 2))
-    if sum(len(features[ours]) + len(features[theirs]) for ours, theirs in pairs) > _QUICK:
-        pairs = [pair for pair in pairs if pair[0] == 0 or pair[1] - pair[0] == 1]
-    groups = _Groups(features)
-    groups.add_links((*pair, link) for pair in pairs for link in match_pair(features[pair[0]], features[pair[1]]))
-    return groups
 
 
 @dataclass(eq=False)

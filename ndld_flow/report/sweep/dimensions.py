@@ -323,11 +323,27 @@ def _curve(
         for name, value in _others(record.points[rows[0]], axis).items()
         if key_of(value) != key_of(record.points[shown[0][0]].values.get(name))
     }
+    rule = _saturation(record.recipe)
+    drawn = []
+    for rows in shown:
+        points = [record.points[row] for row in rows]
+        y = tuple(values[row] for row in rows)
+        others = _others(points[0], axis).items()
+        names = short_names(list(points[0].values))
+        drawn.append(
+            CurveLine(
+                label=", ".join(f"{names[name]} {value_words(value)}" for name, value in others if name in varying),
+                rows=tuple(rows),
+                x=tuple(_x(point, axis, numbers) for point in points),
+                y=y,
+                saturated=saturates_at(y, quantity.direction, rule.gain, rule.points),
+            )
+        )
     x = [number for number in numbers.of_key.values() if number > 0]
     return Curve(
         axis=short_name(numbers.label, 100),
         y=quantity,
-        lines=tuple(_curve_line(rows, axis, numbers, quantity, record, varying) for rows in shown),
+        lines=tuple(drawn),
         left_out=len(known) - len(shown),
         log=axis.log or (len(x) == len(numbers.of_key) and max(x) / min(x) >= 8),
     )
@@ -339,28 +355,6 @@ def _best_first(lines: Sequence[Sequence[int]], quantity: Dimension) -> list[Seq
     return sorted(
         lines,
         key=lambda rows: min((sign * value for row in rows if (value := values[row]) is not None), default=math.inf),
-    )
-
-
-def _curve_line(
-    rows: Sequence[int],
-    axis: SweepAxis,
-    numbers: AxisNumbers,
-    quantity: Dimension,
-    record: SweepRecord,
-    varying: set[str],
-) -> CurveLine:
-    points = [record.points[row] for row in rows]
-    y = tuple((quantity.numbers or ())[row] for row in rows)
-    rule = _saturation(record.recipe)
-    others = _others(points[0], axis).items()
-    names = short_names(list(points[0].values))
-    return CurveLine(
-        label=", ".join(f"{names[name]} {value_words(value)}" for name, value in others if name in varying),
-        rows=tuple(rows),
-        x=tuple(_x(point, axis, numbers) for point in points),
-        y=y,
-        saturated=saturates_at(y, quantity.direction, rule.gain, rule.points),
     )
 
 
