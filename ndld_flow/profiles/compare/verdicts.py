@@ -96,7 +96,7 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     counts = (len(metric.runs[base]), len(metric.runs[candidate]))
     needed = "" if bounds.same else needed_runs(metric, min(counts), bounds)
     if needed:
-        interval = _unknown(interval)
+        interval = RatioInterval(interval.ratio, 0.0, math.inf)
     # The floor of a rate is that of the latency, converted to its inverse.
     floor = (
         bounds.floor_ms / 1e3 * before * after
@@ -110,7 +110,7 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     meaning = needed or describe_verdict(verdict, threshold)
     is_assumed = min(counts) == 1 and bounds.single_run_is_assumed and not (bounds.same or needed)
     if is_assumed:  # which is no confidence
-        interval = _unknown(interval)
+        interval = RatioInterval(interval.ratio, 0.0, math.inf)
         most = f"{ASSUMED_SINGLE_RUN * 100:.0f} % at most"
         meaning = f"{meaning.removesuffix(_CONFIDENT)}, if single runs differ by {most}"
     text = _describe(metric.unit, figures, counts, interval, bounds, meaning)
@@ -130,10 +130,6 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
         why=circumstances.forbidden or text,
         identical=circumstances.identical,
     )
-
-
-def _unknown(interval: RatioInterval) -> RatioInterval:
-    return RatioInterval(interval.ratio, 0.0, math.inf)
 
 
 def needed_runs(metric: ComparedMetric, runs: int, bounds: Bounds) -> str:
