@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from ndld_flow.history.steps import (
     find_steps,
     split_levels,
 )
-from ndld_flow.recipe.gates import GateError, parse_gate
+from ndld_flow.recipe.gates import Gate, GateError, parse_gate
 from ndld_flow.records.document import DAMAGE, read_document, read_tree
 from ndld_flow.records.history import (
     AcceptedChange,
@@ -222,7 +223,7 @@ def _only_recipe(outputs: Outputs) -> str:
 
 def _choose(known: Sequence[str], wanted: Sequence[str], runs: Sequence[_Run]) -> list[str]:
     if not wanted:
-        named = dict.fromkeys(name for gate in _newest_gates(runs) for name in _names(gate) if name in known)
+        named = dict.fromkeys(name for gate in _newest_gates(runs) for name in gate.names if name in known)
         return list(named) or [name for name in known if name.partition(".")[2] == _MAIN] or list(known[:1])
     chosen: dict[str, None] = {}
     for word in wanted:
@@ -233,14 +234,18 @@ def _choose(known: Sequence[str], wanted: Sequence[str], runs: Sequence[_Run]) -
     return list(chosen)
 
 
-def _newest_gates(runs: Sequence[_Run]) -> Sequence[str]:
-    return next((run.gates for run in reversed(runs) if run.started_at), ())
+def _newest_gates(runs: Sequence[_Run]) -> list[Gate]:
+    """Return the gates of the newest run that can be parsed."""
+    gates = []
+    for text in next((run.gates for run in reversed(runs) if run.started_at), ()):
+        with contextlib.suppress(GateError):
+            gates.append(parse_gate(text))
+    return gates
 
 
-def _limit(text: str, metric: str, known: Mapping[str, Metric]) -> float | None:
+def _limit(gate: Gate, metric: str, known: Mapping[str, Metric]) -> float | None:
     """Return the bound of a gate on one metric; None for a gate on something else, and if it is unknown."""
     try:
-        gate = parse_gate(text)
         if gate.left.text.strip() != metric or gate.right.names:
             return None
         gate.check_units(lambda name: known[name].unit)
@@ -248,13 +253,6 @@ def _limit(text: str, metric: str, known: Mapping[str, Metric]) -> float | None:
     except (GateError, KeyError):
         return None
     return limit if math.isfinite(limit) else None
-
-
-def _names(gate: str) -> list[str]:
-    try:
-        return parse_gate(gate).names
-    except GateError:
-        return []
 
 
 @dataclass(slots=True)
