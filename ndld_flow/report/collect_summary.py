@@ -294,7 +294,8 @@ def _graph_outcome(run: RunRecord) -> GraphOutcome:
     name = final
     while name in records and records[name] not in chain:
         chain.insert(0, records[name])
-        name = read_from(records[name])
+        parents = records[name].parents
+        name = parents.get("from") or next(iter(parents.values()), "source")
     changes = [record.change for record in chain if record.change is not None]
     source_bytes = run.source.artifact.size_bytes
     return GraphOutcome(
@@ -304,11 +305,6 @@ def _graph_outcome(run: RunRecord) -> GraphOutcome:
         bytes_before=source_bytes,
         bytes_after=(chain[-1] if chain else run.models.get(final, run.source)).artifact.size_bytes,
     )
-
-
-def read_from(record: StepRecord) -> str:
-    """Return the name of the step (or `source`) whose artifact a step read first."""
-    return record.parents.get("from") or next(iter(record.parents.values()), "source")
 
 
 def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None:

@@ -85,23 +85,20 @@ def _measured(search: PrecisionSearch, users: Collection[str], documents: RunDoc
     """Return the cost in the first profile of a model that uses the result."""
     names = {node.node for node in search.kept if node.node}
     for step, profile in documents.of(Profile).items():
-        if profile.layers and not _ancestors(step, documents.run).isdisjoint(users):
-            return _cost_in(step, profile, names)
+        if not profile.layers or _ancestors(step, documents.run).isdisjoint(users):
+            continue
+        layers, medians = profile.layers, profile.layer_times.ms
+        holding = tuple(place for place, layer in enumerate(layers) if not names.isdisjoint(layer.onnx_nodes))
+        if not holding:
+            return None
+        return MeasuredCost(
+            step=short_name(step),
+            kept_ms=sum(medians[place] for place in holding),
+            cast_ms=sum(ms for ms, layer in zip(medians, layers, strict=True) if layer.role == "cast"),
+            layers_ms=sum(medians),
+            layers=holding,
+        )
     return None
-
-
-def _cost_in(step: str, profile: Profile, names: Collection[str]) -> MeasuredCost | None:
-    medians = profile.layer_times.ms
-    holding = tuple(place for place, layer in enumerate(profile.layers) if not set(layer.onnx_nodes).isdisjoint(names))
-    if not holding:
-        return None
-    return MeasuredCost(
-        step=short_name(step),
-        kept_ms=sum(medians[place] for place in holding),
-        cast_ms=sum(ms for ms, layer in zip(medians, profile.layers, strict=True) if layer.role == "cast"),
-        layers_ms=sum(medians),
-        layers=holding,
-    )
 
 
 def _ancestors(step: str, run: RunRecord) -> set[str]:
