@@ -113,7 +113,7 @@ def collect_garbage(
         records = _remove_records(
             store, needed, dry_run=dry_run
         )  # first, so that no record names an object that is gone
-        objects = _remove_objects(store, needed, dry_run=dry_run)
+        removed, in_use = _remove_objects(store, needed, dry_run=dry_run)
         leftovers = [
             *_find_damage(store, older_than_s=_DAMAGE_KEPT_S if active else 0.0),
             *find_leftovers(outputs.root, is_result(outputs)),
@@ -128,13 +128,13 @@ def collect_garbage(
     return Freed(
         runs=tuple(map(name_folder, dropped_runs)),
         sweeps=tuple(map(name_folder, dropped_sweeps)),
-        objects=tuple(objects.removed),
+        objects=tuple(removed),
         record_count=records,
-        freed_bytes=dropped_bytes + objects.removed_bytes + leftover_bytes,
+        freed_bytes=dropped_bytes + sum(removed.values()) + leftover_bytes,
         dry_run=dry_run,
         runs_at_work=active,
-        in_use=tuple(objects.in_use),
-        in_use_bytes=objects.in_use_bytes,
+        in_use=tuple(in_use),
+        in_use_bytes=sum(in_use.values()),
         keeps_libraries=_may_keep_libraries() and bool(find_kept_libraries()),
     )
 
@@ -210,20 +210,10 @@ def _remove_records(store: Store, needed: _Needed, *, dry_run: bool) -> int:
     return count
 
 
-@dataclass
-class _Objects:
-    """Objects that no kept run needs."""
-
-    removed: list[str] = field(default_factory=list)
-    removed_bytes: int = 0
-    in_use: list[str] = field(default_factory=list)
-    in_use_bytes: int = 0
-
-
-def _remove_objects(store: Store, needed: _Needed, *, dry_run: bool) -> _Objects:
-    """Remove the objects that no run needs."""
+def _remove_objects(store: Store, needed: _Needed, *, dry_run: bool) -> tuple[dict[str, int], dict[str, int]]:
+    """Remove the objects that no run needs; return the size of each, and that of each which is in use."""
     folders = [Path(path) for name, path in _names_below(store.root / "objects") if name not in needed.digests]
-    found, named = _Objects(), dict[str, str]()
+    removed, kept, named = dict[str, int](), dict[str, int](), dict[str, str]()
     for batch in _batches(folders):
         sizes = {folder: _size_bytes(folder) for folder in batch}
         with store.locks.used() as used:
@@ -238,13 +228,8 @@ def _remove_objects(store: Store, needed: _Needed, *, dry_run: bool) -> _Objects
         for folder in filter(None, moved):
             remove_folder(folder)
         for folder in batch:
-            if folder.name in in_use:
-                found.in_use.append(folder.name)
-                found.in_use_bytes += sizes[folder]
-            else:
-                found.removed.append(folder.name)
-                found.removed_bytes += sizes[folder]
-    return found
+            (kept if folder.name in in_use else removed)[folder.name] = sizes[folder]
+    return removed, kept
 
 
 def _names_below(folder: Path) -> Iterator[tuple[str, str]]:
