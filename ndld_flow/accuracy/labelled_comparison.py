@@ -56,7 +56,13 @@ class Labels:
         there may be labels without a sample. Raises `RequestError` that names the mismatches on both sides.
         """
         if self.named is None:
-            return self._in_order(samples, spare)
+            count = len(self.ordered)
+            if count < len(samples) or (count > len(samples) and not spare):
+                raise RequestError(
+                    f"{self.path} does not match the samples: it has {count} labels, and there are {len(samples)} "
+                    "samples."
+                )
+            return list(self.ordered[: len(samples)])
         matched, wrong = _match_names(self.named, list(dict.fromkeys(samples)))
         used = set(matched.values())
         left = [name for name in self.named if name not in used]
@@ -65,14 +71,6 @@ class Labels:
         if wrong:
             raise RequestError(f"{self.path} does not match the samples: {'; '.join(wrong)}.")
         return [self.named[matched[sample]] for sample in samples]
-
-    def _in_order(self, samples: Sequence[str], spare: bool) -> list[Label]:
-        count = len(self.ordered)
-        if count < len(samples) or (count > len(samples) and not spare):
-            raise RequestError(
-                f"{self.path} does not match the samples: it has {count} labels, and there are {len(samples)} samples."
-            )
-        return list(self.ordered[: len(samples)])
 
 
 def read_labels(path: Path) -> Labels:

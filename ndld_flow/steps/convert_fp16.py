@@ -81,10 +81,13 @@ class ConvertFp16(LoadsCustomOps, Step[Onnx, Onnx]):
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.graph.edit.edit_file import raise_opset
-        from ndld_flow.precision.constraints.rules import settings_notes
+        from ndld_flow.precision.constraints.rules import read_search_result, refuse_other_precision, settings_notes
         from ndld_flow.precision.fp16.convert import convert_to_fp16, refuse_broken
 
-        target, search = out / Onnx.main, self._search(context)
+        target, search = out / Onnx.main, None
+        if self.found_by is not None:
+            search = read_search_result(context.read("found_by").path)
+            refuse_other_precision(search, "fp16", "convert_fp16")
         path, raised = raise_opset(source.path, context.scratch, context.log)
         conversion = convert_to_fp16(path, target, self._request(search), context.log, context.progress)
         refuse_broken(target, path, conversion.functions_inlined, context.log)
@@ -106,15 +109,6 @@ class ConvertFp16(LoadsCustomOps, Step[Onnx, Onnx]):
             },
             change=conversion.change.model_copy(update={"notes": (*conversion.change.notes, *notes)}),
         )
-
-    def _search(self, context: Context) -> PrecisionSearch | None:
-        from ndld_flow.precision.constraints.rules import read_search_result, refuse_other_precision
-
-        if self.found_by is None:
-            return None
-        search = read_search_result(context.read("found_by").path)
-        refuse_other_precision(search, "fp16", "convert_fp16")
-        return search
 
     def _request(self, search: PrecisionSearch | None) -> Fp16Options:
         from ndld_flow.precision.constraints.rules import reasons_of_found

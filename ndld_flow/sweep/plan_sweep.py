@@ -332,7 +332,9 @@ def _plan(sweep: Sweep, state: SweepState) -> SweepPlan:
     if not all(point.finished for point in points):
         refuse_wrong_inputs_of_points(sweep, state)
     points.sort(key=lambda point: point.number)
-    steps = count_steps(batches)
+    steps, known = count_steps(batches), len(points)
+    scale = max(search.size or known, known) / known if known else 0.0  # unknown points count like known ones
+    pending = {step.name: (step.step, scale * (step.distinct - step.stored)) for step in steps}
     return SweepPlan(
         method=sweep.section.method,
         point_count=search.size,
@@ -340,7 +342,7 @@ def _plan(sweep: Sweep, state: SweepState) -> SweepPlan:
         points=tuple(_describe(point) for point in points),
         steps=steps,
         remeasured=_plan_again(sweep, points, state),
-        estimate=_estimate(steps, len(points), search.size, state.outputs, sweep),
+        estimate=add_up(pending, read_own_times(sweep.base.name, state.outputs)),
     )
 
 
@@ -393,15 +395,6 @@ def _describe(point: PointRun) -> PlannedPoint:
     waiting = tuple(step.name for unit in point.waiting for step in unit)
     values = hide_in_values(point.point)
     return PlannedPoint(point.number, values, waiting, str(point.failure) if point.failure is not None else "")
-
-
-def _estimate(
-    steps: Sequence[PlannedStep], known: int, point_count: int | None, outputs: Outputs, sweep: Sweep
-) -> Estimate | None:
-    """Estimate the steps that are not stored, with unknown points counted like known ones."""
-    scale = max(point_count or known, known) / known if known else 0.0
-    pending = {step.name: (step.step, scale * (step.distinct - step.stored)) for step in steps}
-    return add_up(pending, read_own_times(sweep.base.name, outputs))
 
 
 _NAMING = ("inputs", "model", "models")

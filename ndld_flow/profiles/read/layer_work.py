@@ -179,7 +179,9 @@ def work_of(entry: Mapping[str, object], inputs: Sequence[TensorInfo], outputs: 
     """
     if text_of(entry.get("LayerType")).lower() == "noop":
         return LayerWork()
-    entry = _own_parameters(entry)
+    if "ConvKernel" in entry:  # a convolution fused with its pooling has this instead of `Kernel`, and so on
+        own = {key.removeprefix("Conv"): value for key, value in entry.items() if key.startswith("Conv")}
+        entry = {**entry, **own, "IsPooled": True}
     weights = _constant_bytes(entry.get("Weights")) + _constant_bytes(entry.get("Bias")) + _listed_bytes(entry)
     read, written = tensor_bytes(inputs), tensor_bytes(outputs)
     return LayerWork(
@@ -225,16 +227,6 @@ def _listed_bytes(entry: Mapping[str, object]) -> int:
         for constant in objects_in(entry.get("Constants"))
         if (shape := shape_of(constant.get("Dimensions"))) is not None
     )
-
-
-def _own_parameters(entry: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the parameters of the convolution; one fused with its pooling has `ConvKernel` instead of `Kernel`, and so
-    on.
-    """
-    if "ConvKernel" not in entry:
-        return entry
-    own = {key.removeprefix("Conv"): value for key, value in entry.items() if key.startswith("Conv")}
-    return {**entry, **own, "IsPooled": True}
 
 
 def _macs(entry: Mapping[str, object], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> int | None:

@@ -15,7 +15,6 @@ from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.sweep import (
     MeasuredAgain,
     MeasurementSession,
-    NoisyPoint,
     SweepObjective,
     SweepPoint,
     SweepRecord,
@@ -57,8 +56,12 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
     best = best_point(record)
     if best is None:
         return SweepVerdict(record.passed, record.inconclusive, _without_best(record))
-    if record.too_noisy is not None:
-        return SweepVerdict(record.passed, record.inconclusive, _too_noisy(record, record.too_noisy), is_noisy=True)
+    if (noisy := record.too_noisy) is not None:
+        first, again = (objective_words(value, record.objectives[0]) for value in (noisy.first, noisy.again))
+        sentence = f"Too noisy to rank: point {noisy.number} was {first}, then {again}, more than any two points differ"
+        load = load_words(record)
+        sentence += f"; {load}." if load else "."
+        return SweepVerdict(record.passed, record.inconclusive, sentence, is_noisy=True)
     own = find_own_point(record)
     is_own = own is not None and own.number == best.number
     gain = _gain(best, own, record.objectives[0]) if own and not is_own else ""
@@ -66,6 +69,7 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
     decided_by = f" in {short_name(record.objectives[0].text, 60)}" if trade else ""
     tied = [point.number for point in record.points if point.tied]
     unsure = [point.number for point in record.points if point.again and point.again.verdict == "inconclusive"]
+    chosen_on = first_of([short_name(name, 60) for name in record.chosen_on], 2)
     parts = [
         f"Point {best.number} is best{decided_by}{', the recipe unchanged' if is_own else ''}: {values_words(best)}",
         ", ".join(filter(None, [objectives_words(final(best), record.objectives), gain])),
@@ -73,17 +77,9 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
         f"{points_words(unsure)} may be as good" if unsure else "",
         _front(record),
         "" if own else "no point has the recipe's own settings",
-        _chosen_on(record),
+        f"chosen on the samples of {chosen_on}, so it may do worse on others" if chosen_on else "",
     ]
     return SweepVerdict(record.passed, record.inconclusive, "; ".join(filter(None, parts)) + ".")
-
-
-def _too_noisy(record: SweepRecord, noisy: NoisyPoint) -> str:
-    """Return `Too noisy to rank: point 2 was 27.0 ms, then 178 ms, ...; load 9.1 on 2 CPUs.`"""
-    first, again = (objective_words(value, record.objectives[0]) for value in (noisy.first, noisy.again))
-    sentence = f"Too noisy to rank: point {noisy.number} was {first}, then {again}, more than any two points differ"
-    load = load_words(record)
-    return f"{sentence}; {load}." if load else f"{sentence}."
 
 
 def load_words(record: SweepRecord) -> str:
@@ -125,12 +121,6 @@ def _front(record: SweepRecord) -> str:
     if len(front) == 1:
         return "no other point is better in any of these"
     return f"no point beats {points_words(front)} in everything"
-
-
-def _chosen_on(record: SweepRecord) -> str:
-    """Return `chosen on the samples of agree, so it may do worse on others`; empty if no check chose."""
-    names = first_of([short_name(name, 60) for name in record.chosen_on], 2)
-    return f"chosen on the samples of {names}, so it may do worse on others" if names else ""
 
 
 def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
