@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,17 +69,14 @@ class Variations:
         for key, value in changes.items():
             words = key.split(".")
             try:
-                values = change_value(self._unfold(values, words), words, value)
+                for count in range(1, len(words)):  # each `${...}` on the path of a key is replaced by its target
+                    held = find_value(values, words[:count])
+                    if isinstance(held, str) and holds_interpolation(held):
+                        values = change_value(values, words[:count], find_value(self.composed.values, words[:count]))
+                values = change_value(values, words, value)
             except ValueError as error:
                 raise RecipeError([Problem(self.composed.where(key), key, str(error))]) from None
         return expand_shorthands(values)
-
-    def _unfold(self, values: Any, words: Sequence[str]) -> Any:  # noqa: ANN401 - plain data
-        """Return the values with each `${...}` on the path of a key replaced by its target."""
-        for count in range(1, len(words)):
-            if holds_interpolation(value := find_value(values, words[:count])) and isinstance(value, str):
-                values = change_value(values, words[:count], find_value(self.composed.values, words[:count]))
-        return values
 
     def values(self, changes: Changes) -> dict[str, Any]:
         """Return the values with changes and interpolations resolved. Raises RecipeError for one without a target."""

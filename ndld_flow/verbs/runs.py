@@ -86,14 +86,6 @@ def command(limit: int | None, show_all: bool, outputs: Path, as_json: bool, **f
         click.echo(f"older ones are not shown: --all, or --limit {10 * (limit or _SHOWN)}", err=True)
 
 
-def _word(run: RunSummary) -> str:
-    """Format a run's outcome: `passed`, `FAILED`, `KILLED in speed`."""
-    ending = ENDINGS[run.outcome]
-    word = "passed" if run.outcome == "passed" else ending.headline
-    where = f" in {' and '.join(run.failed_in)}" if run.failed_in else ""
-    return styled(f"{word}{where}", _COLOURS[ending.tone])
-
-
 def _name(text: str) -> str:
     return shortened(visible_name(text), _LONGEST)
 
@@ -119,7 +111,11 @@ def _print_runs(runs: Sequence[RunSummary]) -> None:
             click.echo(f"{run.run:<{width}}  {styled('not read', 'red')}: {run.damage}")
         else:
             why = f": {visible_name(run.why)}" if run.why else ""
-            click.echo(hanging(f"{run.run:<{width}}  ", f"{_word(run)}{why}  {_facts(run)}"))
+            ending = ENDINGS[run.outcome]  # `passed`, `FAILED`, `KILLED in speed`
+            word = "passed" if run.outcome == "passed" else ending.headline
+            where = f" in {' and '.join(run.failed_in)}" if run.failed_in else ""
+            outcome = styled(f"{word}{where}", _COLOURS[ending.tone])
+            click.echo(hanging(f"{run.run:<{width}}  ", f"{outcome}{why}  {_facts(run)}"))
     damaged = sum(bool(run.damage) for run in runs)
     if 0 < damaged < len(runs):
         click.echo(
