@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import EXTRAS
@@ -38,6 +38,17 @@ _ROUNDS_SHARE, _MEASURED_SHARE = 0.75, 0.5
 rest is for its report, and after its check."""
 ProofPart = Literal["check", "profiles", "all"]
 """The steps of a proof up to its check on held-out samples, up to the profiles that it compares, or all."""
+
+
+class ProofTime(NamedTuple):
+    """The time for the parts of a proof, in seconds."""
+
+    left_s: float = math.inf
+    """What is left of the budget before the rounds."""
+    spare_s: float = math.inf
+    """What the proof does not need: planted faults and made samples may take it."""
+
+
 WORTH_SHARE = 0.1
 """Share of the budget that planted faults may take in a proof, and made samples too."""
 _MADE_PASSES = 40
@@ -115,7 +126,7 @@ class Composer(Subject):
     @property
     def left_out(self) -> Sequence[str]:
         """Return sentences on what is not tried, and why."""
-        return [*self._chosen[1], *([_NO_WORTH] if self._worth_s == 0 else [])]
+        return [*self._chosen[1], *([_NO_WORTH] if self._worth_s() == 0 else [])]
 
     @cached_property
     def _chosen(self) -> tuple[Sequence[Variant], Sequence[str]]:
@@ -175,10 +186,10 @@ class Composer(Subject):
         output: Path,
         *,
         part: ProofPart = "all",
-        left_s: float = math.inf,
+        time: ProofTime | None = None,
     ) -> str:
-        """Return the text of the recipe that checks a variant on held-out samples, and compares it with the source.
-        `left_s` is what is left of the budget in seconds.
+        """Return the text of the recipe that checks a variant on held-out samples, and compares it with the source, by
+        default without a limit.
         """
         gates = [*([] if self.races else self.conditions.of("agree")), *self.conditions.of("held")]
         if part == "all":
@@ -190,7 +201,10 @@ class Composer(Subject):
             target=short_name(str(target)),
             output=short_name(str(output)),
             head=self._head(
-                f"{self.name}-proof", variant.runtime, self._proof_steps(variant, threads, part, left_s), profiled
+                f"{self.name}-proof",
+                variant.runtime,
+                self._proof_steps(variant, threads, part, time or ProofTime()),
+                profiled,
             ),
             gates="\n".join(f"  - {json.dumps(gate)}" for gate in gates) or "  []",
         )
@@ -272,7 +286,7 @@ class Composer(Subject):
         measured = f"{settings}{runs}{threads_setting}{own}{on}"
         return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{measured}}}"]
 
-    def _proof_steps(self, variant: Variant, threads: int | None, part: ProofPart, left_s: float) -> list[str]:
+    def _proof_steps(self, variant: Variant, threads: int | None, part: ProofPart, time: ProofTime) -> list[str]:
         """Return the steps of the search, and those on held-out samples and against the source."""
         steps = self._steps(variant, threads)
         measuring = len(self._measuring(variant.result, threads))
@@ -280,7 +294,7 @@ class Composer(Subject):
         if self.races:  # the race has judged it on the samples of the search
             checked = [step for step in checked if not step.startswith("agree:")]
             speed = self._measuring(variant.result, threads, variant.speed + _QUICK)
-        settings = f"reference: source, candidate: {variant.result}{self._judged(True)}{self._worth()}"
+        settings = f"reference: source, candidate: {variant.result}{self._judged(True)}{self._worth(time.spare_s)}"
         checked.append(f"held: {{step: check_accuracy, {settings}}}   # other samples")
         if part == "check":
             return checked
@@ -289,9 +303,9 @@ class Composer(Subject):
         if self.preset.built_only or part == "profiles":
             return [*checked, *base, *speed]
         rounds = ", rounds: 0" if self.preset.remote else ""
-        if math.isfinite(left_s):
+        if math.isfinite(time.left_s):
             share = _ROUNDS_SHARE if self.races else _MEASURED_SHARE
-            rounds += f", budget: {max(left_s * share, 1):.0f} s"
+            rounds += f", budget: {max(time.left_s * share, 1):.0f} s"
         allow = "[versions, batch, inputs]" if variant.speed else "[versions]"
         versus = f"{{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: {allow}{rounds}}}"
         return [*checked, *base, *speed, f"versus: {versus}"]
@@ -310,18 +324,18 @@ class Composer(Subject):
             text += "".join(f", {key}: {json.dumps(value)}" for key, value in labels.items())
         return text
 
-    def _worth(self) -> str:
+    def _worth(self, spare_s: float) -> str:
         """Return the settings by which the check of a proof keeps to its share of the budget."""
-        if self._worth_s is None:
+        limit_s = self._worth_s(spare_s)
+        if limit_s is None:
             return ""
-        return f", power_time: {self._worth_s:.3g} s" if self._worth_s else ", made: off, power: off"
+        return f", power_time: {limit_s:.3g} s" if limit_s else ", made: off, power: off"
 
-    @property
-    def _worth_s(self) -> float | None:
+    def _worth_s(self, spare_s: float = math.inf) -> float | None:
         """Return the seconds for planted faults in a proof; 0 if they are too few, None without a limit."""
         if not self.races or self.budget_s is None:
             return None
-        limit_s = self.budget_s * WORTH_SHARE
+        limit_s = min(self.budget_s * WORTH_SHARE, spare_s)
         is_short = limit_s * 1e3 < _MADE_PASSES * self.trial.pass_ms and self.options.metric is None
         return 0.0 if is_short else limit_s
 

@@ -17,7 +17,7 @@ from ndld_flow.execution.events import Event, RunFinished, RunStarted, StepFinis
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import BudgetEndedError
-from ndld_flow.optimize.compose import Composer
+from ndld_flow.optimize.compose import Composer, ProofTime
 from ndld_flow.optimize.objectives import Objective
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.recipe.gates import GateError, parse_expression
@@ -116,9 +116,15 @@ class Prover:
     request: Request
     listener: Listener
 
-    def prove(self, variant: Variant, threads: int | None, left_s: Callable[[], float] = lambda: math.inf) -> Proof:
+    def prove(
+        self,
+        variant: Variant,
+        threads: int | None,
+        left_s: Callable[[], float] = lambda: math.inf,
+        spare_s: float = math.inf,
+    ) -> Proof:
         """Check a variant on held-out samples; if it is right, compare it with the source, in what is left of the
-        budget then: `left_s` returns it in seconds.
+        budget then: `left_s` returns it in seconds. `spare_s`: what the proof does not need of it.
 
         An error of its steps fails it, and is not raised.
         """
@@ -129,8 +135,8 @@ class Prover:
             compose = partial(self.composer.compose_proof, variant, threads, recipe, output)
             try:
                 if measured and self.composer.races:
-                    self._profile(recipe, compose(part="profiles"))
-                text = compose(part="all" if measured else "check", left_s=left_s())
+                    self._profile(recipe, compose(part="profiles", time=ProofTime(spare_s=spare_s)))
+                text = compose(part="all" if measured else "check", time=ProofTime(left_s(), spare_s))
                 proof = self.run(variant, threads, text, recipe, measured=measured)
             except OutputsError:
                 raise

@@ -24,9 +24,9 @@ from ndld_flow.store.files import write_text_atomically
 
 _LEAST_SHARE = 0.5
 """Least share of what is left of the budget for the first race, however long proofs take."""
-_PROBES = 5.0
+_PROBES = 4.0
 """Time of a proof as a multiple of that of the source's run, which starts a third of the processes; what its check is
-worth comes on top."""
+worth comes on top, if there is time."""
 _LEAST_S = 10.0
 """Least time for which another race is started."""
 _PAYS = 0.97
@@ -122,7 +122,8 @@ class RaceSearch(Search):
             self._prover.listener(
                 Notice(text=f"proving {name}: samples that the race has not seen, then new processes in turns")
             )
-            proof = self._proofs[name] = self._prover.prove(variant, None, self._budget.left_s)
+            spare_s = self._budget.left_s() - _PROBES * self._source.took_s
+            proof = self._proofs[name] = self._prover.prove(variant, None, self._budget.left_s, spare_s)
             if proof.passed:
                 self._best = proof
                 return

@@ -18,7 +18,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.measure.trial_pass import InputTrial
 from ndld_flow.models.files import model_inputs
 from ndld_flow.models.likely_inputs import LikelyInput
-from ndld_flow.optimize.compose import Composer, read_model
+from ndld_flow.optimize.compose import Composer, ProofTime, read_model
 from ndld_flow.optimize.conditions import Conditions, read_conditions, tolerance_of
 from ndld_flow.optimize.objectives import choose_objectives
 from ndld_flow.optimize.options import OptimizeOptions
@@ -286,7 +286,7 @@ def test_costly_variants_come_last(in_folder: Path) -> None:
     assert order[-2:] == ["INT8 except what it breaks", "INT8 where it pays"]
     assert "time: 120000 ms" in text and "time: 36000 ms" in text
     files = (Path("p.yaml"), Path("o.onnx"))
-    proof = composer.compose_proof(Variant("clean", "onnxruntime"), None, *files, left_s=500.0)
+    proof = composer.compose_proof(Variant("clean", "onnxruntime"), None, *files, time=ProofTime(500.0))
     assert "budget: 375 s" in proof, "a busy machine gets more time than the model asks for"
 
 
@@ -295,13 +295,15 @@ def test_what_a_check_is_worth_takes_a_tenth_of_the_budget(in_folder: Path) -> N
     quick = read(write(ROWS), budget="60 s")
     slow = replace(quick, trial=replace(quick.trial, pass_ms=400.0))
 
-    def held(composer: Composer, left_s: float = 60.0) -> dict[str, object]:
+    def held(composer: Composer, left_s: float = 60.0, spare_s: float = 60.0) -> dict[str, object]:
         variant = Variant("clean", "onnxruntime")
-        text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), left_s=left_s)
+        text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), time=ProofTime(left_s, spare_s))
         steps = yaml.safe_load(text)["steps"]
         return {**steps["held"], "rounds": steps["versus"]["budget"]}
 
     assert held(quick)["power_time"] == "6 s"
+    assert held(quick, spare_s=2.0)["power_time"] == "2 s", "the rounds of a proof come first"
+    assert held(quick, spare_s=-1.0)["power"] is False
     assert (held(slow)["made"], held(slow)["power"]) == (False, False), "YAML's word is `off`"
     is_noted = [any("is not measured" in sentence for sentence in each.left_out) for each in (quick, slow)]
     assert is_noted == [False, True], "the page has the note too"
