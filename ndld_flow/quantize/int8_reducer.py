@@ -315,12 +315,12 @@ class Int8Reducer:
         # A node without a copy was fused into the one before it, whose error includes its rounding.
         if not errors:
             return {}
-        return {node.output: replace(errors.get(node.output, NO_ERROR), inputs=self._inputs(node)) for node in nodes}
-
-    def _inputs(self, node: QuantizableNode) -> tuple[Spread, ...]:
-        """Return the spreads of the model inputs that a node reads."""
-        ranges = {name: self._ranges.tensors[name] for name in node.reads if name in self._prepared.inputs}
-        return tuple(Spread(name, spread.minimum, spread.maximum, spread.rms) for name, spread in ranges.items())
+        found: dict[str, Int8Error] = {}
+        for node in nodes:
+            ranges = {name: self._ranges.tensors[name] for name in node.reads if name in self._prepared.inputs}
+            inputs = tuple(Spread(name, own.minimum, own.maximum, own.rms) for name, own in ranges.items())
+            found[node.output] = replace(errors.get(node.output, NO_ERROR), inputs=inputs)
+        return found
 
     def _write(self, outputs: Iterable[str], target: Path) -> None:
         kept: dict[str, SkipReason] = dict.fromkeys((*outputs, *self._kept), "found by search")

@@ -128,20 +128,14 @@ def want_inputs(inputs: Sequence[TensorSpec], given: Mapping[str, InputSpec], mo
     Raises `RequestError` for an input that the model does not have, or a shape that does not match the model's.
     """
     check_names(given, inputs, "inputs", model)
-    given = _with_parts_of_text(given, [spec.name for spec in inputs])
-    return [_wanted(spec, given.get(spec.name, InputSpec()), index) for index, spec in enumerate(inputs)]
-
-
-def _with_parts_of_text(given: Mapping[str, InputSpec], names: Sequence[str]) -> Mapping[str, InputSpec]:
-    """Return settings in which mask, types and positions of tokens come from the text of the only input that has a
-    tokenizer, unless they have values of their own.
-    """
+    # Mask, types and positions of tokens come from the text of the only input that has a tokenizer, unless they have
+    # values of their own.
     sources = [spec for name, spec in given.items() if spec.tokenizer is not None and not part_of(name)]
-    if len(sources) != 1:
-        return given
-    shared = {"data": sources[0].data, "tokenizer": sources[0].tokenizer, "max_length": sources[0].max_length}
-    own = {name: given.get(name, InputSpec()) for name in names if part_of(name)}
-    return {**given, **{name: spec.model_copy(update=shared) for name, spec in own.items() if spec.is_random}}
+    if len(sources) == 1:
+        shared = {"data": sources[0].data, "tokenizer": sources[0].tokenizer, "max_length": sources[0].max_length}
+        parts = {spec.name: given.get(spec.name, InputSpec()) for spec in inputs if part_of(spec.name)}
+        given = {**given, **{name: own.model_copy(update=shared) for name, own in parts.items() if own.is_random}}
+    return [_wanted(spec, given.get(spec.name, InputSpec()), index) for index, spec in enumerate(inputs)]
 
 
 def part_of(name: str) -> str:
