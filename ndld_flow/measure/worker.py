@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -57,9 +56,9 @@ class PeakMemory:
         self.peak_bytes = max(0, peak - self._before) if self._before else 0
 
 
-def _status_bytes(field: str, read: Callable[[], str] = _STATUS.read_text) -> int:
+def _status_bytes(field: str) -> int:
     try:
-        lines = read().splitlines()
+        lines = _STATUS.read_text().splitlines()
     except OSError:
         return 0
     for line in lines:

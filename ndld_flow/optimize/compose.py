@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -362,12 +362,7 @@ class Composer(Subject):
 _PROFILED = "\n  - profiling@steps.speed: quick"
 
 
-def read_model(
-    model: Path,
-    options: OptimizeOptions,
-    folder: Path,
-    progress: Callable[[int, int, str], None] = lambda *_: None,
-) -> Composer:
+def read_model(model: Path, options: OptimizeOptions, folder: Path) -> Composer:
     """Read a model as `init` does, and split the data.
 
     A single file of many samples is split into files in `folder`. Raises RequestError for unusable options, before the
@@ -390,7 +385,7 @@ def read_model(
             parse_duration_ms(options.budget)
         except ValueError as error:
             raise RequestError(f"--budget: {error}") from None
-    trial, found = try_with_data(model, options.data, options.shapes, progress)
+    trial, found = try_with_data(model, options.data, options.shapes)
     samples = split_data(found, model, trial, folder, options.tokenizer)
     if len({likely.shape[0] for likely in trial.inputs if likely.shape}) != 1:  # there is no number of items
         objectives = tuple(replace(each, metric=each.metric.replace(".items", ".median")) for each in objectives)
