@@ -131,6 +131,7 @@ def _describe(prover: Prover, found: Found, source: Proof, budget: Budget, start
         file=str(composer.model if delivered.variant.is_source else delivered.file),
         exported=delivered.exported,
         speed=delivered.speed,
+        used_by_others=delivered.used_by_others,
         gains=delivered.gains,
         front=found.front,
         unknown=composer.preset.unknown,

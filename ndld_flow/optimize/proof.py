@@ -29,6 +29,7 @@ from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, Speed, VariantOutcome
 from ndld_flow.records.placement import Placement
+from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
 from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
 from ndld_flow.runner.export import Export, export_results, export_source
@@ -60,6 +61,8 @@ class Proof:
     record: RunRecord | None = None
     """The record of the run; None if it ended with an error."""
     speed: Speed | None = None
+    used_by_others: float = 0.0
+    """Largest share of the CPUs that other processes used during its profiles."""
     gains: tuple[Gain, ...] = ()
     accuracy: str = ""
     held_samples: int = 0
@@ -227,6 +230,7 @@ class Prover:
             why=why,
             record=record,
             speed=_speed(run) if measured and not self.composer.preset.built_only else None,
+            used_by_others=_used_by_others(run),
             gains=gains,
             # The optimization's own sentence names the samples.
             accuracy=(
@@ -294,6 +298,12 @@ def _speed(folder: Path) -> Speed | None:
     comparison = read_stored(Comparison, find_file(folder / _DECIDES, Comparison.file_name))
     found = [each for each in comparison.profiles[0].verdicts if each.metric == "latency.median" and each.base == 0]
     return Speed(ratio=found[0].ratio, low=found[0].low, high=found[0].high, clock=found[0].clock) if found else None
+
+
+def _used_by_others(folder: Path) -> float:
+    """Return the largest share of the CPUs that other processes used during the profiles of a run."""
+    files = (find_file(folder / name, Profile.file_name) for name in ("base", "speed") if (folder / name).is_dir())
+    return max((read_stored(Profile, file).share_used_by_others for file in files), default=0.0)
 
 
 def command_of(proof: Proof, request: Request) -> str:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, Self
 
-from ndld_flow.base.quantities import counted, ratio_change, seconds, size
+from ndld_flow.base.quantities import counted, percent, ratio_change, seconds, size
 from ndld_flow.base.text import first_of, short_name
 from ndld_flow.records.document import Document, Record, Time
 from ndld_flow.records.measurement import Metric
@@ -39,6 +39,9 @@ _OPEN_BELOW = 0.97
 """Lower end of a ratio below which an unproved gain may be worth having."""
 _OPEN: tuple[VariantOutcome, ...] = ("not tried", "not proved", "not judged")
 """Outcomes that leave open whether a variant is better than the source."""
+_BUSY = 0.1
+"""Share of the CPUs used by others from which a gain in wall time may be another one on a quiet machine: threads that
+wait for each other, and those that spin, lose most of it."""
 _NAMED = 3
 """Number of variants whose loss the conclusion explains; the report has all."""
 
@@ -172,6 +175,8 @@ class Optimization(Document):
     """Paths of the files that were asked for; the first is the model."""
     speed: Speed | None = None
     """None for the source itself, and without a device that runs it."""
+    used_by_others: float = 0.0
+    """Largest share of the CPUs that other processes used while it and the source were profiled for the proof."""
     gains: tuple[Gain, ...] = ()
     """Each objective against the source; empty for the source itself."""
     front: tuple[FrontPoint, ...] = ()
@@ -277,7 +282,10 @@ class Optimization(Document):
             return f"Against the source: {found}{slower}{front}{f'. {self.unknown}' if self.unknown else ''}"
         clock = {"cpu": "CPU time in rounds", "wall": "wall time in rounds", "": "wall time"}[self.speed.clock]
         ends = f"{1 / self.speed.high:.2f}x to {1 / self.speed.low:.2f}x"
-        return f"{1 / self.speed.ratio:.2f}x as fast as the source ({ends} at 95 % confidence; {clock})"
+        busy = ""
+        if self.speed.clock != "cpu" and self.used_by_others >= _BUSY:
+            busy = f" while other processes used {percent(self.used_by_others)} of the CPUs: a quiet machine may differ"
+        return f"{1 / self.speed.ratio:.2f}x as fast as the source ({ends} at 95 % confidence; {clock}{busy})"
 
     @property
     def _better(self) -> str:

@@ -27,7 +27,7 @@ from ndld_flow.optimize.sweep_search import (
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.optimization import Gain, Optimization, TriedVariant, VariantOutcome, find_ending
+from ndld_flow.records.optimization import Gain, Optimization, Speed, TriedVariant, VariantOutcome, find_ending
 from tests.optimize.test_optimize_parts import ROWS, read, write
 from tests.support.run_fixtures import StepSketch, run_record
 
@@ -170,6 +170,17 @@ def test_nothing_pays_only_if_everything_was_tried() -> None:
         assert "the time limit of 1 s" in some
     for known in ((source,), ()):
         assert concluded(*known, variant_with("INT8", "not tried")).startswith("Not decided")
+
+
+@pytest.mark.parametrize(
+    ("clock", "share", "named"), [("wall", 0.61, True), ("wall", 0.02, False), ("cpu", 0.61, False)]
+)
+def test_a_gain_in_wall_time_on_a_busy_machine_is_said_to_be_one(clock: str, share: float, named: bool) -> None:
+    """Under load, OpenVINO was 1.6 times as fast as the source; on the same machine without load it was slower."""
+    speed = Speed(ratio=0.6, low=0.5, high=0.7, clock=clock)
+    found = record_of(variant_with("clean in OpenVINO", "delivered"))
+    busy = found.model_copy(update={"ending": "faster", "speed": speed, "used_by_others": share})
+    assert ("61 % of the CPUs" in busy.conclude()[1]) is named
 
 
 def test_a_variant_that_was_raced_and_not_proved_was_tried() -> None:
