@@ -44,9 +44,9 @@ class ProofTime(NamedTuple):
     """The time for the parts of a proof, in seconds."""
 
     left_s: float = math.inf
-    """What is left of the budget before the rounds."""
+    """The rest of the budget when the part starts."""
     spare_s: float = math.inf
-    """What the proof does not need: planted faults and made samples may take it."""
+    """The part of the rest that the proof can do without: planted faults and made samples may use it."""
 
 
 WORTH_SHARE = 0.1
@@ -335,7 +335,7 @@ class Composer(Subject):
         """Return the seconds for planted faults in a proof; 0 if they are too few, None without a limit."""
         if not self.races or self.budget_s is None:
             return None
-        limit_s = min(self.budget_s * WORTH_SHARE, spare_s)
+        limit_s = max(min(self.budget_s * WORTH_SHARE, spare_s), 0.0)
         is_short = limit_s * 1e3 < _MADE_PASSES * self.trial.pass_ms and self.options.metric is None
         return 0.0 if is_short else limit_s
 

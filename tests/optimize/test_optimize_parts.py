@@ -304,6 +304,8 @@ def test_what_a_check_is_worth_takes_a_tenth_of_the_budget(in_folder: Path) -> N
     assert held(quick)["power_time"] == "6 s"
     assert held(quick, spare_s=2.0)["power_time"] == "2 s", "the rounds of a proof come first"
     assert held(quick, spare_s=-1.0)["power"] is False
+    own = replace(quick, options=replace(quick.options, metric=Path("m.py"), labels=Path("l.csv")))
+    assert held(own, spare_s=-1.0)["power"] is False, "a negative time is no setting"
     assert (held(slow)["made"], held(slow)["power"]) == (False, False), "YAML's word is `off`"
     is_noted = [any("is not measured" in sentence for sentence in each.left_out) for each in (quick, slow)]
     assert is_noted == [False, True], "the page has the note too"
