@@ -6,13 +6,11 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError, OutputsError
-from ndld_flow.execution.choose_executor import choose_executor
 from ndld_flow.execution.events import Event, RunFinished, RunStarted, StepFinished
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
@@ -34,7 +32,7 @@ from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
 from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
 from ndld_flow.runner.export import Export, export_results, export_source
 from ndld_flow.runner.open_run import open_single, working_on
-from ndld_flow.runner.run import run_steps
+from ndld_flow.runner.run import open_executor, run_steps
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.sweep.run_request import run_request
@@ -160,8 +158,7 @@ class Prover:
             run = open_single(loaded, request, self.listener)
             run.keeps_folder = False
             self.listener(RunStarted(recipe=loaded.name, steps=tuple(step.name for step in loaded.steps)))
-            executor = choose_executor(None, False, self.listener, request.trust)
-            with run.held, closing(executor):
+            with run.held, open_executor(run, request) as executor:
                 run_steps(run, lambda: executor)
 
     def deliver(self, proof: Proof) -> Proof:
@@ -222,6 +219,7 @@ class Prover:
         if outcome == "delivered" and near and not variant.is_source:
             outcome, why = "near the bound", near
         held = documents[judged[-1]] if judged else None
+        is_raced = measured and not self.composer.preset.built_only
         return Proof(
             variant=variant,
             threads=threads,
@@ -229,8 +227,8 @@ class Prover:
             outcome=outcome,
             why=why,
             record=record,
-            speed=_speed(run) if measured and not self.composer.preset.built_only else None,
-            used_by_others=_used_by_others(run),
+            speed=_speed(run) if is_raced else None,
+            used_by_others=_used_by_others(run) if is_raced else 0.0,
             gains=gains,
             # The optimization's own sentence names the samples.
             accuracy=(
@@ -256,8 +254,8 @@ def _judge(record: RunRecord) -> tuple[VariantOutcome, str]:
     for name, outcome in _JUDGING.items():
         wrong = [*_failures(record, name)]
         if wrong:
-            is_open = any(step.name == name and step.record and step.record.inconclusive for step in record.steps)
-            return "not judged" if is_open else outcome, "; ".join(wrong)
+            is_open = all(is_open for _, is_open in wrong)
+            return "not judged" if is_open else outcome, "; ".join(sentence for sentence, _ in wrong)
     if record.passed:
         return "delivered", ""
     failed = [gate for gate in record.gates if not gate.passed]
@@ -280,13 +278,14 @@ def _gains(record: RunRecord, objectives: Sequence[Objective]) -> Iterator[Gain]
         yield Gain(objective=objective.name, ratio=ratio, low=low, high=high, evidence=objective.evidence)
 
 
-def _failures(record: RunRecord, name: str) -> Iterator[str]:
+def _failures(record: RunRecord, name: str) -> Iterator[tuple[str, bool]]:
+    """Yield the failures of a step and of its gates, and whether it is open that they are some."""
     for step in record.steps:
         if step.name == name and step.record is not None and not step.record.passed:
-            yield step.record.summary
+            yield step.record.summary, step.record.inconclusive
     for gate in record.gates:
         if gate.gate.startswith(f"{name}.") and not gate.passed:
-            yield f"{gate.gate.removeprefix(f'{name}.')} fails: {gate.undecided or f'{gate.left:.4g}'}"
+            yield f"{gate.gate.removeprefix(f'{name}.')} fails: {gate.undecided or f'{gate.left:.4g}'}", False
 
 
 def _step(record: RunRecord, name: str) -> StepRecord:

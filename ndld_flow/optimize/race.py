@@ -61,8 +61,8 @@ _EQUAL = 0.01
 _TOLD_APART = 9
 """Number of rounds after which the slower of two leaves although its interval does not show it."""
 _END_S, _END_PASSES, _END_SHARE = 5.0, 150, 0.3
-"""Time, at least that of so many passes of the leader, that is left for the last rounds and judgements: no variant
-starts then. It is at most this share of the race."""
+"""Time, at least that of so many passes of the leader, that is left for the last rounds: no variant starts then. It is
+at most this share of the race."""
 _FALLBACKS = 3
 """Number of variants that may have to be proved: fresh processes may veto the first."""
 _LOOSE = 3.0
@@ -340,9 +340,9 @@ class Race:
         if accuracy.failed:
             failed = [sentence for output in accuracy.outputs for sentence in output.failed]
             raise LostError("not right", next(iter(failed), "its own metric fails"))
-        undecided = [output.undecided for output in accuracy.outputs if output.undecided]
-        if undecided:
-            raise LostError("not judged", undecided[0])
+        if not accuracy.passed:
+            undecided = (output.undecided for output in accuracy.outputs)
+            raise LostError("not judged", next(filter(None, undecided), "the check would notice little"))
         metrics = {f"agree.{name}": metric for name, metric in entrant.metrics.items()}
         metrics["speed.model_bytes"] = Metric(value=model_bytes(entrant.model.path), unit="bytes")
         for gate in self._sweep.constraints:

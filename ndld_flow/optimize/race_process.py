@@ -22,7 +22,7 @@ NAME = "the race"
 _WORKER = "ndld_flow.optimize.race_worker"
 JOB = "job.json"
 _END_S = 2.0
-"""Seconds that a race may take to end after its time: the passes that run, and the judgement of the leader."""
+"""Seconds that a race may take to end after its time: the passes or the judgement that runs."""
 _MOST_CRASHES = 3
 USELESS = ("failed", "the same")
 """Outcomes of a variant without which those that need it are not tried."""

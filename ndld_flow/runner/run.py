@@ -74,7 +74,7 @@ def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinis
             @cache
             def executor() -> Executor:
                 refuse_wrong_inputs(recipe, {name: model.artifact.path for name, model in run.models.items()})
-                return stack.enter_context(_open_executor(run, request))
+                return stack.enter_context(open_executor(run, request))
 
             with pushing_results(run.planner.cache, lambda: [step.record for step in run.steps if step.record]):
                 run_steps(run, executor)
@@ -98,7 +98,7 @@ def pushing_results(cache: Cache | None, results: Callable[[], Iterable[StepReco
         cache.push(results())
 
 
-def _open_executor(run: RunState, request: Request) -> contextlib.AbstractContextManager[Executor]:
+def open_executor(run: RunState, request: Request) -> contextlib.AbstractContextManager[Executor]:
     """Open the executor when it is first needed: importing it takes time that a fully reused run saves."""
     if run.cluster is not None:
         return contextlib.nullcontext(run.cluster())  # closed with the run
