@@ -75,7 +75,7 @@ class _Tap(NamedTuple):
 
 @dataclass(frozen=True)
 class Observation:
-    """What one sample reaches."""
+    """The parts of a model that one sample reaches."""
 
     reached: Reached
     levels: Mapping[str, tuple[Array, Array]]

@@ -1,4 +1,4 @@
-"""What a recipe shares with its steps: a runtime other than that of their own settings, and custom operators."""
+"""The runtime and the custom operators that a recipe sets for all of its steps."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
