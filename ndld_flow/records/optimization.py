@@ -284,7 +284,9 @@ class Optimization(Document):
         ends = f"{1 / self.speed.high:.2f}x to {1 / self.speed.low:.2f}x"
         busy = ""
         if self.speed.clock != "cpu" and self.used_by_others >= _BUSY:
-            busy = f"; other processes used {percent(self.used_by_others)} of the CPUs before: a quiet machine may differ"
+            busy = (
+                f"; other processes used {percent(self.used_by_others)} of the CPUs before: a quiet machine may differ"
+            )
         return f"{1 / self.speed.ratio:.2f}x as fast as the source ({ends} at 95 % confidence; {clock}{busy})"
 
     @property
