@@ -51,11 +51,6 @@ class Returns:
         """Return whether this step, with its settings, returns the metric."""
         return self.given is None or self.given(step, *words)
 
-    @property
-    def is_certain(self) -> bool:
-        """True if every finished step returns it, regardless of its settings."""
-        return self.given is None and not self.when and "{" not in self.name
-
 
 def metrics(
     *names: str, unit: str = "", given: Callable[..., bool] | None = None, when: str = ""

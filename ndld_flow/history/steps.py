@@ -80,8 +80,6 @@ class Step:
 
     place: int
     """Position of the first point at the new level."""
-    tested_place: int
-    """Its position as estimated when it was found."""
     found_at: int
     """Position of the point with which it was found."""
     earliest: int
@@ -140,7 +138,7 @@ def _exact_steps(values: Sequence[float]) -> list[Step]:
     for index, (before, after) in enumerate(pairwise(values), 1):
         if not math.isclose(before, after, rel_tol=1e-9):
             change = after / before if relative else after - before
-            steps.append(Step(index, index, index, index, index, before, after, change, change))
+            steps.append(Step(index, index, index, index, before, after, change, change))
     return steps
 
 
@@ -334,7 +332,6 @@ def _describe(raw: Values, series: Values, limited: Values, found: Sequence[tupl
         steps.append(
             Step(
                 refined,
-                found[number][0],
                 found_at,
                 start + int(likely[0]),
                 start + int(likely[-1]),

@@ -255,6 +255,11 @@ def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
             yield from (attribute.value,) if attribute.type == ir.AttributeType.GRAPH else attribute.value
 
 
+def has_subgraphs(node: ir.Node) -> bool:
+    """Return whether a node has subgraphs, be they without nodes: such a graph counts as false."""
+    return next(subgraphs_of(node), None) is not None
+
+
 def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs in the attributes of a node that onnx_ir has not read."""
     for attribute in node.attribute:

@@ -26,6 +26,7 @@ from ndld_flow.models.element_types import (
     Types,
     carried_into_bodies,
     element_of,
+    has_subgraphs,
     is_op,
     signature_of,
     subgraphs_of,
@@ -243,7 +244,7 @@ class _GroupMaker:
         if is_op(node, *CONTROL_FLOW):
             return [self._tied(node, tie) for tie in CONTROL_FLOW[node.op_type](node) if self._has_floats(tie)]
         signature = signature_of(node, self.opsets)
-        if signature is None or any(subgraphs_of(node)):
+        if signature is None or has_subgraphs(node):
             return self._unknown(node)
         return self._by_variable(node, signature)
 

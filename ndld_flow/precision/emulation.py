@@ -20,11 +20,11 @@ from ndld_flow.models.element_types import (
     Types,
     dtype_of,
     element_of,
+    has_subgraphs,
     held_tensor,
     infer_types,
     is_op,
     signature_of,
-    subgraphs_of,
     with_element,
 )
 from ndld_flow.models.files import blaming_model, load_model, read_proto, save_model
@@ -54,7 +54,7 @@ def _native_nodes(model: ir.Model, types: Types, stored: Stored, source: Path) -
     native = {node for node in nodes if not _may_be_fp32(node, types, stored, model.opset_imports)}
     for node in native:
         ports = [value for value in (*node.inputs, *node.outputs) if value is not None and value in stored]
-        if any(subgraphs_of(node)) or any(not types[value].startswith("tensor") for value in ports):
+        if has_subgraphs(node) or any(not types[value].startswith("tensor") for value in ports):
             raise ModelError(
                 f"{source}: its stored precision cannot be emulated: operator {node.op_type} "
                 f"({node.name!r}) is unknown and has bodies or other values than tensors at reduced precision."
@@ -70,7 +70,7 @@ def _may_be_fp32(node: ir.Node, types: Types, stored: Stored, opsets: Mapping[st
     if is_op(node, "BitCast"):
         return False
     signature = signature_of(node, opsets)
-    if signature is None or any(subgraphs_of(node)):
+    if signature is None or has_subgraphs(node):
         return False
     ports = [*zip(node.inputs, signature.inputs, strict=False), *zip(node.outputs, signature.outputs, strict=False)]
     return all(

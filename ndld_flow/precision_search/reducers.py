@@ -11,7 +11,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.models.element_types import infer_types, is_op, subgraphs_of
+from ndld_flow.models.element_types import has_subgraphs, infer_types, is_op
 from ndld_flow.models.files import load_model, save_model
 from ndld_flow.models.nodes import nodes_named, op_name
 from ndld_flow.models.type_groups import group_places
@@ -148,7 +148,7 @@ def _fp16_candidates(model: ir.Model, request: Fp16Options) -> tuple[tuple[int, 
             continue
         if any(group not in fp32 for group in members):
             # Keeping a node with bodies would keep everything inside; the inner nodes are candidates themselves.
-            candidates += [] if any(subgraphs_of(node)) else [position]
+            candidates += [] if has_subgraphs(node) else [position]
         else:
             kept[position] = members[0].kept
     return tuple(candidates), kept
@@ -189,7 +189,7 @@ class Bf16Reducer:
         )
         # Keeping a node with bodies does not keep the nodes inside them.
         self.candidates = tuple(
-            position for position in sorted(self._reduced) if not any(subgraphs_of(nodes_by_position[position]))
+            position for position in sorted(self._reduced) if not has_subgraphs(nodes_by_position[position])
         )
         sensitive = {position: why for position, node in nodes_by_position.items() if (why := why_sensitive(node))}
         named = {position: "keep" for position, node in nodes_by_position.items() if node in kept and node in able}

@@ -45,9 +45,9 @@ def test_a_step_has_its_size_and_an_interval_that_shrinks() -> None:
 
 def test_a_step_that_was_found_is_never_withdrawn() -> None:
     values = step_of(simulate("normal 2 %", 110, 11), 1.08, 80)
-    seen: list[tuple[int, int]] = []
+    seen: list[int] = []
     for end in range(60, len(values) + 1):
-        found = [(step.tested_place, step.found_at) for step in find_steps(values[:end])]
+        found = [step.found_at for step in find_steps(values[:end])]
         assert found[: len(seen)] == seen
         seen = found
     assert len(seen) == 1

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.models import external_data, files
 from ndld_flow.models.derived_tensors import byte_pieces
+from ndld_flow.models.element_types import has_subgraphs
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import (
     check_model,
@@ -364,3 +365,15 @@ def test_bytes_of_a_tensor_are_read_in_pieces(tmp_path: Path, size: int, is_exte
     assert b"".join(pieces) == b"abcde"
     assert {len(piece) for piece in pieces[:-1]} <= {size}
     assert 1 <= len(pieces[-1]) <= size
+
+
+def test_a_body_without_nodes_is_a_body(tmp_path: Path) -> None:
+    onnx.save(
+        onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17]>
+        g (float[2] x, int64 n, bool c) => (float[2] y) {
+            a = Relu(x)
+            y = Loop(n, c, a) <body = b (int64 i, bool k, float[2] v) => (bool k, float[2] v) {}>
+        }"""),
+        tmp_path / "model.onnx",
+    )
+    assert [has_subgraphs(node) for node in load_model(tmp_path / "model.onnx").graph] == [False, True]

@@ -19,7 +19,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments, read_run
 from ndld_flow.report.collect_divergence import NOT_FINITE, bound_of, collect_depth, depth_curves, error_of
 from ndld_flow.report.panels.accuracy import collect_accuracy, collect_samples, used_part
-from ndld_flow.report.panels.precision import SearchView, collect_searches, script_data
+from ndld_flow.report.panels.precision import SearchView, collect_cost, collect_searches, script_data
 from ndld_flow.report.panels.steps import collect_steps
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.verdict import summarize_run
@@ -62,26 +62,27 @@ def sentences_of(view: SearchView) -> list[str]:
 
 
 def test_a_search_shows_the_fault_its_origin_its_repair_and_the_cost(tmp_path: Path) -> None:
-    view = view_of(read_run(write_search(tmp_path, search())))
-    breaks, starts, mended, cost = sentences_of(view)
+    documents = read_run(write_search(tmp_path, search()))
+    breaks, starts, mended, cost = sentences_of(view_of(documents))
     assert breaks == "With all nodes in fp16 the model is unusable: cosine 0.7712 (bound 0.999)."
     assert starts == (
         "It starts at BatchNormalization p2o.BatchNormalization.40: its variances up to 9.8e+07 are clamped to 65504."
     )
     assert mended == "3 nodes stay in fp32: cosine 0.999980."
-    kept_ms = view.cost.measured.kept_ms if view.cost.measured else math.nan
+    measured = collect_cost("search", search(), documents).measured
     assert cost.startswith("0.4 % of the multiply-accumulates; 6 Casts in half; their layers take ")
     assert cost.endswith("in speed.")
-    assert 0 < kept_ms < 18
+    assert measured is not None
+    assert 0 < measured.kept_ms < 18
 
 
 def test_the_cost_is_the_time_of_layers_with_kept_nodes(tmp_path: Path) -> None:
     documents = read_run(write_search(tmp_path, search()))
-    view = view_of(documents)
+    view, measured = view_of(documents), collect_cost("search", search(), documents).measured
     expected = documents.of(Profile)["speed"].layer_times.sum_ms((40, 80, 120))
-    assert view.cost.measured is not None
-    assert view.cost.measured.layers == (40, 80, 120)
-    assert view.cost.measured.kept_ms == pytest.approx(expected)
+    assert measured is not None
+    assert measured.layers == (40, 80, 120)
+    assert measured.kept_ms == pytest.approx(expected)
     assert [row.layer for row in view.kept] == [(0, 40), (0, 80), (0, 120)]
     assert [row.depth_row for row in view.kept] == [40, 80, 120]
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
 from ndld_flow.accuracy.inside.layer_meters import LayerAgreement, RangeMeter
 from ndld_flow.models.derived_tensors import FORMATS, Loss, RoundedTensor
-from ndld_flow.models.element_types import Signature, infer_types, is_op, signature_of, subgraphs_of, tensor_of
+from ndld_flow.models.element_types import Signature, has_subgraphs, infer_types, is_op, signature_of, tensor_of
 from ndld_flow.models.files import load_model, proto_with_external_data, save_model
 from ndld_flow.models.nodes import FLOATING, UniqueNames, add_initializer, fixed_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
@@ -81,7 +81,7 @@ class _TwinMaker:
     def twin(self, node: ir.Node) -> Twin | None:
         """Append a node's twin to the graph, or return None if it cannot have one."""
         signature = signature_of(node, self._opsets)
-        if signature is None or is_op(node, *_WITHOUT_TWIN) or any(subgraphs_of(node)):
+        if signature is None or is_op(node, *_WITHOUT_TWIN) or has_subgraphs(node):
             return None
         reduced_outputs = list(self._reducible(node.outputs, signature.outputs, signature))
         if not any(reduced_outputs):

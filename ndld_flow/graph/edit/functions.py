@@ -153,11 +153,9 @@ def set_attributes(
     """
     if "" in (*defaults, *(wanted for places in references.values() for wanted in places.values())):
         raise RequestError("the name of an attribute must not be empty")
-    asked = [
-        (_node_in(function, label), name, wanted)
-        for label, places in references.items()
-        for name, wanted in places.items()
-    ]
+    nodes = {node_label(node): node for node in deep_nodes(function.graph)}
+    check_known(references, nodes, "there is no node", f" in {function_address(function)}", "it has no nodes")
+    asked = [(nodes[label], name, wanted) for label, places in references.items() for name, wanted in places.items()]
     known = _types_asked(function, defaults, asked)
     for name, value in defaults.items():
         kind = known.get(name)
@@ -189,12 +187,6 @@ def _types_asked(
             label = node_label(node)
             raise RequestError(f"{wanted!r} is {known[wanted].name}, but {name!r} of {label!r} is {kind.name}")
     return known
-
-
-def _node_in(function: ir.Function, label: str) -> ir.Node:
-    nodes = {node_label(node): node for node in deep_nodes(function.graph)}
-    check_known([label], nodes, "there is no node", f" in {function_address(function)}", "it has no nodes")
-    return nodes[label]
 
 
 def _type_at(function: ir.Function, node: ir.Node, name: str) -> ir.AttributeType | None:

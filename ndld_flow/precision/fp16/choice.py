@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ndld_flow.models.derived_tensors import Survey, survey
-from ndld_flow.models.element_types import is_op, subgraphs_of
+from ndld_flow.models.element_types import has_subgraphs, is_op, subgraphs_of
 from ndld_flow.models.nodes import NOT_FP16, fixed_tensor, nodes_named, nodes_of_types, precision_of
 from ndld_flow.models.type_groups import Group, Groups, is_constant
 
@@ -103,7 +103,7 @@ def _size_derived(model: ir.Model) -> set[ir.Value]:
         if is_op(node, "Shape", "Size"):
             derived.update(node.outputs)
             continue
-        if any(subgraphs_of(node)) or node.op_type.startswith("Random"):
+        if has_subgraphs(node) or node.op_type.startswith("Random"):
             continue
         places = _VALUES[node.op_type] if is_op(node, *_VALUES) else range(len(node.inputs))
         inputs = [node.inputs[place] for place in places if place < len(node.inputs)]

@@ -212,7 +212,6 @@ class SearchView:
     step: str
     outcome: SearchOutcome
     sentences: tuple[tuple[Passage, ...], ...]
-    cost: Cost
     cost_words: tuple[Passage, ...]
     insights: tuple[InsightView, ...]
     """Findings on the search."""
@@ -257,7 +256,6 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         step=short_name(step),
         outcome=outcome,
         sentences=tuple(map(passages, search_sentences(search, outcome))),
-        cost=cost,
         cost_words=passages(cost_words(cost, len(search.kept))),
         insights=tuple(map(insight_view, insights_of_search(SearchSubject(step, search, cost.users, checks, part)))),
         metrics=_metrics(search),

@@ -191,14 +191,15 @@ class FreeDims(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.interface import change_shapes, pick, show_inputs
-        from ndld_flow.models.input_shapes import dynamic_values, real_inputs, show_shape
+        from ndld_flow.models.input_shapes import real_inputs, show_shape
 
         model = edited.model
         inputs = pick(real_inputs(model), self.select, "input")
         change_shapes(edited, {value.name or "": self._freed(value) for value in inputs}, {})
-        for value in model.graph.outputs:
-            if value not in dynamic_values(model):
-                edited.note(f"output {value.name} is still {show_shape(value.shape)}{_where_fixed(model)}")
+        if static := [value for value in model.graph.outputs if not _is_free(value)]:
+            where = _where_fixed(model)
+            for value in static:
+                edited.note(f"output {value.name} is still {show_shape(value.shape)}{where}")
         return show_inputs(model)
 
     def _freed(self, value: ir.Value) -> list[int | str | None]:
