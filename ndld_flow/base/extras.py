@@ -170,7 +170,46 @@ EXTRAS = {
 
 EngineBackend = Literal["tensorrt", "tensorrt_rtx"]
 """A library of engines: `tensorrt` for data centres, workstations and Jetson; `tensorrt_rtx` for RTX GPUs."""
-TITLES: dict[EngineBackend, str] = {"tensorrt": EXTRAS["tensorrt"].title, "tensorrt_rtx": EXTRAS["rtx"].title}
+
+
+@dataclass(frozen=True)
+class EngineLibrary:
+    """A library of engines, and the traits in which these differ: no other code asks which one it is."""
+
+    backend: EngineBackend
+    extra: Extra
+    origin: str
+    """Where it comes from, or the systems that it runs on."""
+    shared_library: str
+    """Name of its shared library, without `lib` and the release."""
+    compiles_on_load: bool = False
+    """Kernels are compiled for a GPU when an engine is loaded there: a build needs no GPU, and times no kernels."""
+    types_weakly: bool = False
+    """It has releases in which the builder chooses the types of layers."""
+    has_triton_backend: bool = False
+    """Triton Inference Server runs its engines."""
+
+    @property
+    def title(self) -> str:
+        return self.extra.title
+
+
+ENGINE_LIBRARIES: dict[EngineBackend, EngineLibrary] = {
+    library.backend: library
+    for library in (
+        EngineLibrary(
+            "tensorrt",
+            EXTRAS["tensorrt"],
+            "fetched from NVIDIA's own index, pypi.nvidia.com",
+            "nvinfer",
+            types_weakly=True,
+            has_triton_backend=True,
+        ),
+        EngineLibrary("tensorrt_rtx", EXTRAS["rtx"], "Linux x86-64, Windows", "tensorrt_rtx", compiles_on_load=True),
+    )
+}
+"""Libraries of engines by name, in order of preference."""
+TITLES = {backend: library.title for backend, library in ENGINE_LIBRARIES.items()}
 
 
 def require(name: str, task: str) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from ndld_flow.base.extras import EngineBackend
+from ndld_flow.base.extras import ENGINE_LIBRARIES, EngineBackend, EngineLibrary
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Bytes
 from ndld_flow.base.settings import Settings
@@ -269,6 +269,11 @@ class BuildSettings(Settings):
                 "`error_on_timing_cache_miss`"
             )
         return self
+
+    @property
+    def engine_library(self) -> EngineLibrary:
+        """Return the library that builds: a build sets `backend` to the one that was found."""
+        return ENGINE_LIBRARIES[self.backend or "tensorrt"]
 
     @property
     def has_python_plugins(self) -> bool:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import BackendError, RequestError
-from ndld_flow.base.extras import TITLES
 from ndld_flow.base.text import shortened
 from ndld_flow.engines.build_settings import TypingPlan, decide_typing
 from ndld_flow.engines.building import BuildAnswer, BuildRequest
@@ -117,7 +116,7 @@ def build(request: BuildRequest, progress: ReportProgress) -> None:
 
 def _begin(request: BuildRequest, progress: ReportProgress) -> _Building:
     """Import the library and check the settings against it. Raises BackendError that lists all unsupported settings."""
-    backend = request.settings.backend or "tensorrt"
+    backend = request.settings.engine_library.backend
     trt = import_bindings(backend)
     names = names_of_bindings(backend, trt)
     refused = refuse_settings(request.settings, names)
@@ -216,7 +215,7 @@ def _calibrate(building: _Building, parsed: ParsedNetwork, config: Bound, profil
 
 def _load_timings(building: _Building, config: Bound) -> TimingCache | None:
     request, settings = building.request, building.request.settings
-    if settings.backend == "tensorrt_rtx" or not (settings.timing_cache or settings.timing_cache_file):
+    if settings.engine_library.compiles_on_load or not (settings.timing_cache or settings.timing_cache_file):
         return None
     if building.lock is not None:
         config.set_flag(building.trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
@@ -245,7 +244,7 @@ def _run_builder(building: _Building, ready: _Ready) -> tuple[Bound, float]:
 
 
 def _title(building: _Building) -> str:
-    return f"{TITLES[building.request.settings.backend or 'tensorrt']} {building.trt.__version__}"
+    return f"{building.request.settings.engine_library.title} {building.trt.__version__}"
 
 
 def _reasons(building: _Building) -> str:
@@ -254,7 +253,7 @@ def _reasons(building: _Building) -> str:
 
 def _record_request(building: _Building) -> dict[str, Any]:
     request, version = building.request, building.trt.__version__
-    backend = request.settings.backend or "tensorrt"
+    backend = request.settings.engine_library.backend
     return {
         "label": request.label,
         "model_digest": request.digest,
@@ -272,8 +271,12 @@ def _record_request(building: _Building) -> dict[str, Any]:
 def _record_settings(building: _Building, ready: _Ready) -> dict[str, Any]:
     trt, parsed, settings = building.trt, ready.parsed, building.request.settings
     timing = None if ready.timing is None else ready.timing.record
-    if timing is None and settings.backend == "tensorrt_rtx" and (settings.timing_cache or settings.timing_cache_file):
-        note = "TensorRT-RTX chooses kernels without timing them, so it has no timings to keep"
+    if (
+        timing is None
+        and settings.engine_library.compiles_on_load
+        and (settings.timing_cache or settings.timing_cache_file)
+    ):
+        note = f"{settings.engine_library.title} chooses kernels without timing them, so it has no timings to keep"
         timing = TimingCacheUse(file="", note=note)
     return {
         "typing": building.plan.description,

@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import JsonValue, ValidationError
 
 from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.quantities import counted, size
 from ndld_flow.base.text import short_name
 from ndld_flow.engines.build_settings import BuildSettings
@@ -75,13 +76,11 @@ def describe_request(
     settings: BuildSettings, version: str, model_digest: str, profiles: Sequence[BuiltProfile]
 ) -> LockedRequest:
     """Return everything that decides the engine of these settings; the library's bindings are imported already."""
-    backend = settings.backend or "tensorrt"
-    machine = describe_machine()
-    times_tactics = backend == "tensorrt"
+    machine, times_tactics = describe_machine(), not settings.engine_library.compiles_on_load
     files = {"calibration_cache": settings.calibration_cache}
     files |= {f"plugins[{index}]": path for index, path in enumerate(settings.plugins)}
     return LockedRequest(
-        backend=backend,
+        backend=settings.engine_library.backend,
         version=version,
         library_files={path.name: digest_file(path) for path in _loaded_libraries()},
         gpu="".join(machine.gpus[settings.gpu : settings.gpu + 1]) if times_tactics else "",
@@ -233,10 +232,11 @@ def compare_engines(before: EngineLock, after: EngineLock) -> EngineComparison:
         ]
     else:
         verdict = "equal"
-        later = "; TensorRT-RTX chooses the other kernels when the engine is first run"
+        library = ENGINE_LIBRARIES[after.request.backend]
+        later = f"; {library.title} chooses the other kernels when the engine is first run"
         differences = [
             f"the bytes differ ({sizes}); layers, precisions, formats and tactics are equal"
-            f"{later if after.request.backend == 'tensorrt_rtx' else ''}"
+            f"{later if library.compiles_on_load else ''}"
         ]
     return EngineComparison(
         verdict=verdict,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ndld_flow.base.errors import BackendError, RequestError
-from ndld_flow.base.extras import TITLES, EngineBackend
+from ndld_flow.base.extras import ENGINE_LIBRARIES, TITLES, EngineBackend
 from ndld_flow.base.text import short_name
 from ndld_flow.engines.build_settings import BuildSettings, decide_typing
 from ndld_flow.engines.unsupported_settings import refuse_settings
@@ -127,7 +127,7 @@ def _notes(settings: BuildSettings, names: Names, library: Library, release: str
 
 
 def _target(settings: BuildSettings, backend: EngineBackend) -> str:
-    if backend == "tensorrt_rtx":
+    if ENGINE_LIBRARIES[backend].compiles_on_load:
         listed = ", ".join(settings.compute_capabilities)
         return f"for SM {listed}" if listed else "for every RTX GPU since Ampere"
     this_gpu = f"this machine's GPU {settings.gpu}" if settings.gpu else "this machine's GPU"
@@ -164,13 +164,14 @@ def _missing_hardware(settings: BuildSettings, library: Library) -> Iterator[str
 
 
 def _missing_gpu(settings: BuildSettings, backend: EngineBackend) -> Iterator[str]:
-    if backend == "tensorrt":
+    title = TITLES[backend]
+    if not ENGINE_LIBRARIES[backend].compiles_on_load:
         yield (
-            "TensorRT needs an NVIDIA GPU to build, and this machine has none; `backend: tensorrt_rtx` builds "
+            f"{title} needs an NVIDIA GPU to build, and this machine has none; `backend: tensorrt_rtx` builds "
             "without one"
         )
         return
     if settings.weights != "fixed":  # compiling such an engine calls CUDA; others are compiled without it
-        yield f"`weights: {settings.weights}`: TensorRT-RTX needs an NVIDIA GPU for that, and this machine has none"
+        yield f"`weights: {settings.weights}`: {title} needs an NVIDIA GPU for that, and this machine has none"
     if settings.gpu:
-        yield f"`gpu: {settings.gpu}`: this machine has no NVIDIA GPU, and TensorRT-RTX builds without one: remove it"
+        yield f"`gpu: {settings.gpu}`: this machine has no NVIDIA GPU, and {title} builds without one: remove it"

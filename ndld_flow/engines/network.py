@@ -68,7 +68,7 @@ def parse_model(
         parser.clear_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
     began = time.perf_counter()
     if not _parse(parser, model):
-        raise ModelError(_describe_errors(settings.backend or "tensorrt", trt.__version__, parser))
+        raise ModelError(_describe_errors(settings.engine_library.backend, trt.__version__, parser))
     return ParsedNetwork(builder, network, parser, time.perf_counter() - began)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
+from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.engines.build_settings import (
     AdvancedSettings,
@@ -299,7 +300,7 @@ def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:
             instead = suggest(need.name, members(names, need.owner)) or instead
         since = f" ({releases})" if releases else ""
         sentences.append(f"`{need.written}`: {title} has no {need.what}{since}; {instead}")
-    if names.backend == "tensorrt_rtx":
+    if ENGINE_LIBRARIES[names.backend].compiles_on_load:
         sentences += [f"`{written}`: {title} {limit}" for written, limit in list_rtx_limits(settings, names)]
     sentences += list_contradictions(settings, names)
     of_setting: dict[str, str] = {}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.text import short_name
 
 VERSION = "1"
@@ -54,7 +55,7 @@ def describe_engine(folder: Path) -> tuple[str, str]:
     from ndld_flow.records.run_folder import find_file
 
     record = read_document(Build, find_file(folder, Build.file_name))
-    if record.backend != "tensorrt":
+    if not ENGINE_LIBRARIES[record.backend].has_triton_backend:
         raise RequestError(
             f"Triton has no backend for engines of {record.backend}: build one with `backend: tensorrt`."
         )

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import counted, parse_duration_ms
 from ndld_flow.base.text import short_name
 from ndld_flow.optimize.conditions import first_of, read_conditions
@@ -26,6 +25,7 @@ from ndld_flow.optimize.variant import CLEAN, MADE, Subject, Variant
 from ndld_flow.optimize.variants import propose_variants
 from ndld_flow.recipe.sample_files import FEW_FILES, RANDOM_SAMPLES, split_data
 from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe, try_with_data
+from ndld_flow.runtimes.registry import settings_of
 
 SOURCE = "source"
 """The name of the variant that is the model itself."""
@@ -370,7 +370,7 @@ def read_model(model: Path, options: OptimizeOptions, folder: Path) -> Composer:
     """
     # Without any of its runtimes, a run reports the lack of all of them.
     known = read_preset(options.target)
-    names = tuple(name for name in known.runtimes if name != "openvino" or EXTRAS["openvino"].is_installed)
+    names = tuple(name for name in known.runtimes if not _lack_of(name))
     preset = known.model_copy(update={"runtimes": names or known.runtimes})
     if preset.remote != bool(options.on):
         raise RequestError(
@@ -401,13 +401,19 @@ def read_model(model: Path, options: OptimizeOptions, folder: Path) -> Composer:
     )
 
 
+def _lack_of(runtime: str) -> str:
+    """Return why a runtime is not tried, with the command that installs it; empty if it is installed."""
+    settings = settings_of(runtime)
+    return "" if settings is None else settings.lack(f"a search in {settings.title} too")
+
+
 def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]:
     """Return the variants to try, the cheap ones first, and sentences on what is not tried."""
     preset, samples = subject.preset, subject.samples
     proposed: list[tuple[int, Variant]] = []
     left_out: list[str] = [preset.unknown] if preset.unknown else []
-    if preset.runtimes != read_preset(subject.options.target).runtimes:
-        left_out.append(EXTRAS["openvino"].lack("a search in OpenVINO too"))
+    known = read_preset(subject.options.target).runtimes
+    left_out += [_lack_of(runtime) for runtime in known if runtime not in preset.runtimes]
     for runtime in preset.runtimes:
         own = replace(subject, runtime=runtime)
         label = own.label if runtime != preset.runtimes[0] else ""

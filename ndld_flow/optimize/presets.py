@@ -14,8 +14,10 @@ from ndld_flow.base.settings import Settings
 from ndld_flow.base.text import suggest
 from ndld_flow.recipe.config_files import shipped_folder
 from ndld_flow.recipe.yaml_file import read_yaml
+from ndld_flow.runtimes.registry import DEFAULT, find_builder, runtime_names
 
 _GROUP = "optimize"
+_RUN_MODELS = tuple(name for name in runtime_names() if find_builder(name) is None)
 _Key = Annotated[str, Field(pattern=r"^[a-z_]+$")]
 """A setting, which is written into recipes as it is."""
 
@@ -34,7 +36,7 @@ class Preset(Settings):
 
     description: str
     """The target, in a line."""
-    runtimes: tuple[Literal["onnxruntime", "openvino"], ...] = Field(default=("onnxruntime",), min_length=1)
+    runtimes: tuple[Literal[_RUN_MODELS], ...] = Field(default=(DEFAULT,), min_length=1)  # type: ignore[valid-type]
     """Runtimes in which each variant is tried and judged. The source is measured in the first."""
     minimize: tuple[str, ...] = ()
     """Objectives without `--minimize` and `--maximize`."""

@@ -14,9 +14,11 @@ from ndld_flow.optimize.objectives import Objective
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.presets import Preset
 from ndld_flow.recipe.sample_files import Samples
+from ndld_flow.runtimes.registry import DEFAULT, settings_of
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
+    from ndld_flow.runtimes.settings import RuntimeSettings
 
 _BUDGETS = ((20.0, 55.0), (100.0, 170.0))
 """Latency in ms, and the default budget in seconds; in between and above in proportion. With what follows after it, it
@@ -79,7 +81,20 @@ class Subject:
     @property
     def label(self) -> str:
         """Return the end of the name of variants: ` in OpenVINO`, if ONNX Runtime is tried too."""
-        return " in OpenVINO" if self.runtime == "openvino" and len(self.preset.runtimes) > 1 else ""
+        return f" in {self.traits.title}" if self.runtime != DEFAULT and len(self.preset.runtimes) > 1 else ""
+
+    @cached_property
+    def traits(self) -> type[RuntimeSettings]:
+        """Return the class of the runtime's settings, whose constants are its traits."""
+        found = settings_of(self.runtime)
+        assert found is not None  # the preset was checked
+        return found
+
+    @property
+    def own_precision(self) -> str:
+        """Return the value of `runtime:` with the precision that the runtime chooses; empty if it chooses none."""
+        own = self.traits.own_precision
+        return f"{{backend: {self.runtime}, {own}}}" if own else ""
 
     def quantize(self, read: str = "clean") -> str:
         """Return the beginning of a `quantize` step. A race finds out that a model stayed as it was."""
@@ -88,7 +103,7 @@ class Subject:
     @property
     def quantize_target(self) -> str:
         """Return the setting `target` of `quantize` for what runs the model, with a comma before it, or nothing."""
-        name = self.preset.quantize_target or ("openvino" if self.runtime == "openvino" else "")
+        name = self.preset.quantize_target or self.traits.quantize_target
         return f", target: {name}" if name else ""
 
     def limit_ms(self, share: float, longest_ms: float) -> float:
@@ -143,7 +158,7 @@ class Subject:
     @property
     def runs_in_onnxruntime(self) -> bool:
         """Return whether ONNX Runtime runs the model, and no engine is built of it."""
-        return self.runtime == "onnxruntime" and not self.preset.engine
+        return self.runtime == DEFAULT and not self.preset.engine
 
     @cached_property
     def operators(self) -> frozenset[str]:

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, OutputsError, RequestError
+from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.quantities import percent
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.recipe.sample_files import FoundData, find_data, split_files
 from ndld_flow.recipe.step_types import StepType
+from ndld_flow.runtimes.registry import DEFAULT, find_builder, runtime_names
 from ndld_flow.step import Reads, Step
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.store.kinds import Onnx
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from ndld_flow.models.likely_inputs import LikelyInput
 
 
-Runtime = Literal["onnxruntime", "openvino", "tensorrt_rtx", "tensorrt"]
 Precision = Literal["fp16", "int8"]
 AskShape = Callable[[str, str], Sequence[int] | None]
 """Asks the user for the shape of an input; it gets the name and the declared shape, and may return None."""
@@ -110,8 +111,6 @@ _RUN_ENGINE = """
 _INT8_LAYERS = ("Conv", "MatMul", "Gemm")
 _MOST = 0.5
 """Share of the weights from which advice about INT8 is given."""
-_MODEL_RUNTIMES = ("onnxruntime", "openvino")
-"""Runtimes that run models, and no engines."""
 _RUNTIME = """
 runtime: {runtime}        # of all steps that check and measure: onnxruntime, openvino
 """
@@ -121,12 +120,18 @@ runtime: {runtime}        # of all steps that check and measure: onnxruntime, op
 class RecipeOptions:
     """Options of the recipe to write."""
 
-    runtime: Runtime = "onnxruntime"
+    runtime: str = DEFAULT
+    """A value of `backend`."""
     precision: Precision | None = None
     data: Sequence[str] = ()
     """`PATH` or `INPUT=PATH`: a folder, a glob or files for an input."""
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Input -> its shape."""
+
+    @property
+    def runs_model(self) -> bool:
+        """Return whether the runtime runs the model, and not an engine of it."""
+        return find_builder(self.runtime) is None
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,8 @@ def write_recipe(
     model.
     """
     options = options or RecipeOptions()
+    if options.runtime not in (known := runtime_names()):
+        raise RequestError(f"there is no runtime {short_name(options.runtime)}; {suggest(options.runtime, known)}.")
     path = target or Path(f"{model.stem}.yaml")
     if path.exists() and not overwrite:
         raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
@@ -163,7 +170,7 @@ def write_recipe(
     advice = _advise(model, options)
     name = name_recipe(model)
     # The result's name says what it is; whether it is faster shows only the run.
-    ending = f"{options.precision or 'clean'}.onnx" if options.runtime in _MODEL_RUNTIMES else "engine"
+    ending = f"{options.precision or 'clean'}.onnx" if options.runs_model else "engine"
     command = f"ndld-flow run {short_name(str(path))} -o {short_name(f'{name}.{ending}')}"
     result = {"fp16": "half", "int8": "small", None: "sanitize"}[options.precision]
     bound = "20 %" if options.precision == "int8" else "5 %"
@@ -173,7 +180,7 @@ def write_recipe(
         command=command,
         name=name,
         inputs="\n".join(input_lines(trial, data.given)) or "  {}",
-        runtime=_RUNTIME.format(runtime=options.runtime) if options.runtime in _MODEL_RUNTIMES else "",
+        runtime=_RUNTIME.format(runtime=options.runtime) if options.runs_model else "",
         steps="".join(_steps(options, result, trial, data, has_weights_as_inputs(model))),
         gates=f"  - agree.slice_rms <= {bound}      # the worst channel of an output, relative to its own spread",
     )
@@ -196,7 +203,7 @@ def _advise(model: Path, options: RecipeOptions) -> str:
             raise RequestError(f"--int8: {already}. What may be left to gain are other {left}")
         return f"{already}: --int8 gains nothing. What may be left are other {left}"
     weights = weight_bytes_by_operator(model)
-    if options.precision is not None or options.runtime not in _MODEL_RUNTIMES:
+    if options.precision is not None or not options.runs_model:
         return ""
     if not weights:  # such as trees, whose numbers are attributes
         return f"The model has no weights that INT8 could store. What may be left are other {left}"
@@ -358,16 +365,18 @@ def _steps(
     if options.precision == "int8":
         loose = "\n    tolerance: {slices: loose}"
         seen, samples = _split_samples(trial, data)
-        yield _SMALL.format(target="" if runtime in _MODEL_RUNTIMES else "\n    target: tensorrt", samples=seen)
+        target = "" if options.runs_model else "\n    target: tensorrt"
+        yield _SMALL.format(target=target, samples=seen)
     yield _AGREE.format(result=result, tolerance=loose, samples=samples)
-    if runtime in _MODEL_RUNTIMES:
+    if options.runs_model:
         slow = options.precision == "fp16" and not has_nvidia_gpu()
         yield _SPEED.format(result=result, note="   # a CPU computes FP16 in FP32: faster on a GPU" if slow else "")
         if options.precision is not None and not slow:
             yield _DECIDE
         return
+    weak = any(library.types_weakly for name, library in ENGINE_LIBRARIES.items() if name == runtime)
     yield _ENGINE.format(
-        runtime=runtime, result=result, typing=", typing: strong" if runtime == "tensorrt" and options.precision else ""
+        runtime=runtime, result=result, typing=", typing: strong" if weak and options.precision else ""
     )
     here = has_nvidia_gpu()
     yield _RUN_ENGINE.format(

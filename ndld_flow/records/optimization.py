@@ -239,7 +239,8 @@ class Optimization(Document):
         where = short_name(self.exported[0] if self.exported else self.file)
         sizes = size(self.size_bytes) + ("" if self.is_source else f", source {size(self.source_bytes)}")
         threads = f" with {counted(self.threads, 'thread')}" if self.threads else ""
-        runs = describe_runtime(self.runtime) if self.target in ("onnxruntime", "openvino", "any") else self.target
+        runtime = describe_runtime(self.runtime)
+        runs = runtime if self.target in (runtime.split(" ")[0], "any") else self.target
         shapes = f"; it accepts only {self.fixed_shapes}" if self.fixed_shapes else ""
         return f"Ship {where}: {self.delivered}, for {runs}{threads} ({sizes}){shapes}"
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.quantities import count, counted, size, size_change
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.profiles.compare.engines import CHOICES, NOT_SET, EngineSide, count_changes, facts_of_engine
@@ -215,8 +216,9 @@ def _notes(compared: EngineComparison, before: EngineSide, after: EngineSide) ->
             f"{counted(unsure, 'match')} of layers "
             f"{'is' if unsure == 1 else 'are'} less certain than 90 %: see the column Match."
         )
-    if compared.verdict == "equal" and "TensorRT-RTX" in str(after.lock and after.lock.request.library):
-        yield "TensorRT-RTX chooses most kernels when an engine is first run: they are not compared."
+    library = None if after.lock is None else ENGINE_LIBRARIES[after.lock.request.backend]
+    if compared.verdict == "equal" and library is not None and library.compiles_on_load:
+        yield f"{library.title} chooses most kernels when an engine is first run: they are not compared."
 
 
 def _facts(before: EngineSide, after: EngineSide) -> Iterator[FactGroup]:

@@ -23,6 +23,7 @@ from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.runner.run import run_alone
+from ndld_flow.runtimes.registry import DEFAULT
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
 
@@ -65,7 +66,7 @@ class ModelOptions:
     """Input -> its shape, where the model leaves it free."""
     tokenizer: Path | None = None
     """tokenizer.json, for lines of text."""
-    runtime: str = "onnxruntime"
+    runtime: str = DEFAULT
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # measuring processes import this module
 ENTRY_POINTS = "ndld_flow.runtimes"
 """Group in which an installed package lists its runtimes: `name = "package.module:RUNTIME"`. The name is the `runtime`
 of the runtime's requests."""
-_FIRST = "onnxruntime"
+DEFAULT = "onnxruntime"
 """The default runtime."""
 _OTHERS = frozenset(
     {
@@ -76,7 +76,7 @@ def find_runtime(name: str) -> Runtime:
 
 def find_runtimes() -> list[Runtime]:
     """Return every runtime, the default one first, then the others of this folder, then those of installed packages."""
-    names = sorted(_built_in_names(), key=lambda name: (name != _FIRST, name))
+    names = sorted(_built_in_names(), key=lambda name: (name != DEFAULT, name))
     modules = [importlib.import_module(f"{runtimes.__name__}.{name}") for name in names]
     built_in = [module.RUNTIME for module in modules if hasattr(module, "RUNTIME")]
     return [*built_in, *map(_load, _installed().values())]
@@ -90,6 +90,11 @@ def find_settings() -> list[type[RuntimeSettings]]:
 def settings_of(backend: str) -> type[RuntimeSettings] | None:
     """Return the settings class that a value of `backend` chooses; None for an unknown one."""
     return next((each for each in find_settings() if backend in each.backends()), None)
+
+
+def runtime_names() -> tuple[str, ...]:
+    """Return the values of `backend` that choose a runtime, the default one's first."""
+    return tuple(name for each in find_settings() for name in each.backends())
 
 
 def find_builder(backend: str) -> Builder | None:

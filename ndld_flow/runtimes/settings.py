@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, get_args
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.settings import Settings
 from ndld_flow.machine.versions import NOT_INSTALLED, read_version
 from ndld_flow.step import Context, Foresight
@@ -42,6 +43,14 @@ class RuntimeSettings(Settings, defer_build=False):
     reports_tactics: ClassVar[bool] = False
     """Its layers have tactics, from which the use of Tensor Cores is known."""
 
+    quantize_target: ClassVar[str] = ""
+    """The `target` of `quantize` for models that it runs; empty for the default one."""
+    own_precision: ClassVar[str] = ""
+    """The setting with which it chooses the types in which layers compute; empty if these are always the model's."""
+    concurrency: ClassVar[str] = ""
+    """The setting with which a pass is as many concurrent inferences as the throughput needs; empty for none."""
+    extra: ClassVar[str] = ""
+    """The extra of ndld_flow that installs the library; empty for another."""
     builder: ClassVar[Builder | None] = None
     """How `ndld-flow profile` builds what it runs; None if it runs models."""
 
@@ -55,11 +64,23 @@ class RuntimeSettings(Settings, defer_build=False):
         """Return the values of `backend` that choose this runtime."""
         return get_args(cls.model_fields["backend"].annotation)
 
+    @classmethod
+    def lack(cls, task: str) -> str:
+        """Return why a task cannot run, with the command that installs the libraries; empty if they are installed."""
+        if cls.extra:
+            return EXTRAS[cls.extra].lack(task)
+        missing = [name for name in cls.libraries if read_version(name) == NOT_INSTALLED]
+        return f"{task} needs {cls.title}: run `pip install {' '.join(missing)}`" if missing else ""
+
+    @classmethod
+    def find_own_precision(cls) -> str:
+        """Return the type in which it computes layers of float32 on this machine with `own_precision`."""
+        return "float32"
+
     def foresee(self) -> Foresight:
-        """Return what is missing on this machine; by default the libraries that pip installs."""
-        missing = [name for name, version in self.library_versions().items() if version == NOT_INSTALLED]
-        command = f"`backend: {self.backends()[0]}` needs {self.title}: run `pip install {' '.join(missing)}`"
-        return Foresight(lacks=(command,) if missing else ())
+        """Return what is missing on this machine; by default the libraries."""
+        lack = self.lack(f"`backend: {self.backends()[0]}`")
+        return Foresight(lacks=(lack,) if lack else ())
 
     def with_engine(self, step: str) -> "RuntimeSettings":
         """Return the settings with the engine of another step. Raises `RequestError` for a runtime without engines."""

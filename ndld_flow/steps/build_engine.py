@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ndld_flow.base.errors import BackendError
+from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.quantities import counted, seconds, size
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.inputs import InputSpec
@@ -137,7 +138,8 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
 
     @property
     def _is_built_ahead(self) -> bool:
-        return self.backend == "tensorrt_rtx" or bool(self.compute_capabilities)
+        ahead = self.backend is not None and ENGINE_LIBRARIES[self.backend].compiles_on_load
+        return ahead or bool(self.compute_capabilities)
 
     def _settings(self) -> BuildSettings:
         return BuildSettings.model_validate(self.model_dump())

@@ -62,6 +62,7 @@ from ndld_flow.cli.options import (
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.execution.listener import Listener, ignore
+from ndld_flow.runtimes.registry import DEFAULT
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Rules
@@ -157,7 +158,7 @@ def compare_engines(
 @data_option
 @tokenizer_option
 @shapes_option
-@click.option("--runtime", default="onnxruntime", metavar="NAME", help="For models: onnxruntime or openvino.")
+@click.option("--runtime", default=DEFAULT, metavar="NAME", help="For models: onnxruntime or openvino.")
 @rules_options
 @click.option("--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder to write to.")
 @click.option(

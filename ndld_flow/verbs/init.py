@@ -23,7 +23,8 @@ from ndld_flow.base.quantities import milliseconds
 from ndld_flow.cli.options import data_option, shapes_option
 from ndld_flow.cli.public_functions import public
 from ndld_flow.models.tensors import shape_text
-from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, parse_shape
+from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, parse_shape
+from ndld_flow.runtimes.registry import DEFAULT, runtime_names
 
 if TYPE_CHECKING:
     from ndld_flow.recipe.write_recipe import AskShape, WrittenRecipe
@@ -66,8 +67,8 @@ def init_example(name: str, *, overwrite: bool = False) -> Path:
 @click.option(
     "--for",
     "runtime",
-    type=click.Choice(["onnxruntime", "openvino", "tensorrt_rtx", "tensorrt"]),
-    default="onnxruntime",
+    type=click.Choice(runtime_names()),
+    default=DEFAULT,
     help="The runtime that the model is for.",
 )
 @click.option("--fp16", "precision", flag_value="fp16", help="Convert to FP16, except for what FP16 breaks.")
@@ -79,7 +80,7 @@ def command(
     model: Path | None,
     target: Path | None,
     data: tuple[str, ...],
-    runtime: Runtime,
+    runtime: str,
     precision: Precision | None,
     shapes: tuple[str, ...],
     example: str | None,

@@ -17,7 +17,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.execution.events import RunFinished
 from ndld_flow.measure import trial_pass
 from ndld_flow.recipe import write_recipe as write_recipe_module
-from ndld_flow.recipe.write_recipe import RecipeOptions, Runtime, WrittenRecipe, parse_shape, write_recipe
+from ndld_flow.recipe.write_recipe import RecipeOptions, WrittenRecipe, parse_shape, write_recipe
 from tests.support.models import GraphBuilder, save, tensor
 from tests.support.models_run import write_model
 from tests.support.recipes import load_recipe
@@ -122,7 +122,7 @@ def test_a_trial_that_does_not_end_is_stopped(in_folder: Path, monkeypatch: pyte
 @pytest.mark.representatives("fp16-openvino", "None-tensorrt_rtx")
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino", "tensorrt_rtx", "tensorrt"])
 @pytest.mark.parametrize("precision", [None, "fp16", "int8"])
-def test_every_kind_of_recipe_is_valid(runtime: Runtime, precision: str | None, in_folder: Path) -> None:
+def test_every_kind_of_recipe_is_valid(runtime: str, precision: str | None, in_folder: Path) -> None:
     picky_model(in_folder / "model.onnx")
     recipe = load_recipe(write(RecipeOptions(runtime, precision)).path)  # type: ignore[arg-type]
     steps = {step.name for step in recipe.steps}

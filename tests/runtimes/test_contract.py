@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
+import ndld_flow
 from ndld_flow.base.settings import describe_settings
 from ndld_flow.machine import versions
+from ndld_flow.quantize.settings import Target
 from ndld_flow.runtimes.registry import Runtime, find_runtimes, settings_of
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import Onnx
 from tests.support import runtime_contract as contract
 
+PACKAGE = Path(ndld_flow.__file__).parent
 BACKENDS = {backend: runtime for runtime in find_runtimes() for backend in runtime.settings().backends()}
 REQUIRED = {"onnxruntime"}
 """Modules of the base installation."""
@@ -116,6 +120,37 @@ def without_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     versions.read_version.cache_clear()
     yield
     versions.read_version.cache_clear()
+
+
+@every_backend
+def test_the_settings_that_traits_name_are_those_of_the_runtime(backend: str) -> None:
+    settings = BACKENDS[backend].settings()
+    assert settings.quantize_target in ("", *get_args(Target))
+    for trait in filter(None, (settings.own_precision, settings.concurrency)):
+        name, value = trait.split(": ")
+        assert getattr(settings.model_validate({"backend": backend, name: value}), name) == value
+
+
+NAMES_OF_OTHER_THINGS = {
+    "execution/keys.py": "a distribution",
+    "execution/ssh/deploy.py": "a distribution",
+    "machine/versions.py": "a distribution",
+    "profiles/read/read_profile.py": "a format of files",
+    "profiles/read/sources.py": "a format of files",
+    "quantize/quantize_file.py": "a target of quantization",
+    "quantize/settings.py": "a target of quantization",
+    "steps/quantize.py": "a target of quantization",
+}
+
+
+def test_nothing_outside_of_the_folder_asks_for_the_name_of_a_runtime() -> None:
+    asking = set()
+    for file in PACKAGE.rglob("*.py"):
+        compared = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Compare)]
+        named = {part.value for node in compared for part in ast.walk(node) if isinstance(part, ast.Constant)}
+        if named & BACKENDS.keys():
+            asking.add(file.relative_to(PACKAGE).as_posix())
+    assert {place for place in asking if not place.startswith("runtimes/")} == NAMES_OF_OTHER_THINGS.keys()
 
 
 def test_runtimes_are_found() -> None:

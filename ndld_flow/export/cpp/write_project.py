@@ -12,7 +12,7 @@ import numpy as np
 import PIL
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.extras import TITLES
+from ndld_flow.base.extras import ENGINE_LIBRARIES, EngineLibrary
 from ndld_flow.base.settings import fields_of
 from ndld_flow.base.text import short_name, suggest, visible_name
 from ndld_flow.graph.model_tool import copy_model
@@ -363,21 +363,16 @@ class CppProject:
 
     inputs: tuple[DescribedInput, ...]
     outputs: tuple[TensorSpec, ...]
-    runtime: str = "ONNX Runtime"
-    """Or `TensorRT`, `TensorRT-RTX`."""
+    library: EngineLibrary | None = None
+    """The library that runs the engine; None for a model in ONNX Runtime."""
     runtime_version: str = ""
     """The release that built the engine, and must run it; empty for ONNX Runtime, which needs no certain one."""
     compute_capabilities: tuple[str, ...] = ()
     """GPUs of the engine; empty for ONNX Runtime, and for an engine of the kind of GPU that built it."""
 
     @property
-    def library_names(self) -> str:
-        """Return the names of the library that CMake searches."""
-        return "nvinfer" if self.runtime == "TensorRT" else "tensorrt_rtx"
-
-    @property
-    def is_engine(self) -> bool:
-        return bool(self.runtime_version)
+    def runtime(self) -> str:
+        return "ONNX Runtime" if self.library is None else self.library.title
 
     @property
     def reads_images(self) -> bool:
@@ -410,7 +405,7 @@ def write_project(request: ExportRequest) -> CppProject:
         build = engine.build
         project = replace(
             project,
-            runtime=TITLES[build.backend],
+            library=ENGINE_LIBRARIES[build.backend],
             runtime_version=build.version,
             compute_capabilities=build.compute_capabilities,
         )
@@ -460,7 +455,7 @@ def _write_sources(request: ExportRequest, project: CppProject) -> None:
         autoescape=False,  # noqa: S701 - Markdown and CMake: names pass through `code`
     )
     environment.filters["code"] = markdown_code
-    unused = "onnxruntime" if project.is_engine else "tensorrt"
+    unused = "onnxruntime" if project.library else "tensorrt"
     for path in sorted(_TEMPLATE.rglob("*")):
         if not path.is_file() or unused in path.name:
             continue

@@ -42,10 +42,10 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         made = f"{{{subject.quantize()}{subject.quantize_target}{settings}}}"
         extends = f"{DENSE}{subject.label}" if name in _MORE else ""
         yield Variant(f"{name}{subject.label}", subject.runtime, {"made": made}, extends=extends)
-    if subject.runtime == "openvino":
-        dense = f"{{{subject.quantize()}, target: openvino, min_intensity: 64}}"
-        own = "{backend: openvino, inference_precision: default}"
-        yield Variant(f"INT8 in dense layers, the rest as OpenVINO chooses{subject.label}", own, {"made": dense})
+    if own := subject.own_precision:
+        dense = f"{{{subject.quantize()}{subject.quantize_target}, min_intensity: 64}}"
+        name = f"INT8 in dense layers, the rest as {subject.traits.title} chooses{subject.label}"
+        yield Variant(name, own, {"made": dense})
 
 
 def may_pay(subject: Subject) -> bool:

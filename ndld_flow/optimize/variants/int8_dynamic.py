@@ -35,4 +35,4 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
 
 def _variant(subject: Subject, name: str, settings: str) -> Variant:
     made = {"made": f"{{{subject.quantize()}, mode: dynamic, {settings}}}"}
-    return Variant(f"{_NAME}{name}{subject.label}", "onnxruntime", made)
+    return Variant(f"{_NAME}{name}{subject.label}", subject.runtime, made)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ndld_flow.optimize.conditions import tolerance_of
 from ndld_flow.optimize.variant import Subject, Variant
 from ndld_flow.optimize.variants.int8 import may_pay
+from ndld_flow.runtimes.registry import DEFAULT
 
 ORDER = 95
 _LONGEST_MS = 60_000.0
@@ -22,8 +23,8 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     time_ms = subject.limit_ms(_SHARE, _LONGEST_MS)
     threads = subject.options.threads
     own = f", threads: {threads[0]}" if len(threads) == 1 else ""
-    placed = f"{{objective: latency, time: {time_ms:g} ms{own if subject.runtime == 'onnxruntime' else ''}}}"
-    target = f", runtime: {{backend: {subject.runtime}{own}}}" if own and subject.runtime != "onnxruntime" else ""
+    placed = f"{{objective: latency, time: {time_ms:g} ms{own if subject.runtime == DEFAULT else ''}}}"
+    target = f", runtime: {{backend: {subject.runtime}{own}}}" if own and subject.runtime != DEFAULT else ""
     judged = tolerance_of(subject.conditions) or ", tolerance: {slices: default}"  # as the variant will be
     scheme = f"method: percentile{subject.quantize_target}"
     made = f"{{{subject.quantize()}, {scheme}, optimize: {placed}{judged}{target}}}"

@@ -21,4 +21,4 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     for weights in ("int8", "int4") if subject.aims_at("size") else ("int8",):
         settings = f"mode: weight_only, weights: {weights}, block_size: 128, accuracy_level: 4"
         made = {"made": f"{{{subject.quantize()}, {settings}}}"}
-        yield Variant(f"weights in {weights.upper()}{subject.label}", "onnxruntime", made)
+        yield Variant(f"weights in {weights.upper()}{subject.label}", subject.runtime, made)

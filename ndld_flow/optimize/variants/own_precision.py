@@ -1,4 +1,4 @@
-"""The precision that OpenVINO chooses on this CPU: bfloat16 on some."""
+"""The precision that a runtime chooses by itself: OpenVINO computes in bfloat16 on some CPUs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ ORDER = 20
 
 
 def propose(subject: Subject) -> Iterator[Variant | str]:
-    """Yield the source and the cleaned model in OpenVINO's own precision: what it fuses decides what it rounds."""
-    if subject.runtime != "openvino":
+    """Yield the source and the cleaned model in the runtime's own precision: what it fuses decides what it rounds."""
+    own, title = subject.own_precision, subject.traits.title
+    if not own:
         return
-    from ndld_flow.runtimes.openvino.openvino_session import default_precision
-
-    precision = default_precision()
-    if precision == "float32":
-        yield "OpenVINO's default precision is not tried: on this CPU it is float32, as in the other variants."
+    if (precision := subject.traits.find_own_precision()) == "float32":
+        yield f"{title}'s default precision is not tried: on this CPU it is {precision}, as in the other variants."
     else:
-        own = "{backend: openvino, inference_precision: default}"
         yield Variant(f"source{subject.label} at the default precision", own, is_source=True)
         yield Variant(f"clean{subject.label} at the default precision", own)

@@ -17,8 +17,8 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     """Yield ways to run the cleaned model on several items, if throughput is an objective."""
     if not subject.aims_at("throughput"):
         return
-    if subject.runtime == "openvino":
-        yield Variant(f"clean in concurrent streams{subject.label}", subject.runtime, speed=", hint: throughput")
+    if concurrent := subject.traits.concurrency:
+        yield Variant(f"clean in concurrent streams{subject.label}", subject.runtime, speed=f", {concurrent}")
         return
     if subject.options.fix_shapes:
         yield "Batches are not tried in ONNX Runtime: --fix-shapes fixes the first dimension."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
+from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.quantities import TIMES, count, counted, seconds, share, size
 from ndld_flow.base.text import first_of, one_line, short_name
 from ndld_flow.profiles.diagnose.subject import (
@@ -272,7 +273,7 @@ def costs_of_compatibility(subject: EngineSubject) -> Iterator[Insight]:
     compatibility.
     """
     build = subject.build
-    if build is None or build.backend != "tensorrt":
+    if build is None or ENGINE_LIBRARIES[build.backend].compiles_on_load:
         return
     level = subject.option("hardware_compatibility")
     reasons = [f"on {_COMPATIBLE[level]}"] if isinstance(level, str) and level in _COMPATIBLE else []
@@ -292,7 +293,7 @@ def timing_cache(subject: EngineSubject) -> Iterator[Insight]:
     """Report a long build without timings from a cache. TensorRT-RTX times nothing; further attempts time on
     purpose."""
     build = subject.build
-    if build is None or build.backend != "tensorrt" or build.build_s < _LONG_BUILD_S:
+    if build is None or ENGINE_LIBRARIES[build.backend].compiles_on_load or build.build_s < _LONG_BUILD_S:
         return
     if subject.option("attempt") not in (None, 1):
         return

@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ndld_flow.base.extras import EXTRAS
 from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
-from ndld_flow.step import Foresight
 from ndld_flow.store.kinds import Onnx
 
 if TYPE_CHECKING:
@@ -32,6 +30,11 @@ class OpenvinoSettings(RuntimeSettings):
         "dynamic_quantization_group_size": "dynamic_quantization",
     }
 
+    quantize_target: ClassVar[str] = "openvino"
+    own_precision: ClassVar[str] = "inference_precision: default"
+    concurrency: ClassVar[str] = "hint: throughput"
+    extra: ClassVar[str] = "openvino"
+
     backend: Literal["openvino"]
     inference_precision: Literal["f32", "bf16", "f16", "default"] = "f32"
     """OpenVINO: element type in which layers of floating-point numbers compute. With `default`, OpenVINO chooses bf16
@@ -54,9 +57,11 @@ class OpenvinoSettings(RuntimeSettings):
     threads: Annotated[int, Field(ge=0)] = 0
     """OpenVINO: threads of all streams together; 0 lets OpenVINO choose. It never uses more than it has cores."""
 
-    def foresee(self) -> Foresight:
-        lack = EXTRAS["openvino"].lack("`backend: openvino`")
-        return Foresight(lacks=(lack,) if lack else ())
+    @classmethod
+    def find_own_precision(cls) -> str:
+        from ndld_flow.runtimes.openvino.openvino_session import default_precision
+
+        return default_precision()
 
     def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         from ndld_flow.runtimes.openvino.request import OpenvinoRequest

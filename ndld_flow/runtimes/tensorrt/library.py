@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.extras import EXTRAS, TITLES, EngineBackend
+from ndld_flow.base.extras import ENGINE_LIBRARIES, TITLES, EngineBackend
 
 Bindings = Any
 """The module `tensorrt` or `tensorrt_rtx`."""
@@ -65,15 +65,6 @@ def unpack_wheel(wheel: Path, target: Path) -> None:
     except (zipfile.BadZipFile, EOFError) as error:
         raise BackendError(f"{wheel} is damaged ({error}): unpack the archive again") from error
 
-
-BACKENDS: tuple[EngineBackend, ...] = ("tensorrt", "tensorrt_rtx")
-"""Backends in order of preference."""
-
-_INSTALLED_FROM: dict[EngineBackend, tuple[str, str]] = {
-    "tensorrt": ("tensorrt", "fetched from NVIDIA's own index, pypi.nvidia.com"),
-    "tensorrt_rtx": ("rtx", "Linux x86-64, Windows"),
-}
-"""Extra that brings a library, and where it comes from or runs."""
 
 _DISTRIBUTIONS: dict[EngineBackend, tuple[str, ...]] = {
     "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu11"),
@@ -164,7 +155,7 @@ def find_library(backend: EngineBackend | None, place: Path | None = None) -> Li
     Without a backend it is TensorRT if that is found, else TensorRT-RTX. If nothing is installed, the result names what
     is missing. Raises BackendError if `place` has nothing that this Python can import.
     """
-    wanted = BACKENDS if backend is None else (backend,)
+    wanted = tuple(ENGINE_LIBRARIES) if backend is None else (backend,)
     if place is None:
         libraries = []
         for each in wanted:
@@ -212,7 +203,7 @@ def is_of_release(version: str, release: str) -> bool:
 def find_libraries(place: Path | None = None) -> list[Library]:
     """Return each backend as installed; one of them is replaced by the one in `place`."""
     placed = None if place is None else find_library(None, place)
-    return [placed if placed and placed.backend == each else find_library(each) for each in BACKENDS]
+    return [placed if placed and placed.backend == each else find_library(each) for each in ENGINE_LIBRARIES]
 
 
 def import_bindings(backend: EngineBackend) -> Any:  # noqa: ANN401  # a module without stubs
@@ -304,7 +295,7 @@ def _refuse_other_python(site: Path, backend: EngineBackend, version: str) -> No
 
 
 def _shared_pattern(backend: EngineBackend) -> str:
-    name = "nvinfer" if backend == "tensorrt" else "tensorrt_rtx"
+    name = ENGINE_LIBRARIES[backend].shared_library
     return f"{name}*.dll" if os.name == "nt" else f"lib{name}.so*"
 
 
@@ -315,7 +306,7 @@ def _before(folders: Iterable[Path], variable: str) -> str:
 def _nothing_found(folder: Path, wanted: tuple[EngineBackend, ...]) -> str:
     if not folder.is_dir():
         return f"library {folder}: no such folder; {_EXPECTED}"
-    others = [library for each in BACKENDS if each not in wanted and (library := _find_in(folder, each))]
+    others = [library for each in ENGINE_LIBRARIES if each not in wanted and (library := _find_in(folder, each))]
     for other in others:
         return (
             f"{other.origin} has {TITLES[other.backend]} {other.version}, not {TITLES[wanted[0]]}: "
@@ -330,8 +321,8 @@ def _other_python(what: str, pythons: str) -> str:
 
 def how_to_install(backend: EngineBackend) -> str:
     """Return the command that installs a library, and where it comes from or runs."""
-    extra, remark = _INSTALLED_FROM[backend]
-    return f"{EXTRAS[extra].command} ({remark})"
+    library = ENGINE_LIBRARIES[backend]
+    return f"{library.extra.command} ({library.origin})"
 
 
 def _not_loading(backend: EngineBackend, reason: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from ndld_flow.base.errors import BackendError, RequestError
-from ndld_flow.base.extras import TITLES, EngineBackend
+from ndld_flow.base.extras import ENGINE_LIBRARIES, TITLES, EngineBackend
 from ndld_flow.base.quantities import Bytes
 from ndld_flow.machine.container_limits import UNKNOWN
 from ndld_flow.machine.description import has_nvidia_gpu
@@ -43,6 +43,7 @@ class TensorrtSettings(RuntimeSettings):
         "runtimeCacheFile": "runtime_cache",
         "weightStreamingBudget": "weight_streaming_budget",
     }
+    quantize_target: ClassVar[str] = "tensorrt"
     reports_device_times: ClassVar[bool] = True
     reports_tactics: ClassVar[bool] = True
     builder: ClassVar[Builder | None] = Builder("build_engine", "engine_file", ("library", "gpu"))
@@ -103,7 +104,7 @@ class TensorrtSettings(RuntimeSettings):
             )
         if self.engine is not None and self.engine_file is not None:
             raise ValueError("give either `engine` or `engine_file`")
-        if self.runtime_cache is not None and self.backend != "tensorrt_rtx":
+        if self.runtime_cache is not None and not ENGINE_LIBRARIES[self.backend].compiles_on_load:
             raise ValueError(
                 "`runtime_cache` is for TensorRT-RTX, which compiles kernels when it loads an engine: remove it"
             )
