@@ -109,7 +109,7 @@ class PairMeasurement:
                 feeds = make_feeds(specs, request.inputs, request.seed, request.label)
             values = {name: feed.values for name, feed in feeds.items()}
         files = write_feeds(values, folder / "inputs")
-        return _Model(side, Job(request.path, request.session, (Part(files, TimingPlan(1)),)), folder)
+        return _Model(side, Job(request.path, request.session.in_turns(), (Part(files, TimingPlan(1)),)), folder)
 
     @contextlib.contextmanager
     def _opened(self, rng: random.Random) -> Iterator[None]:
@@ -241,7 +241,7 @@ def _measure_round(
     try:
         for side in rng.sample(range(2), 2):
             before = count_threads()
-            opened.append(session.open(pair[side]))
+            opened.append(session.in_turns().open(pair[side]))
             bindings[side] = opened[-1].bind(values, on_device=True)
             bindings[side].run()  # libraries start threads with the first pass
             threads[side] = count_threads() - before + 1

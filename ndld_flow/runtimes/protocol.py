@@ -279,6 +279,11 @@ class SessionRequest(ABC):
         """Return the request for a session that runs only a few times, which is worth little preparation."""
         return self
 
+    def in_turns(self) -> Self:
+        """Return the request for a session whose passes alternate with those of another model: its threads leave the
+        CPUs when a pass ends."""
+        return self
+
     def unfused(self) -> Self:
         """Return the request for a session that computes each node on its own, if the runtime can."""
         return self

@@ -20,6 +20,7 @@ from ndld_flow.measure.stopping import MeasuringPlan
 from ndld_flow.measure.turn_worker import run_turn
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.store.digest import digest_file
 from tests.support.models import make_cnn
@@ -73,6 +74,16 @@ def test_models_of_several_threads_are_not_pinned(model: Path, tmp_path: Path) -
     pair = [side(model, tmp_path, "base", threads=2), side(model, tmp_path, "speed", threads=2)]
     result = PairMeasurement(pair, tmp_path, 15_000).measure_round()
     assert (result.base.threads, result.pinned_to) == (2, None)
+
+
+def test_threads_of_one_model_do_not_spin_in_the_turn_of_the_other(model: Path, tmp_path: Path) -> None:
+    """ONNX Runtime's threads busy-wait for 40 ms after a pass: alternating passes of two took twice their time."""
+    pair = [side(model, tmp_path, name, threads=2) for name in ("base", "speed")]
+    for prepared in PairMeasurement(pair, tmp_path, 15_000)._models:
+        session = prepared.job.session.open(model)
+        assert isinstance(session, OnnxruntimeSession)
+        options = session.session.get_session_options()
+        assert options.get_session_config_entry("session.force_spinning_stop") == "1"
 
 
 def test_rounds_end_when_they_decide_or_at_their_limit(model: Path, tmp_path: Path) -> None:

@@ -56,6 +56,9 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, SessionRequest):
     def brief(self) -> Self:
         return replace(self, memory_reuse=False)
 
+    def in_turns(self) -> Self:
+        return replace(self, spinning_on=False)
+
     def unfused(self) -> Self:
         return replace(self, optimization="disabled")
 
