@@ -17,13 +17,13 @@ from typing import Literal, NamedTuple
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted, parse_duration_ms
 from ndld_flow.base.text import short_name
-from ndld_flow.optimize.conditions import first_of, read_conditions
+from ndld_flow.optimize.conditions import read_conditions
 from ndld_flow.optimize.objectives import AT_LEAST, SLOWER, choose_objectives
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.presets import read_preset
 from ndld_flow.optimize.variant import CLEAN, MADE, Subject, Variant
 from ndld_flow.optimize.variants import propose_variants
-from ndld_flow.recipe.sample_files import FEW_FILES, RANDOM_SAMPLES, split_data
+from ndld_flow.recipe.sample_files import FEW_FILES, RANDOM_SAMPLES, split_data, spread_files
 from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe, try_with_data
 from ndld_flow.runtimes.registry import settings_of
 
@@ -59,6 +59,8 @@ _NO_WORTH = (
 )
 _QUICK = ", runs: 1, passes: 10, layer_passes: 3, duration: 0, stable: 0"
 """Settings of `profile` for what is measured in rounds as well: they show where the time is."""
+_PROBED_SAMPLES = 3
+"""Number of samples on which the source is judged against itself."""
 _SHORT = {"runs": 1, "passes": 10, "layer_passes": 0}
 """Settings of `profile` for the first measurement of a variant."""
 
@@ -214,7 +216,7 @@ class Composer(Subject):
         source = Variant(SOURCE, self.runtime, is_source=True)
         steps = [step for step in self._steps(source) if not step.startswith(("engine:", "speed:"))]
         if self.races:
-            first = {name: list(first_of(files)) for name, files in self.samples.search.items()}
+            first = {name: spread_files(files, _PROBED_SAMPLES) for name, files in self.samples.search.items()}
             data = f", data: {json.dumps(first)}" if first else ""
             # Made samples and planted faults would take as long as several variants, and say nothing about these.
             judged = f"{self._judged(False)}{data}, made: off, power: off"

@@ -1,4 +1,4 @@
-"""The conditions of `--keep`: those on accuracy, those on the latency, and their bounds on three samples."""
+"""The conditions of `--keep`: those on accuracy, and those on the latency."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ _KEEP = re.compile(r"\s*([A-Za-z_][\w.]*)\s*((?:<=|>=|==|<|>).*)", re.DOTALL)
 _LATENCY = re.compile(r"\s*latency\s*<=\s*(\d+(?:\.\d+)?)\s*x\s*")
 _BEST = {"cosine": 1.0, "relative_rms": 0.0, "rmse": 0.0, "mean_abs": 0.0, "max_abs": 0.0, "kl": 0.0, "mismatched": 0.0}
 """Metric -> its best value, of those whose error adds up over samples."""
-FIRST_SAMPLES = 3
-"""Number of samples on which a variant is judged before all others."""
 _MARGIN = 0.5
 """Share of the allowed error that a search for exceptions may use. One that uses all of it on its samples exceeds it on
 others: 0.9911 became 0.9855 on held-out samples for PP-OCR recognition, with a bound of 0.99."""
@@ -75,11 +73,6 @@ class Conditions:
                 continue
             if best is not None and sign == (">=" if best else "<="):
                 yield metric, sign, best + (value - best) * factor
-
-
-def first_of(files: Sequence[str]) -> Sequence[str]:
-    """Return three of some files, at equal distances."""
-    return files[:: -(-len(files) // FIRST_SAMPLES)]
 
 
 def read_conditions(keep: Sequence[str], metric: Path | None, labels: Path | None) -> Conditions:

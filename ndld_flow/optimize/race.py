@@ -1,9 +1,9 @@
 """Race the variants of a model: build each when its turn comes, judge it, and keep it while it may be the best.
 
 A variant leaves the race for the first of these reasons: one that quantizes less is wrong; it cannot be built or run;
-it takes 1.6 times as long as the leader in each of three rounds; three samples show that it is wrong; alternating
-passes show with 95 % confidence that it is slower than the leader; all samples show that it is wrong, or so near a
-bound that others may be. Those that stay are right on all samples, so that the last rounds choose among them by speed.
+it takes 1.6 times as long as the leader in each of three rounds; alternating passes show with 95 % confidence that it
+is slower than the leader; the samples of the search show that it is wrong, or so near a bound that others may be. Those
+that stay are right on these samples, so that the last rounds choose among them by speed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.accuracy.accuracy_record import metrics_of
-from ndld_flow.accuracy.model_comparison import ModelPair, ReferenceRun, run_reference
+from ndld_flow.accuracy.model_comparison import ReferenceRun, run_reference
+from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.base.quantities import counted
 from ndld_flow.execution.devices import Claim, holding
 from ndld_flow.execution.executor import InProcess
 from ndld_flow.execution.listener import ignore
@@ -29,7 +29,8 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.optimize.compose import SOURCE
-from ndld_flow.optimize.conditions import FIRST_SAMPLES, Conditions, first_of
+from ndld_flow.optimize.conditions import Conditions
+from ndld_flow.optimize.objectives import AT_LEAST
 from ndld_flow.optimize.race_process import USELESS, RaceJob
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
 from ndld_flow.optimize.variant import MADE
@@ -65,10 +66,6 @@ _END_S, _END_PASSES, _END_SHARE = 5.0, 150, 0.3
 at most this share of the race."""
 _FALLBACKS = 3
 """Number of variants that may have to be proved: fresh processes may veto the first."""
-_LOOSE = 3.0
-"""Multiple of the allowed error from which three samples show that a variant is wrong."""
-_UNRELATED = 0.95
-"""Cosine on three samples below which a variant that fails the default judgement on them cannot pass it on all."""
 
 
 @dataclass
@@ -112,7 +109,7 @@ class Race:
         self._wrong: set[str] = set()
         self._useless = set(job.useless)
         self._source: Entrant | None = None
-        self._references: dict[str, ReferenceRun] = {}
+        self._reference: ReferenceRun | None = None
 
     def run(self) -> None:
         """Run the race. Raises NdldFlowError if the source cannot be built, run or judged."""
@@ -121,9 +118,7 @@ class Race:
             self._source = self._leader = self._enter(SOURCE)
             self._alive = [self._source]
             # What is wrong with any of the samples is known before a variant is tried.
-            assert self._source is not None
-            step = _step(self._source.recipe, "agree")
-            self._pair(self._source, step, "all", self._given(step))
+            self._agreement(self._source)
             for name in self._job.variants[1:]:
                 # Some time is left for the end of the race.
                 passes_s = _END_PASSES * self._leader.racer.ms / 1e3
@@ -139,7 +134,13 @@ class Race:
         self._emit({"waits": waits_for.removeprefix(WAITS)})
 
     def _left(self) -> float:
-        return self._job.seconds - (time.monotonic() - self._start)
+        """Return the rest of the time; a variant that is surely faster than the source needs some for its proof."""
+        assert self._source is not None
+        leader = self._leader
+        is_new = leader.name not in (SOURCE, self._job.proved)
+        is_faster = is_new and compare(leader.racer, self._source.racer).high < math.log(AT_LEAST)
+        reserved_s = self._job.proof_s if is_faster else 0.0
+        return self._job.seconds - reserved_s - (time.monotonic() - self._start)
 
     def _try(self, name: str) -> None:
         """Let a variant enter; it stays if it may be the best."""
@@ -218,7 +219,7 @@ class Race:
             raise LostError("the same", f"it is the same model as {same}")
         feeds = make_feeds(session.declared_inputs(model.path), request.inputs, request.seed, model.label)
         before = count_threads()
-        opened = session.open(model.path)
+        opened = session.in_turns().open(model.path)
         try:
             binding = opened.bind({name: feed.values for name, feed in feeds.items()}, on_device=True)
             binding.run()  # libraries start threads with the first pass
@@ -272,7 +273,6 @@ class Race:
         leader = self._leader
         if entrant.racer.ms > _HOPELESS * leader.racer.ms and self._is_hopeless(entrant):
             raise _slower_than(leader, compare(entrant.racer, leader.racer))
-        self._screen(entrant)
         ratio = self._compare_first(entrant)
         if ratio.low > 0 and ratio.log > _SLOWER:
             raise _slower_than(leader, ratio)
@@ -314,28 +314,9 @@ class Race:
                 self._alive.remove(entrant)
                 self._lose(entrant.name, entrant, _slower_than(self._leader, ratio), entrant.took_s)
 
-    def _screen(self, entrant: Entrant) -> None:
-        """Judge a variant on three samples. Raises LostError if these show that it is wrong."""
-        step = _step(entrant.recipe, "agree")
-        given = {name: _first(spec) for name, spec in self._given(step).items()}
-        if given == self._given(step):
-            return  # there are only a few
-        accuracy = self._agreement(entrant, step, "first", given)
-        metrics = metrics_of(accuracy)
-        violated = self._conditions.violated(metrics, _LOOSE)
-        # The cosine alone says nothing where an output is nearly zero, such as a detector's of an empty picture.
-        by_default = not self._conditions.accuracy and not accuracy.passed
-        if by_default and "cosine" in metrics and not metrics["cosine"].value >= _UNRELATED:
-            violated = "cosine"
-        if violated:
-            entrant.metrics = metrics
-            value = f"{violated} {metrics[violated].value:.4g}"
-            raise LostError("not right", f"{value} on {counted(FIRST_SAMPLES, 'sample')}")
-
     def _judge(self, entrant: Entrant) -> None:
         """Judge a variant on all samples. Raises LostError if it is wrong, or may be on other samples."""
-        step = _step(entrant.recipe, "agree")
-        accuracy = self._agreement(entrant, step, "all", self._given(step))
+        accuracy = self._agreement(entrant)
         entrant.metrics = metrics_of(accuracy)
         if accuracy.failed:
             failed = [sentence for output in accuracy.outputs for sentence in output.failed]
@@ -355,23 +336,23 @@ class Race:
         if near:
             raise LostError("near the bound", near)
 
-    def _agreement(self, entrant: Entrant, step: RecipeStep, samples: str, given: Mapping[str, InputSpec]) -> Accuracy:
-        assert isinstance(step.step, CheckAccuracy)
-        pair, context = self._pair(entrant, step, samples, given)
-        return step.step.judge(pair, entrant.model, context, self._references[samples])[0]
+    def _agreement(self, entrant: Entrant) -> Accuracy:
+        """Compare a variant with the source, which runs on the samples once.
 
-    def _pair(
-        self, entrant: Entrant, step: RecipeStep, samples: str, given: Mapping[str, InputSpec]
-    ) -> tuple[ModelPair, Context]:
-        """Return a variant with the source, which has run on the samples."""
+        What keeps all values is judged by the default bounds here: to measure how far rounding moves the source takes
+        four times its passes, and the proof does that.
+        """
+        step = _step(entrant.recipe, "agree")
         assert isinstance(step.step, CheckAccuracy)
         assert self._source is not None
-        context = self._context(step, {"candidate": entrant.model, "reference": self._source.model}, given)
+        artifacts = {"candidate": entrant.model, "reference": self._source.model}
+        context = self._context(step, artifacts, self._given(step))
         pair = step.step.pair(entrant.model, context)
-        if samples not in self._references:
-            folder = Path(tempfile.mkdtemp(dir=self._scratch))
-            self._references[samples] = run_reference(pair, folder, context.progress)
-        return pair, context
+        if self._reference is None:
+            self._reference = run_reference(pair, Path(tempfile.mkdtemp(dir=self._scratch)), context.progress)
+        is_kept = step.step.tolerance == "rounding"
+        check = step.step.model_copy(update={"tolerance": Tolerance()}) if is_kept else step.step
+        return check.judge(pair, entrant.model, context, self._reference)[0]
 
     @contextmanager
     def _measuring(self) -> Iterator[None]:
@@ -439,10 +420,3 @@ def _ancestors(recipe: Recipe, wanted: str) -> set[str]:
 
 def _slower_than(best: Entrant, ratio: Ratio) -> LostError:
     return LostError("slower", f"{math.exp(ratio.log):.2f} times the time of {best.name}")
-
-
-def _first(spec: InputSpec) -> InputSpec:
-    """Return an input with three of its files, at equal distances."""
-    if not isinstance(spec.data, tuple) or len(spec.data) <= FIRST_SAMPLES:
-        return spec
-    return spec.model_copy(update={"data": first_of(spec.data)})

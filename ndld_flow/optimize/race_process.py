@@ -47,6 +47,10 @@ class RaceJob(Record):
     """The conditions on metrics of `check_accuracy`: metric and bound."""
     seconds: float
     """No variant starts after this time, and the race ends."""
+    proof_s: float = 0.0
+    """Time to leave for a proof, once a variant is surely faster than the source."""
+    proved: str = ""
+    """The best variant that is proved."""
     folder: str = ""
     """A folder for temporary files."""
 

@@ -23,7 +23,8 @@ from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
 from ndld_flow.store.files import write_text_atomically
 
 _LEAST_SHARE = 0.5
-"""Least share of what is left of the budget for the first race, however long proofs take."""
+"""Least share of what is left of the budget for a race of variants that are quick to prepare, however long proofs take:
+on a busy machine, their time is overestimated."""
 _PROBES = 4.0
 """Time of a proof as a multiple of that of the source's run, which starts a third of the processes; what its check is
 worth comes on top, if there is time."""
@@ -45,7 +46,7 @@ class RaceSearch(Search):
 
     def _search(self) -> None:
         cheap = [variant.name for variant in self._composer.variants if not variant.costly]
-        self._race(cheap, max(self._time_to_race(), self._budget.left_s() * _LEAST_SHARE))
+        self._race(cheap, _LEAST_SHARE)
         self._prove_best()
         self._race_others(cheap, _LEAST_SHARE)
         self._hopeless = find_hopeless(
@@ -58,15 +59,11 @@ class RaceSearch(Search):
         self._stopped_because = self._describe_end()
 
     def _race_others(self, names: Sequence[str], least_share: float = 0.0) -> None:
-        """Race the best with variants that were not tried to the end, if a proof of one still fits into the budget.
-
-        On a busy machine the time of a proof is overestimated: those that are quick to prepare get a share of what is
-        left all the same.
-        """
+        """Race the best with variants that were not tried to the end, if there is time for more than their proof."""
         others = [*filter(self._is_untried, names), *filter(self._is_unranked, names)]
-        left_s = max(self._time_to_race(), self._budget.left_s() * least_share)
-        if others and left_s > _LEAST_S:
-            self._race([self._best.variant.name, *others], left_s)
+        left_s = self._budget.left_s()
+        if others and left_s - self._proof_s(least_share) > _LEAST_S:
+            self._race([self._best.variant.name, *others], least_share)
             self._prove_best()
 
     def _describe_end(self) -> str:
@@ -86,13 +83,13 @@ class RaceSearch(Search):
         is_open = not self._result.finished and tried is not None and tried.outcome == "not proved"
         return is_open and name not in (SOURCE, self._best.variant.name, *self._proofs)
 
-    def _time_to_race(self) -> float:
-        """Return the seconds until a proof must start."""
+    def _proof_s(self, least_share: float) -> float:
+        """Return the seconds to leave for a proof, so that a race has at least this share of the rest."""
         worth_s = WORTH_SHARE * (self._budget.seconds or 0.0)
-        return self._budget.left_s() - _PROBES * self._source.took_s - worth_s
+        return min(_PROBES * self._source.took_s + worth_s, self._budget.left_s() * (1 - least_share))
 
-    def _race(self, names: Sequence[str], left_s: float) -> None:
-        """Race variants, the source first, for some seconds."""
+    def _race(self, names: Sequence[str], least_share: float) -> None:
+        """Race variants, the source first, until the budget leaves only time to prove one that is faster."""
         recipe = self._prover.folder / "search.yaml"
         write_text_atomically(recipe, self._composer.compose_sweep(recipe))
         request = self._prover.request
@@ -104,7 +101,9 @@ class RaceSearch(Search):
             extends={each.name: each.extends for each in self._composer.variants if each.extends},
             needs={each.name: each.needs for each in self._composer.variants if each.needs},
             accuracy=self._composer.conditions.accuracy,
-            seconds=min(left_s, 1e6),
+            seconds=min(self._budget.left_s(), 1e6),
+            proof_s=self._proof_s(least_share),
+            proved=self._best.variant.name,
         )
         self._result.finished = False
         self._prover.listener(Notice(text=f"racing {len(job.variants) - 1} variants with the source"))

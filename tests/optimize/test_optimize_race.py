@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import onnx
@@ -324,7 +325,7 @@ def test_noise_is_named_if_no_later_race_proves_a_variant(
         search._result.ranking, search._result.finished = (found[0], *search._result.ranking), True
 
     monkeypatch.setattr(search, "_race", race_all)
-    monkeypatch.setattr(search, "_time_to_race", lambda: 0.0 if short else 60.0)
+    monkeypatch.setattr(search, "_proof_s", lambda _: math.inf if short else 0.0)
     monkeypatch.setattr(Prover, "prove", lambda _, variant, *__: Proof(variant, None, Path("p"), next(proofs), ""))
     assert search.run().stopped_because == stopped_because
 
@@ -426,7 +427,6 @@ def test_a_slow_first_pass_does_not_end_a_variant(
     passes = {"leader": itertools.repeat(8.0), "late": itertools.chain(times, itertools.repeat(8.0))}
     monkeypatch.setattr(Racer, "measure", lambda self, *_, **__: next(passes[self.name]))
     monkeypatch.setattr(race.Race, "_measuring", lambda _: nullcontext())
-    monkeypatch.setattr(race.Race, "_screen", lambda *_: None)
     monkeypatch.setattr(race.Race, "_judge", lambda *_: None)
     running = race.Race.__new__(race.Race)
     running._rounds, running._source, running._leader, running._alive = Rounds(), leader, leader, [leader]
@@ -450,19 +450,6 @@ def test_the_best_three_are_kept_for_proofs_and_others_are_slower(monkeypatch: p
     monkeypatch.setattr(race.Race, "_run_rounds", lambda _: entrants[0])
     assert [each.name for each in running._order()] == ["best", "second", "third"]
     assert [(each["tried"]["name"], each["tried"]["outcome"]) for each in messages] == [("fifth", "slower")]
-
-
-@pytest.mark.parametrize(("passed", "wrong"), [(True, False), (False, True)])
-def test_a_low_cosine_of_an_output_that_is_nearly_zero_does_not_make_a_variant_wrong(
-    net: Path, monkeypatch: pytest.MonkeyPatch, passed: bool, wrong: bool
-) -> None:
-    """Rounding alone made a detector's cosine 0.82 on a picture without objects; its slices did not differ."""
-    running = race_of(net, keep=())
-    monkeypatch.setattr(race, "metrics_of", lambda _: {"cosine": Metric(value=0.82, unit="")})
-    monkeypatch.setattr(race.Race, "_agreement", lambda *_: SimpleNamespace(passed=passed))
-    entrant: Any = SimpleNamespace(recipe=running._sweep.base)
-    with pytest.raises(race.LostError) if wrong else nullcontext():
-        running._screen(entrant)
 
 
 def test_a_variant_whose_samples_decide_nothing_is_not_judged_and_one_that_fails_does_not_stay(
@@ -489,6 +476,21 @@ def test_a_variant_whose_samples_decide_nothing_is_not_judged_and_one_that_fails
         with pytest.raises(race.LostError) as lost:
             running._qualify(entrant)
         assert lost.value.outcome == name
+
+
+@pytest.mark.parametrize(
+    ("log", "proved", "reserved"), [(-0.5, "", True), (-0.5, "late", False), (-0.005, "", False), (0.5, "", False)]
+)
+def test_time_for_a_proof_is_left_once_a_variant_is_surely_faster_than_the_source(
+    net: Path, log: float, proved: str, reserved: bool
+) -> None:
+    running, nothing = race_of(net), cast("Any", None)
+    running._job = running._job.model_copy(update={"seconds": 1000.0, "proof_s": 600.0, "proved": proved})
+    running._source, running._leader = (
+        race.Entrant(name, "", nothing, nothing, racer(name, dict.fromkeys(range(6), value)), lambda: None)
+        for name, value in (("source", 0.0), ("late", log))
+    )
+    assert (running._left() < 500) == reserved
 
 
 def race_of(net: Path, **more: object) -> race.Race:
