@@ -17,11 +17,11 @@ from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tensors, find_tensors
 from ndld_flow.graph.edit.edited_model import find_nodes
 from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
-from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import dtype_name, value_dtype
 from ndld_flow.models.external_data import MissingTensor, location_of
 from ndld_flow.models.files import load_structure, summarize_model
 from ndld_flow.models.input_shapes import suggest_tensor
+from ndld_flow.models.lazy_tensors import SparseInitializer, byte_pieces
 from ndld_flow.models.nodes import (
     attribute_text,
     function_address,
@@ -33,7 +33,6 @@ from ndld_flow.models.nodes import (
     values_of,
 )
 from ndld_flow.models.shape_inference import infer_shapes, name_computed_dims, recorded_dims
-from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensor_statistics import first_values, tensor_bytes, tensor_statistics
 from ndld_flow.records.inspection import (
     DataFileEntry,

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from ndld_flow.base.text import joined, short_name
 from ndld_flow.inputs import InputSpec
-from ndld_flow.models.likely_inputs import LikelyInput
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.processes.launch import run_worker_module
 from ndld_flow.processes.worker import exit_worker, start_worker
+from ndld_flow.samples.likely_inputs import LikelyInput
 
 _JOB, _ANSWER = "job.json", "answer.json"
 _PASSES, _PASSES_MS = 5, 300.0

@@ -37,6 +37,7 @@ from ndld_flow.models.files import (
     load_model,
     model_inputs,
     model_outputs,
+    read_proto,
     repairs_of,
 )
 from ndld_flow.models.op_reference import CONTRIB_DOMAINS, operators
@@ -306,7 +307,7 @@ class _Loader:
             _close(self._process)
             self._process = None
         if self._process is None:
-            command = [sys.executable, "-P", "-m", "ndld_flow.models.load_server"]
+            command = [sys.executable, "-P", "-m", "ndld_flow.processes.load_server"]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
@@ -446,7 +447,7 @@ def _try_to_load(model: str | bytes, optimize: bool) -> LoadFailure | None:
 
 def _place_of_crash(path: Path, optimize: bool) -> str:
     """Return ` at MatMul 'name'`: the last node of the shortest beginning of a model that crashes; empty if unknown."""
-    proto = onnx.load(path, load_external_data=False)
+    proto = read_proto(path)
     nodes, least, crashing = list(proto.graph.node), 0, len(proto.graph.node)
     part = path.with_name(f"{path.stem}_part.onnx")  # beside the data files, to which its weights refer
     try:

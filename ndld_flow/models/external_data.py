@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,15 +12,14 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import MissingDataError, ModelError, OutputsError
 from ndld_flow.base.text import short_name
-from ndld_flow.models.derived_tensors import StreamedTensor, byte_pieces, on_disk
 from ndld_flow.models.element_types import functions_by_graph, held_tensor
 from ndld_flow.models.external_files import DataFile, external_file
-from ndld_flow.models.model_checks import check_tensor
-from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.lazy_tensors import SparseInitializer, StreamedTensor, byte_pieces, on_disk, refuse_external
 from ndld_flow.store.files import copy_file
 
 INLINE_LIMIT_BYTES = 3 * 2**29
@@ -69,7 +69,7 @@ def replaced_initializers(
 def place_tensors(model: ir.Model, path: Path) -> None:
     """Set the folder of each external tensor, and check that all tensors may be read and are complete.
 
-    Raises `ModelError` as `check_tensor` does, for a location outside the model's folder and for a link, and
+    Raises `ModelError` as `_check_tensor` does, for a location outside the model's folder and for a link, and
     `MissingDataError` for removed data, a missing file or one that is too short.
     """
     _replace_tensors(model, _Placing(path).place)
@@ -106,7 +106,7 @@ class _Placing:
 
     def place(self, tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         """Return the tensor, or another one that reads its data from a cache. Raises as `place_tensors` does."""
-        check_tensor(self._path, tensor)
+        _check_tensor(self._path, tensor)
         if not isinstance(tensor, ir.ExternalTensor):
             return tensor
         location = str(tensor.location)
@@ -180,6 +180,77 @@ def stored_as(tensor: ir.TensorProtocol) -> Literal["inline", "external", "spars
         return "sparse"
     outside = tensor.is_external if isinstance(tensor, MissingTensor) else on_disk(tensor)
     return "external" if outside else "inline"
+
+
+_COPIED_BYTES = 2**16
+"""Access to raw data copies them: the length of more than this is derived from the size of the whole message."""
+_FIELDS = {
+    ir.DataType.FLOAT: "float_data",
+    ir.DataType.COMPLEX64: "float_data",
+    ir.DataType.DOUBLE: "double_data",
+    ir.DataType.COMPLEX128: "double_data",
+    ir.DataType.INT64: "int64_data",
+    ir.DataType.UINT32: "uint64_data",
+    ir.DataType.UINT64: "uint64_data",
+    ir.DataType.STRING: "string_data",
+}
+"""Field of elements that are not raw data; other types use `int32_data`."""
+_ADVICE = "The model is damaged: export or download it again."
+_REMOVED = "its data were removed"
+
+
+def _check_tensor(path: Path, tensor: ir.TensorProtocol) -> None:
+    """Raise `ModelError` for a tensor without a type, with a negative dimension, or of another size than declared.
+
+    Raises `MissingDataError` for one without any data.
+    """
+    where = f"{path}: tensor {short_name(tensor.name or '')!r}"
+    _element_count(where, tensor.dtype, tuple(tensor.shape.numpy()))
+    if isinstance(tensor, SparseInitializer):
+        refuse_external(tensor.proto)
+        for proto in (tensor.proto.values, tensor.proto.indices):
+            _check_proto(where, proto)
+    elif isinstance(tensor, ir.serde.TensorProtoTensor):
+        _check_proto(where, tensor.raw)
+    elif isinstance(tensor, ir.StringTensor) and len(tensor.raw) != tensor.size:
+        raise ModelError(f"{where} has {len(tensor.raw)} strings, but its shape requires {tensor.size}. {_ADVICE}")
+
+
+def _element_count(where: str, dtype: ir.DataType, dims: tuple[int, ...]) -> int:
+    if dtype == ir.DataType.UNDEFINED:
+        raise ModelError(f"{where} has no element type. {_ADVICE}")
+    if any(dim < 0 for dim in dims):
+        raise ModelError(f"{where} has a negative dimension. {_ADVICE}")
+    return math.prod(dims)
+
+
+def _check_proto(where: str, proto: onnx.TensorProto) -> None:
+    dtype = ir.DataType(proto.data_type)
+    count = _element_count(where, dtype, tuple(proto.dims))
+    if proto.HasField("raw_data"):
+        expected, unit = -(-count * dtype.bitwidth // 8), "bytes"
+        held = _raw_length(proto, expected)
+    else:
+        each = 8 // dtype.bitwidth if dtype.bitwidth in (2, 4) else 1
+        expected, unit = -(-count // each) * (2 if dtype.name.startswith("COMPLEX") else 1), "numbers"
+        held = len(getattr(proto, _FIELDS.get(dtype, "int32_data")))
+    if held == 0 != expected:
+        error = MissingDataError(
+            f"{where}: {_REMOVED}. Use the model that still has its weights: only `inspect`, `draw` and "
+            "`diff` need none."
+        )
+        error.reason = _REMOVED
+        raise error
+    if held != expected:
+        raise ModelError(f"{where} has {held} {unit}, but its type and shape require {expected}. {_ADVICE}")
+
+
+def _raw_length(proto: onnx.TensorProto, expected: int) -> int:
+    """Return the bytes of the raw data; if they are many, the excess may only be estimated."""
+    whole = proto.ByteSize()
+    if expected <= whole <= expected + _COPIED_BYTES and expected > _COPIED_BYTES:
+        return expected
+    return whole if whole > 2 * _COPIED_BYTES else len(proto.raw_data)
 
 
 def _check_extent(path: Path, tensor: ir.ExternalTensor, size: int) -> None:

@@ -1,6 +1,13 @@
-"""ONNX model files: load, save, check and summarize them, and list the inputs and outputs that they declare.
+"""The door of model files: every other module reads, checks, summarizes and writes them by these functions.
 
-Weights in external data stay on disk throughout.
+::
+
+    load_model(path)                        # with all weights; those in external data stay on disk throughout
+    load_structure(path)                    # the same, where weights may be missing
+    read_proto(path)                        # as written, before anything is checked or repaired
+    model_inputs(path), model_outputs(path)
+    check_model(path)
+    save_model(model, path)
 """
 
 from __future__ import annotations
@@ -9,9 +16,10 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import onnx
@@ -19,20 +27,20 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
 from ndld_flow.base.errors import ModelError, OutputsError
-from ndld_flow.base.text import one_paragraph
-from ndld_flow.models.element_types import dtype_name, graphs_of, held_tensor
+from ndld_flow.base.quantities import count
+from ndld_flow.base.text import one_paragraph, short_name
+from ndld_flow.models.element_types import dtype_name, graphs_of, held_tensor, nodes_in, subgraphs_of
 from ndld_flow.models.external_data import externalized, place_existing_tensors, place_tensors
 from ndld_flow.models.external_files import open_regular
 from ndld_flow.models.input_uses import input_uses, known_texts
-from ndld_flow.models.model_checks import check_external, check_functions, check_nodes, check_versions
-from ndld_flow.models.nodes import inner_graphs, op_name
-from ndld_flow.models.sparse_tensors import (
+from ndld_flow.models.lazy_tensors import (
     SparseInitializer,
     extract_sparse,
     restore_sparse,
     sparse_placeholders,
     write_sparse,
 )
+from ndld_flow.models.nodes import inner_graphs, op_name
 from ndld_flow.models.tensor_statistics import tensor_bytes
 from ndld_flow.models.tensors import UNNAMED_DIM, InputUses, TensorSpec
 from ndld_flow.records.model_diff import GraphChange, GraphSummary
@@ -52,6 +60,15 @@ _REPAIRS = "ndld_flow.repairs"
 _MAP_TYPES = "ndld_flow.map_types"
 _MOST_BYTES = 2**31 - 1
 """Largest protobuf message."""
+
+MOST_NODES = 1_000_000
+"""Maximum number of nodes with all local functions inlined, as in runtimes: a few functions that call each other twice
+could exceed any memory."""
+_MOST_OPSET = 2**31 - 1
+"""onnx stores versions in 32 bits."""
+
+_Key = tuple[str, str, str]
+"""Domain, name and overload of a function."""
 
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # the checker rejects what it warns of
 
@@ -100,9 +117,9 @@ def _without_nodes(proto: onnx.ModelProto, path: Path, inputs: Sequence[onnx.Val
 
 
 def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Path], None] = place_tensors) -> ir.Model:
-    check_versions(proto, path)
-    check_functions(proto, path)
-    check_external(proto, path)
+    _check_versions(proto, path)
+    _check_functions(proto, path)
+    _check_external(proto, path)
     unname_dims(proto)
     map_types = _take_map_types(proto)
     try:
@@ -111,7 +128,7 @@ def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Pat
     except (ir.serde.SerdeError, ValueError, LookupError, TypeError, NotImplementedError, RecursionError) as error:
         raise ModelError(f"{path}: the model is broken or uses unsupported features: {innermost(error)}") from None
     restore_sparse(model, sparse)
-    check_nodes(all_graphs(model), path)
+    _check_nodes(all_graphs(model), path)
     place(model, path)
     # The default domain by its empty name instead of `ai.onnx`, as onnx_ir has it in nodes.
     for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
@@ -123,6 +140,95 @@ def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Pat
     model.meta[_MAP_TYPES] = map_types
     model.meta[_REPAIRS] = [*unnamed, *_import_domains(model)]
     return model
+
+
+def _check_versions(proto: onnx.ModelProto, path: Path) -> None:
+    """Raise `ModelError` for opset versions that no library can represent."""
+    for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
+        for opset in imports:
+            if not 0 <= opset.version <= _MOST_OPSET:
+                raise ModelError(
+                    f"{path}: it imports version {opset.version} of the operators of "
+                    f"{short_name(opset.domain or 'ai.onnx')!r}, which is impossible. The model is damaged."
+                )
+
+
+def _check_nodes(graphs: Iterable[ir.Graph], path: Path) -> None:
+    """Raise `ModelError` for a node without outputs, as every operator has one, and for nodes in a cycle."""
+    for graph in graphs:
+        seen: set[ir.Node] = set()
+        is_sorted = True
+        for node in graph:
+            if not node.outputs:
+                name = short_name(node.name or "")
+                raise ModelError(
+                    f"{path}: node {name!r} ({short_name(node.op_type)}) has no outputs. The model is damaged."
+                )
+            is_sorted = is_sorted and all(producer in seen for producer in _producers(node, graph))
+            seen.add(node)
+        if is_sorted:
+            continue
+        try:
+            TopologicalSorter({node: _producers(node, graph) for node in graph}).prepare()
+        except CycleError as error:
+            names = " -> ".join(short_name(node.name or node.op_type, 60) for node in error.args[1])
+            raise ModelError(
+                f"{path}: nodes read each other's outputs in a cycle: {names}. The model is damaged."
+            ) from None
+
+
+def _producers(node: ir.Node, graph: ir.Graph) -> set[ir.Node]:
+    """Return the nodes of a graph whose outputs a node, or a body in it, reads."""
+    bodies = list(subgraphs_of(node))
+    readers = [node, *(inner for body in bodies for inner in ir.traversal.RecursiveGraphIterator(body))]
+    reads = [value for reader in readers for value in reader.inputs]
+    reads += [value for body in bodies for value in body.outputs]
+    producers = (value.producer() for value in reads if value is not None)
+    return {producer for producer in producers if producer is not None and producer.graph is graph}
+
+
+def _check_external(proto: onnx.ModelProto, path: Path) -> None:
+    """Raise `ModelError` for external data at an offset, or with a length, that is no number of bytes."""
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key in ("offset", "length") and not (entry.value.isascii() and entry.value.isdecimal()):
+                raise ModelError(
+                    f"{path}: the external data of {short_name(tensor.name)!r} has the {entry.key} "
+                    f"{short_name(entry.value, 30)}. The model is damaged."
+                )
+
+
+def _check_functions(proto: onnx.ModelProto, path: Path) -> None:
+    """Raise `ModelError` for recursive local functions, and for more than `MOST_NODES` nodes after inlining."""
+    if not proto.functions:
+        return
+    bodies: dict[_Key, list[onnx.NodeProto]] = {
+        (function.domain, function.name, function.overload): nodes_in(function) for function in proto.functions
+    }
+    calls = {key: {_key(node) for node in nodes} & bodies.keys() for key, nodes in bodies.items()}
+    sizes: dict[_Key, int] = {}
+    try:
+        for key in TopologicalSorter(calls).static_order():
+            sizes[key] = _inlined(bodies[key], sizes)
+    except CycleError as error:
+        cycle = " -> ".join(short_name(name, 60) for _, name, _ in error.args[1])
+        raise ModelError(
+            f"{path}: its local functions call each other in a cycle: {cycle}. ONNX has no recursion: fix the export."
+        ) from None
+    nodes = _inlined(nodes_in(proto.graph), sizes)
+    if nodes > MOST_NODES:
+        raise ModelError(
+            f"{path}: its local functions call each other so often that the model has {count(nodes)} nodes; "
+            f"the limit is {count(MOST_NODES)}."
+        )
+
+
+def _inlined(nodes: Iterable[onnx.NodeProto], sizes: Mapping[_Key, int]) -> int:
+    return sum(sizes.get(_key(node), 1) for node in nodes)
+
+
+def _key(node: onnx.NodeProto) -> _Key:
+    return node.domain, node.op_type, node.overload
 
 
 def unname_dims(proto: onnx.ModelProto) -> bool:

@@ -23,10 +23,9 @@ import onnx_ir as ir
 from blake3 import blake3
 
 from ndld_flow.base.quantities import size
-from ndld_flow.models.derived_tensors import UNPACKED_BYTES, byte_pieces, element_pieces
 from ndld_flow.models.element_types import dtype_name
 from ndld_flow.models.external_data import MissingTensor
-from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.lazy_tensors import UNPACKED_BYTES, SparseInitializer, byte_pieces, element_pieces
 from ndld_flow.models.streaming_statistics import Moments
 from ndld_flow.records.inspection import Numbers
 

@@ -14,7 +14,6 @@ from google.protobuf.message import Message
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name
-from ndld_flow.models.derived_tensors import FORMATS
 from ndld_flow.models.element_types import (
     TYPE_ATTRIBUTES,
     Types,
@@ -28,15 +27,16 @@ from ndld_flow.models.element_types import (
     with_element,
 )
 from ndld_flow.models.files import blaming_model, load_model, read_proto, save_model
+from ndld_flow.models.lazy_tensors import FORMATS
 from ndld_flow.models.nodes import UniqueNames, fixed_tensor
-from ndld_flow.models.type_groups import (
+from ndld_flow.precision.fp16.convert import refuse_old, tidy
+from ndld_flow.precision.fp16.rewrite import RoundedConstants, graph_of, import_casts, type_with
+from ndld_flow.precision.type_groups import (
     CONTROL_FLOW,
     MOVES,
     insert_cast,
     is_constant,
 )
-from ndld_flow.precision.fp16.convert import refuse_old, tidy
-from ndld_flow.precision.fp16.rewrite import RoundedConstants, graph_of, import_casts, type_with
 
 Stored = Mapping[ir.Value, ir.DataType]
 

@@ -14,7 +14,7 @@ from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS, FormatLimits
 from ndld_flow.accuracy.inside.local_error import LocalError
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name
-from ndld_flow.models.derived_tensors import Loss
+from ndld_flow.models.lazy_tensors import Loss
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.fp16.convert import scale_in_half
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange

@@ -14,7 +14,6 @@ from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.models.element_types import has_subgraphs, infer_types, is_op
 from ndld_flow.models.files import load_model, save_model
 from ndld_flow.models.nodes import nodes_named, op_name
-from ndld_flow.models.type_groups import group_places
 from ndld_flow.precision.constraints.rules import NodeSelector, Rule, constrain_file, reasons_of_found
 from ndld_flow.precision.constraints.typed_model import plan_constraints, write_typed_model
 from ndld_flow.precision.fp16.choice import (
@@ -27,6 +26,7 @@ from ndld_flow.precision.fp16.choice import (
 )
 from ndld_flow.precision.fp16.convert import convert_to_fp16, prepare, refuse_broken
 from ndld_flow.precision.fp16.rewrite import Rewriter
+from ndld_flow.precision.type_groups import group_places
 from ndld_flow.records.precision_search import PrecisionSearch
 
 

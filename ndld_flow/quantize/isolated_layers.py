@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.models.derived_tensors import ConvertedTensor, TransposedTensor
 from ndld_flow.models.element_types import is_op
+from ndld_flow.models.lazy_tensors import ConvertedTensor, TransposedTensor
 from ndld_flow.models.nodes import UniqueNames, add_initializer, graph_of
 from ndld_flow.quantize.prepared_model import gemm_columns, is_transposed_weight, layer_weight
 from ndld_flow.quantize.settings import QuantizeSettings

@@ -19,9 +19,9 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.opsets import convert_opset
 from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import OLDEST_OPSET, load_model, save_model, summarize_model
+from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.nodes import UniqueNames, nodes_named, nodes_of_types, op_name
 from ndld_flow.models.shape_inference import infer_shapes
-from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.precision.constraints.rules import first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.quantize.settings import (

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.models.derived_tensors import Array, TransposedTensor, byte_pieces, on_disk
 from ndld_flow.models.external_data import ALIGNMENT
+from ndld_flow.models.lazy_tensors import Array, TransposedTensor, byte_pieces, on_disk
 from ndld_flow.models.nodes import UniqueNames, add_initializer
 from ndld_flow.quantize.calibration import captured_output
 from ndld_flow.quantize.settings import QuantizeSettings

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxruntime.quantization.quant_utils import quantize_nparray
 
-from ndld_flow.models.derived_tensors import Array, DerivedTensor, TensorFromSource, byte_pieces, element_bytes
+from ndld_flow.models.lazy_tensors import Array, DerivedTensor, TensorFromSource, byte_pieces, element_bytes
 
 _PIECE_ELEMENTS = 2**20
 

@@ -29,7 +29,7 @@ from ndld_flow.store.kinds import Onnx
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
-    from ndld_flow.models.likely_inputs import LikelyInput
+    from ndld_flow.samples.likely_inputs import LikelyInput
 
 
 Precision = Literal["fp16", "int8"]
@@ -265,7 +265,7 @@ def try_model(
     """
     from ndld_flow.measure.trial_pass import try_inputs
     from ndld_flow.models.files import load_model
-    from ndld_flow.models.likely_inputs import likely_inputs
+    from ndld_flow.samples.likely_inputs import likely_inputs
 
     load_model(model)  # the steps of the recipe read it so, and refuse what a pass accepts
     given = dict(options.shapes)
@@ -294,7 +294,7 @@ def _try_ranks(model: Path, name: str, given: Mapping[str, Sequence[int]], progr
     A pass alone proves little: `Relu` accepts any number. If several are accepted, or none, the input has no shape.
     """
     from ndld_flow.measure.trial_pass import InputTrial, try_inputs
-    from ndld_flow.models.likely_inputs import likely_inputs
+    from ndld_flow.samples.likely_inputs import likely_inputs
 
     accepted: dict[int, InputTrial] = {}
     for rank in range(_MOST_DIMENSIONS + 1):

@@ -121,7 +121,7 @@ def draw_reduced(
     reduced: Reduced, message: str, model: Path, inputs: Mapping[str, Path], tried: Sequence[tuple[int, str, bool]]
 ) -> None:
     """Write the page; `inputs` are the files of the first sample. Raises NdldFlowError if the model cannot be drawn."""
-    from ndld_flow.models.model_document import read_document
+    from ndld_flow.graph.drawn_graph import read_document
 
     document = read_document(model, Reading(constants=True, title=Path(reduced.path).name), inputs)
     facts = (

@@ -63,7 +63,7 @@ def read_drawn(path: Path, reading: Reading) -> DrawnGraph:
     Raises `RequestError` or `ModelError` if the file is none of these, has no layers, or lacks the parts in `reading`.
     """
     if not path.exists() or recognize(path) is None:
-        from ndld_flow.models.drawn_graph import read_graph
+        from ndld_flow.graph.drawn_graph import read_graph
 
         return read_graph(path, reading)
     if reading.depth or reading.subgraph or reading.constants:
@@ -94,7 +94,7 @@ def draw_page(model: Path, target: Path, reading: Reading, look: Look) -> Path:
         raise RequestError(
             f"{model} contains layers of an engine or a profile: `ndld-flow report {model}` draws their page."
         )
-    from ndld_flow.models.model_document import read_document
+    from ndld_flow.graph.drawn_graph import read_document
 
     with paused_garbage_collection():
         document = read_document(model, reading)

@@ -22,7 +22,6 @@ import ml_dtypes
 import numpy as np
 
 from ndld_flow.inputs import GENERATED, InputSpec
-from ndld_flow.models.likely_inputs import is_image
 from ndld_flow.models.tensors import TEXT, Array
 from ndld_flow.samples.feeds import complete_feeds
 from ndld_flow.samples.generated_values import (
@@ -34,6 +33,7 @@ from ndld_flow.samples.generated_values import (
     largest_integer,
     random_stream,
 )
+from ndld_flow.samples.likely_inputs import is_image
 from ndld_flow.samples.sample_feeds import Sample, Samples, SeenSamples
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.graph import Look, Reading
 from ndld_flow.drawing.layout import Extent, lay_out
-from ndld_flow.models.drawn_graph import read_graph
+from ndld_flow.graph.drawn_graph import read_graph
 from ndld_flow.report.collect_graph import collect_graphs
 from ndld_flow.report.encoding import packed
 from ndld_flow.runs.draw import draw_page

@@ -19,7 +19,7 @@ from ndld_flow.base.errors import ModelError, OutputsError, RequestError
 from ndld_flow.base.quantities import TIMES
 from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.graph import DrawnGraph, DrawnNode, Look, Reading
-from ndld_flow.models.drawn_graph import DimNames, read_graph
+from ndld_flow.graph.drawn_graph import DimNames, read_graph
 from ndld_flow.verbs.draw import command
 from tests.support.models import (
     FUNCTION_DOMAIN,
@@ -203,7 +203,7 @@ def test_local_functions_are_drawn(tmp_path: Path) -> None:
 
 
 def test_repeated_calls_of_functions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndld_flow.models.drawn_graph.MOST_NODES", 2000)  # depth 12 is 2 ** 12 of them
+    monkeypatch.setattr("ndld_flow.graph.drawn_graph.MOST_NODES", 2000)  # depth 12 is 2 ** 12 of them
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(FUNCTION_DOMAIN, 1)]
     functions = []
     for level in range(12):

@@ -21,8 +21,8 @@ from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.graph.edit import constant_tensors as sparse_tensors
 from ndld_flow.graph.edit.settings import RandomKind
 from ndld_flow.models import external_data
-from ndld_flow.models.derived_tensors import GeneratedTensor, in_type
 from ndld_flow.models.external_files import external_files
+from ndld_flow.models.lazy_tensors import GeneratedTensor, in_type
 from ndld_flow.step import DataFile
 from ndld_flow.steps.edit import Edit
 from tests.support import models

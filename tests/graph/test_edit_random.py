@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.catalogue import operation_names
 from ndld_flow.models.files import load_model
-from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.lazy_tensors import SparseInitializer
 from tests.support import models
 from tests.support.editing_fixtures import edit_path
 from tests.support.random_edits import (

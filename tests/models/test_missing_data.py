@@ -14,12 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 from ndld_flow.base.errors import MissingDataError, ModelError, RequestError
 from ndld_flow.drawing.graph import Reading
 from ndld_flow.graph.diff.diff_models import diff_models
+from ndld_flow.graph.drawn_graph import read_document, read_graph
 from ndld_flow.graph.edit.settings import TensorSelect
 from ndld_flow.graph.inspect_model import Query, export_tensor, inspect_model
-from ndld_flow.models.drawn_graph import read_graph
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import load_model, load_structure
-from ndld_flow.models.model_document import read_document
 from tests.support.command_line import ndld_flow
 from tests.support.models import GraphBuilder, make_ext, rename_output, save, tensor
 

@@ -16,7 +16,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.models import external_data, files
-from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import has_subgraphs
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import (
@@ -27,6 +26,7 @@ from ndld_flow.models.files import (
     save_model,
     summarize_model,
 )
+from ndld_flow.models.lazy_tensors import byte_pieces
 from tests.support import models
 
 

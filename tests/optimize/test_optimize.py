@@ -15,12 +15,12 @@ from onnx import helper, numpy_helper
 from ndld_flow import api
 from ndld_flow.execution.events import Event, Notice, PointFinished, StepStarted
 from ndld_flow.measure.trial_pass import InputTrial
-from ndld_flow.models.likely_inputs import LikelyInput
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.optimize.compose import Composer, read_model
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.recipe.sample_files import Samples, find_data, split_data
 from ndld_flow.records.optimization import Optimization
+from ndld_flow.samples.likely_inputs import LikelyInput
 from tests.support import pages
 from tests.support.models import make_cnn
 

@@ -17,7 +17,6 @@ from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.measure.trial_pass import InputTrial
 from ndld_flow.models.files import model_inputs
-from ndld_flow.models.likely_inputs import LikelyInput
 from ndld_flow.optimize.compose import Composer, ProofTime, read_model
 from ndld_flow.optimize.conditions import Conditions, read_conditions, tolerance_of
 from ndld_flow.optimize.objectives import choose_objectives
@@ -28,6 +27,7 @@ from ndld_flow.recipe.sample_files import Samples, find_data, split_data
 from ndld_flow.records.accuracy import SampleAgreement
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain
+from ndld_flow.samples.likely_inputs import LikelyInput
 
 ROWS = '<ir_version: 8, opset_import: ["": 17]> g (float[N,8] x) => (float[N,8] y) {y = Relu(x)}'
 TWO = """<ir_version: 8, opset_import: ["": 17]> g (int64[N,T] ids, float[N,T] mask) => (float[N,T] y)

@@ -332,7 +332,7 @@ def test_weights_that_round_to_zero_are_counted(tmp_path: Path) -> None:
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=50), st.booleans())
 def test_rounding_matches_numpy_within_range(values: list[float], vector: bool) -> None:
-    from ndld_flow.models.derived_tensors import Loss, rounded
+    from ndld_flow.models.lazy_tensors import Loss, rounded
 
     array = np.array(values, np.float32)
     half = rounded(array, vector, Loss("w", array.size))

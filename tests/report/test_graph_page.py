@@ -18,8 +18,8 @@ from ndld_flow import api
 from ndld_flow.base.errors import ModelError, OutputsError, RequestError
 from ndld_flow.base.quantities import TIMES
 from ndld_flow.drawing.graph import Look, ModelDocument, ModelNode, ModelScope, Reading
-from ndld_flow.models import drawn_graph, model_document
-from ndld_flow.models.model_document import read_document
+from ndld_flow.graph import drawn_graph
+from ndld_flow.graph.drawn_graph import read_document
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.verbs.draw import command
 from tests.support.models import (
@@ -192,7 +192,7 @@ def test_limits_of_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = make_ext(tmp_path / "ext.onnx")
     large = [one for one in document(path).held if one.size_bytes == 256 * 256 * 4]
     assert len(large) == 3 and all(one.numbers for one in large)
-    monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", 2 * 256 * 256 * 4 + 10_000)
+    monkeypatch.setattr(drawn_graph, "_LIMIT_TOGETHER_BYTES", 2 * 256 * 256 * 4 + 10_000)
     told = [one for one in document(path).held if one.size_bytes == 256 * 256 * 4]
     assert [one.numbers is None for one in told] == [False, False, True]
     assert "were read first" in told[2].unread and told[2].first
@@ -212,7 +212,7 @@ def test_weights_over_the_limit_are_not_read(tmp_path: Path) -> None:
 
 
 def test_too_many_nodes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_document, "MOST_NODES", 5)
+    monkeypatch.setattr(drawn_graph, "MOST_NODES", 5)
     with pytest.raises(RequestError, match=f"more than {drawn_graph.MOST_NODES:,} nodes"):
         document(make_cnn(tmp_path / "cnn.onnx"))
 

@@ -21,8 +21,8 @@ from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.inputs import InputSpec
-from ndld_flow.models.derived_tensors import Format
 from ndld_flow.models.files import load_model, model_inputs, save_model
+from ndld_flow.models.lazy_tensors import Format
 from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.records.activations import Activations

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.layer_meters import LayerAgreement, RangeMeter
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.models.derived_tensors import Format
+from ndld_flow.models.lazy_tensors import Format
 from ndld_flow.models.nodes import constant_tensor
 from ndld_flow.models.streaming_statistics import Extremes
 from ndld_flow.models.tensors import Array, numpy_dtype, shape_text

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ndld_flow.accuracy.slices import Worst, slice_error
 from ndld_flow.base.declared_metrics import higher_is_better
-from ndld_flow.models.derived_tensors import FORMATS, Format, format_of
+from ndld_flow.models.lazy_tensors import FORMATS, Format, format_of
 from ndld_flow.models.streaming_statistics import Extremes, PairSums
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import TensorRange

@@ -11,14 +11,13 @@ import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
 from ndld_flow.accuracy.inside.layer_meters import LayerAgreement, RangeMeter
-from ndld_flow.models.derived_tensors import FORMATS, Loss, RoundedTensor
 from ndld_flow.models.element_types import Signature, has_subgraphs, infer_types, is_op, signature_of, tensor_of
 from ndld_flow.models.files import load_model, proto_with_external_data, save_model
+from ndld_flow.models.lazy_tensors import FORMATS, Loss, RoundedTensor, SparseInitializer
 from ndld_flow.models.nodes import FLOATING, UniqueNames, add_initializer, fixed_tensor
-from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensors import Array
-from ndld_flow.models.type_groups import CONTROL_FLOW, MOVES
 from ndld_flow.precision.fp16.convert import prepare
+from ndld_flow.precision.type_groups import CONTROL_FLOW, MOVES
 from ndld_flow.records.accuracy import TensorRange
 from ndld_flow.runtimes.protocol import SessionRequest
 

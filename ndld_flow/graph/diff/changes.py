@@ -25,8 +25,8 @@ from ndld_flow.graph.diff.matches import Matches, Pair, Pairs, Port, Side, Sides
 from ndld_flow.graph.sanitize.edits import dims_of
 from ndld_flow.models.element_types import dtype_name, value_dtype
 from ndld_flow.models.external_data import MissingTensor, stored_as
+from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.nodes import constant_tensor, inputs_given, is_constant, node_label, op_name, precision_of
-from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensor_statistics import Distance, distance_of, same_contents, shape_of, tensor_bytes, values_text
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY

@@ -22,11 +22,17 @@ from ndld_flow.graph.edit.graph_edits import connect
 from ndld_flow.graph.edit.operation import InitializerOperation
 from ndld_flow.graph.edit.settings import TensorSelect, TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
-from ndld_flow.models.derived_tensors import UNPACKED_BYTES, GeneratedTensor, element_bytes, element_pieces
 from ndld_flow.models.element_types import dtype_name
 from ndld_flow.models.external_data import placement_of, stored_as
+from ndld_flow.models.lazy_tensors import (
+    UNPACKED_BYTES,
+    GeneratedTensor,
+    SparseInitializer,
+    dense_array,
+    element_bytes,
+    element_pieces,
+)
 from ndld_flow.models.nodes import constant_of, put_constant, scopes_of
-from ndld_flow.models.sparse_tensors import SparseInitializer, dense_array
 from ndld_flow.models.tensor_statistics import tensor_bytes
 
 FIRST_WITH_SPARSE_INITIALIZERS = 6

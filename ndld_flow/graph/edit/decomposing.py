@@ -15,8 +15,8 @@ from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label
 from ndld_flow.graph.edit.node_groups import copy_nodes
 from ndld_flow.graph.sanitize.fusion import fuse_gemm
 from ndld_flow.models.element_types import is_op, schema_of
+from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.nodes import graph_of, precision_metadata
-from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _FIRST_OPSET = 7
 """Before, Gemm and Add broadcast only by an attribute."""

@@ -23,10 +23,10 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.functions import callees_first
 from ndld_flow.graph.edit.operations.model import SetOpset
 from ndld_flow.models.changed_model import check_changed_model
-from ndld_flow.models.derived_tensors import StreamedTensor
 from ndld_flow.models.files import OLDEST_OPSET, all_graphs, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.input_shapes import drop_all_invented_names
+from ndld_flow.models.lazy_tensors import StreamedTensor
 from ndld_flow.models.nodes import own_subgraphs, values_of
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.records.model_diff import GraphChange

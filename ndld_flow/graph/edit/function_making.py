@@ -27,6 +27,7 @@ from ndld_flow.graph.edit.node_groups import (
 from ndld_flow.graph.edit.pattern_matching import Match, Pairs, Pattern
 from ndld_flow.graph.edit.schemas import Imports
 from ndld_flow.models.files import all_graphs
+from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.nodes import (
     captured_values,
     fixed_tensor,
@@ -40,7 +41,6 @@ from ndld_flow.models.nodes import (
     read_values,
     remove_node,
 )
-from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _READ_BYTES = 2**16

@@ -18,7 +18,6 @@ from ndld_flow.graph.edit.constant_tensors import ConstantTensor
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import known_shapes
 from ndld_flow.graph.edit.value_grammar import parse_dtype
-from ndld_flow.models.derived_tensors import ConvertedTensor, Lost, check_conversion, in_type
 from ndld_flow.models.element_types import (
     Types,
     dtype_name,
@@ -39,10 +38,10 @@ from ndld_flow.models.input_shapes import (
     show_tensors,
     suggest_tensor,
 )
+from ndld_flow.models.lazy_tensors import ConvertedTensor, Lost, SparseInitializer, check_conversion, in_type
 from ndld_flow.models.nodes import constant_of, node_label, put_first
 from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
-from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.type_groups import Use, insert_cast
+from ndld_flow.precision.type_groups import Use, insert_cast
 
 Dims = Sequence[int | str | None]
 _TYPE = re.compile(r"\s*([A-Za-z0-9_]+)\s*\[([^\[\]]*)\]\s*")

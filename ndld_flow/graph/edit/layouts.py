@@ -21,8 +21,8 @@ from ndld_flow.graph.edit.interface import pick
 from ndld_flow.graph.sanitize.edits import Array, dims_of, int_attribute, ints_attribute, producer_of_type
 from ndld_flow.models.input_shapes import real_inputs
 from ndld_flow.models.input_shapes import show_shape as shape_text
+from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.nodes import graph_of
-from ndld_flow.models.sparse_tensors import SparseInitializer
 
 # fmt: off
 _ELEMENTWISE = frozenset((

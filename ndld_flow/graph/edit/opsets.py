@@ -27,9 +27,9 @@ from ndld_flow.graph.edit.graph_edits import prune_values
 from ndld_flow.graph.edit.schemas import Imports
 from ndld_flow.models.element_types import schema_of, signature_of, type_name
 from ndld_flow.models.files import oldest_ir_version, reject_unknown_opset
+from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.nodes import free_name, identifier, node_label, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes
-from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _MODERN = 7
 """Before this opset, broadcasting was set by attributes: only the converter can convert such operators."""

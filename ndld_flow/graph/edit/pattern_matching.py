@@ -16,8 +16,8 @@ import onnx_ir as ir
 from pydantic import JsonValue
 
 from ndld_flow.graph.edit.node_groups import Neighbourhood
+from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.nodes import constant_tensor, read_values
-from ndld_flow.models.sparse_tensors import SparseInitializer
 
 Pairs = Sequence[tuple[ir.Value | None, ir.Value | None]]
 """Inputs of the pattern's node, each with the candidate's input."""

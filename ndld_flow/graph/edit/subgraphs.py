@@ -40,6 +40,7 @@ from ndld_flow.graph.edit.schemas import Imports
 from ndld_flow.models.element_types import Types, bodies_of, dtype_name, dtype_of, functions_by_graph
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import show_shape
+from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.nodes import (
     captured_by,
     captured_values,
@@ -50,7 +51,6 @@ from ndld_flow.models.nodes import (
     put_constant,
     values_of,
 )
-from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",), "SequenceMap": ("body",)}
 

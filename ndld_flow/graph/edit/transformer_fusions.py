@@ -25,8 +25,8 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import some_of
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, replaced_initializers, tensors_of
 from ndld_flow.models.files import all_graphs, load_model
+from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.nodes import UniqueNames, op_name
-from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensor_statistics import same_contents
 from ndld_flow.processes.launch import run_worker_module
 from ndld_flow.processes.worker import exit_worker, start_worker

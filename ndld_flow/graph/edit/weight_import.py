@@ -18,7 +18,7 @@ from ndld_flow.base.text import one_paragraph, short_name
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tensors, read_npy, replace_tensor
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.models.element_types import FLOATS
-from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.tensors import Array, shape_text
 
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt")

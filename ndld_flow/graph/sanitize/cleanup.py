@@ -9,10 +9,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 
 from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Edits
-from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import subgraphs_of
+from ndld_flow.models.lazy_tensors import SparseInitializer, byte_pieces
 from ndld_flow.models.nodes import constant_of, free_name, precision_of, remove_node, values_of
-from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensor_statistics import digest_of
 
 _FIRST_IR_WITH_FREE_INITIALIZERS = 4

@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from ndld_flow.models.element_types import FLOATS, functions_by_graph, is_op
 from ndld_flow.models.files import all_graphs
+from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.nodes import add_initializer, free_name, graph_of, put_constant, values_of
-from ndld_flow.models.sparse_tensors import SparseInitializer
 
 Array = npt.NDArray[Any]
 LARGEST_READ = 64 * 2**20

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from ndld_flow.base.quantities import size as size_text
 from ndld_flow.base.text import first_of, short_name
 from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Array, Edits, dims_of
-from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.lazy_tensors import SparseInitializer
 
 _OTHER_KINDS = frozenset(("Constant", "SequenceMap", "Optional", "OptionalGetElement", "OptionalHasElement"))
 # Q/DQ nodes around a weight define its quantization, which folding would lose.

@@ -24,10 +24,10 @@ from ndld_flow.base.text import first_of, short_name, suggest
 from ndld_flow.models.element_types import element_of, infer_types, is_known_op, is_op, known_op_types
 from ndld_flow.models.files import blaming_model, load_model, repairs_of, save_model, summarize_model
 from ndld_flow.models.nodes import FLOATING, INTEGERS, UniqueNames, constraints_of, op_name, precision_of
-from ndld_flow.models.type_groups import ALL_FLOATS, group_places
 from ndld_flow.precision.constraints.constraints import check_precision
 from ndld_flow.precision.constraints.typed_model import CALLS_FUNCTION
 from ndld_flow.precision.fp16.choice import keep_shape_arithmetic, why_sensitive
+from ndld_flow.precision.type_groups import ALL_FLOATS, group_places
 from ndld_flow.records.document import read_document
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY, PRECISIONS
 from ndld_flow.records.model_diff import GraphChange

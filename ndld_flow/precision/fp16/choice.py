@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ndld_flow.models.derived_tensors import Survey, survey
 from ndld_flow.models.element_types import has_subgraphs, is_op, subgraphs_of
+from ndld_flow.models.lazy_tensors import Survey, survey
 from ndld_flow.models.nodes import NOT_FP16, fixed_tensor, nodes_named, nodes_of_types, precision_of
-from ndld_flow.models.type_groups import Group, Groups, is_constant
+from ndld_flow.precision.type_groups import Group, Groups, is_constant
 
 _RARE = "few runtimes support it in fp16"
 

@@ -15,15 +15,15 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import first_of
 from ndld_flow.models.changed_model import check_changed_model, examine_model
-from ndld_flow.models.derived_tensors import HALF, Array, Loss
 from ndld_flow.models.element_types import infer_types, is_op
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import blaming_model, load_model, repairs_of, save_model, summarize_model
+from ndld_flow.models.lazy_tensors import HALF, Array, Loss
 from ndld_flow.models.nodes import UniqueNames, fixed_tensor, inline_functions, op_name
 from ndld_flow.models.shape_inference import drop_stale_sizes
-from ndld_flow.models.type_groups import group_places
 from ndld_flow.precision.fp16.choice import Fp16Options, blocked_nodes, choose_fp32, keep_blocked, keep_shape_arithmetic
 from ndld_flow.precision.fp16.rewrite import Progress, Rewriter
+from ndld_flow.precision.type_groups import group_places
 from ndld_flow.records.model_diff import GraphChange
 
 _NAMED = 10

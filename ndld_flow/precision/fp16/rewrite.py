@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.models.derived_tensors import FORMATS, Loss, RoundedTensor, rounded_sparse
 from ndld_flow.models.element_types import TYPE_ATTRIBUTES, Types, dtype_of, is_op, tensor_of, with_element
+from ndld_flow.models.lazy_tensors import FORMATS, Loss, RoundedTensor, SparseInitializer, rounded_sparse
 from ndld_flow.models.nodes import UniqueNames, fixed_tensor
-from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.type_groups import (
+from ndld_flow.precision.type_groups import (
     Group,
     Groups,
     Use,

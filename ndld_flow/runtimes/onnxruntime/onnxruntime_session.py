@@ -289,7 +289,7 @@ def _facts_of(feeds: Mapping[str, Array]) -> _Fed:
 
 
 def _failed(path: Path, given: _Fed, error: Exception) -> ModelError:
-    from ndld_flow.models.likely_inputs import suggest_shapes  # a second of imports, which each measuring process has
+    from ndld_flow.samples.likely_inputs import suggest_shapes  # a second of imports, which each measuring process has
 
     fed = ", ".join(f"{name} {dtype_text(dtype)} {shape_text(shape)}" for name, (dtype, shape) in given.items())
     shapes = {name: shape for name, (_, shape) in given.items()}

@@ -379,7 +379,7 @@ class MakeDense(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.constant_tensors import find_tensors, to_dense
-        from ndld_flow.models.sparse_tensors import SparseInitializer
+        from ndld_flow.models.lazy_tensors import SparseInitializer
 
         selected = find_tensors(edited.model, self.select, self.allow_empty, constants=False)
         sparse = [(held, held.tensor) for held in selected if isinstance(held.tensor, SparseInitializer)]

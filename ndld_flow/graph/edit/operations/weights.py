@@ -92,7 +92,7 @@ class GenerateInitializers(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.constant_tensors import find_tensors, replace_tensor
-        from ndld_flow.models.derived_tensors import GeneratedTensor
+        from ndld_flow.models.lazy_tensors import GeneratedTensor
 
         constants = find_tensors(edited.model, self.select, self.allow_empty)
         for constant in constants:

@@ -14,12 +14,11 @@ import onnx_ir as ir
 
 from ndld_flow.accuracy.slices import channel_magnitudes
 from ndld_flow.graph.lint.check import Check, Subject
-from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import infer_types, is_op, tensor_of
 from ndld_flow.models.external_data import tensors_of
 from ndld_flow.models.files import model_inputs
+from ndld_flow.models.lazy_tensors import SparseInitializer, byte_pieces
 from ndld_flow.models.nodes import fixed_tensor
-from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.streaming_statistics import Extremes
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.inspection import Finding

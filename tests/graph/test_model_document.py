@@ -12,8 +12,8 @@ import onnx_ir as ir
 import pytest
 
 from ndld_flow.drawing.graph import HeldTensor, Reading
-from ndld_flow.models import model_document
-from ndld_flow.models.model_document import ContentsReader, read_document
+from ndld_flow.graph import drawn_graph
+from ndld_flow.graph.drawn_graph import ContentsReader, read_document
 from ndld_flow.models.nodes import constant_of
 
 LIMIT = 400
@@ -28,7 +28,7 @@ def read(*sizes: int) -> list[HeldTensor]:
 
 
 def test_a_tensor_that_just_fits_is_read_and_the_next_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", LIMIT)
+    monkeypatch.setattr(drawn_graph, "_LIMIT_TOGETHER_BYTES", LIMIT)
     fits, beyond = read(LIMIT // 4, 1)
     assert fits.numbers is not None and not fits.unread
     assert beyond.numbers is None and "were read first" in beyond.unread
@@ -36,21 +36,21 @@ def test_a_tensor_that_just_fits_is_read_and_the_next_is_not(monkeypatch: pytest
 
 
 def test_smaller_tensors_are_read_after_one_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", LIMIT)
+    monkeypatch.setattr(drawn_graph, "_LIMIT_TOGETHER_BYTES", LIMIT)
     read_tensors = [tensor.numbers is not None for tensor in read(50, 51, 50, 1)]
     assert read_tensors == [True, False, True, False]
 
 
 def test_a_tensor_over_its_own_limit_is_not_one_over_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", LIMIT - 4)
-    monkeypatch.setattr(model_document, "DEFAULT_LIMIT_BYTES", LIMIT)
+    monkeypatch.setattr(drawn_graph, "_LIMIT_TOGETHER_BYTES", LIMIT - 4)
+    monkeypatch.setattr(drawn_graph, "DEFAULT_LIMIT_BYTES", LIMIT)
     at_limit, over = read(LIMIT // 4, LIMIT // 4 + 1)
     assert "were read first" in at_limit.unread
     assert "were read first" not in over.unread  # `tensor_statistics` decides on its own limit
 
 
 def test_strings_do_not_count_towards_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", LIMIT)
+    monkeypatch.setattr(drawn_graph, "_LIMIT_TOGETHER_BYTES", LIMIT)
     reader = ContentsReader(values=True)
     reader.place(ir.StringTensor(np.array([b"x" * 300], dtype=object)))
     reader.place(ir.tensor(np.ones(LIMIT // 4, np.float32)))

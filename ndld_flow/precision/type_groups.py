@@ -18,7 +18,6 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.models.derived_tensors import FORMATS
 from ndld_flow.models.element_types import (
     TYPE_ATTRIBUTES,
     TYPE_FROM_INPUT,
@@ -32,6 +31,7 @@ from ndld_flow.models.element_types import (
     subgraphs_of,
     with_element,
 )
+from ndld_flow.models.lazy_tensors import FORMATS
 from ndld_flow.models.nodes import put_first
 
 

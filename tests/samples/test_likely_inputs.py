@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.models.likely_inputs import LikelyInput, is_image, likely_inputs, suggest_shapes
 from ndld_flow.models.tensors import TensorSpec
+from ndld_flow.samples.likely_inputs import LikelyInput, is_image, likely_inputs, suggest_shapes
 from tests.support.models import save, tensor
 
 INT = TensorProto.INT64

@@ -1,7 +1,7 @@
 """The process in which `changed_model` lets ONNX Runtime load models.
 
-`python -P -m ndld_flow.models.load_server` reads requests from standard input: a line of JSON, and the bytes of a model
-without a path. It imports ONNX Runtime and little else, as most runs with a new model wait for its start.
+`python -P -m ndld_flow.processes.load_server` reads requests from standard input: a line of JSON, and the bytes of a
+model without a path. It imports ONNX Runtime and little else, as most runs with a new model wait for its start.
 """
 
 from __future__ import annotations
