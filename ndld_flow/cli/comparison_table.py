@@ -99,7 +99,8 @@ def _metric_table(profile: ProfileComparison, candidate: int, labels: list[str])
     for metric in shown:
         verdict = verdicts.get(metric.metric)
         values = metric_values(metric, candidate, verdict)
-        rows.append((short_name(metric.metric, 40), *values, *_describe_change(verdict)))
+        name = short_name(metric.metric, 40) + (" in rounds" if profile.is_of_rounds(metric.metric) else "")
+        rows.append((name, *values, *_describe_change(verdict)))
     deciding = [number for number, metric in enumerate(shown) if metric.metric == profile.decided_by]
     return TerminalTable(Table(columns, tuple(rows)), optional=("95 % interval",), bold_rows=deciding)
 

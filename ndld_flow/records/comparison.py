@@ -178,6 +178,10 @@ class ProfileComparison(Record):
         """The deciding verdicts: for every candidate, that of the deciding metric against the base."""
         return tuple(verdict for verdict in self.verdicts if verdict.base == 0 and verdict.metric == self.decided_by)
 
+    def is_of_rounds(self, metric: str) -> bool:
+        """Return whether a metric is that of the rounds, not of the profiles, which were measured at another time."""
+        return any(verdict.clock and verdict.metric == metric for verdict in self.verdicts)
+
 
 class ComparisonGate(Record):
     """A gate on a comparison, such as `latency.median <= +5 %`, for one candidate."""

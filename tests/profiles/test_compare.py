@@ -535,6 +535,15 @@ def test_identical_models_with_other_settings_are_judged() -> None:
     assert "same engine" in compared(*same).why
 
 
+def test_an_empty_setting_is_recorded() -> None:
+    def with_affinity(cores: str, ms: float) -> Profile:
+        return steady(*[ms] * 5, model_digest="blake3:aa", options={"threads": 2, "affinity": cores})
+
+    pinned = compared(with_affinity("", 10.0), with_affinity("0", 20.0))
+    assert (pinned.verdict, "different affinity" in pinned.why) == ("regressed", True)
+    assert not compared(with_affinity("", 10.0), with_affinity("", 10.0)).profiles[0].differences
+
+
 def on_engine() -> dict[str, Any]:
     options = {"transfers": False, "streams": 1, "lock_clocks": False}
     return on_gpu() | {"providers": (), "versions": {"tensorrt": "10.16"}, "options": options}

@@ -314,6 +314,13 @@ def test_one_run_of_layers_shows_only_large_differences() -> None:
     assert {verdict.p_value for verdict in comparison.layer_verdicts} == {None}
 
 
+def test_one_run_of_layers_shows_nothing_beside_other_load() -> None:
+    busy = {"before": {"affinity": [0, 1]}, "during": {"cpus_used_by_others": 1.0}}
+    for runs, verdict in ((1, "inconclusive"), (3, "regressed")):
+        base = timed([1.0] * runs).model_copy(update={"conditions": busy})
+        assert layer_verdicts(base, timed([2.0] * runs)) == [verdict]
+
+
 def test_two_runs_of_layers_are_enough_for_a_test() -> None:
     base, candidate = timed([1.0, 1.0], [1.0, 1.0]), timed([1.3, 1.3], [1.0, 1.0])
     result = comparison_of(base, candidate).layer_verdicts

@@ -17,9 +17,10 @@ from ndld_flow.base.text import visible_name
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.comparison import MetricVerdict
-from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison, draw_comparison
+from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison, comparison_data, draw_comparison
 from ndld_flow.report.comparison.subjects import collect_differences, collect_settings, collect_subjects, rank_subjects
 from ndld_flow.report.comparison.verdicts import IntervalScale, have_ratio, with_values_of_verdicts
+from ndld_flow.report.exports.pull_requests import comparison_markdown
 from ndld_flow.report.panels.comparisons import collect_comparisons
 from ndld_flow.report.render import environment
 from tests.report.test_report import Tags
@@ -371,6 +372,24 @@ def test_the_first_table_has_the_values_of_the_rounds_that_decide() -> None:
     assert [(row.value, row.items_per_s) for row in ranked] == [("24.0 ms", "41.0"), ("21.0 ms", "47.0")]
     ranked = rank_subjects(comparison, collect_subjects(comparison.subjects), [list(profiles.values())])
     assert [row.value for row in ranked] == ["13.8 ms", "12.8 ms"]
+    # Metrics of the rounds and of the profiles were measured at different times, so a percentile may be below a median.
+    (view,) = collect_comparison(decided, [list(profiles.values())]).profiles
+    assert {row.metric for row in view.metrics if row.in_rounds} == in_rounds.keys()
+    assert "</code> in rounds |" in comparison_markdown(decided, [list(profiles.values())])
+
+
+def test_the_page_rounds_once() -> None:
+    profiles = [[made.in_turns("x", ms, 1) for ms in (1.0, 0.5)]]
+    made_up = made.compared(
+        [made.subject(label, index) for index, label in enumerate("ab")], {"x": dict(enumerate(profiles[0]))}
+    )
+    (compared,) = made_up.comparison.profiles
+    verdicts = tuple(each.model_copy(update={"ratio": 0.5435037800935438}) for each in compared.verdicts)
+    comparison = made_up.comparison.model_copy(
+        update={"profiles": (compared.model_copy(update={"verdicts": verdicts}),)}
+    )
+    (data,) = comparison_data(comparison, collect_subjects(comparison.subjects), profiles).profiles
+    assert {f"{row.ratio:.3g}" for row in data.verdicts} == {"0.544"}
 
 
 def test_settings_in_settings_differ_each_on_its_own() -> None:

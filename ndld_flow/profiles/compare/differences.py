@@ -33,6 +33,8 @@ _PLAN = (
 latency.
 """
 _MOST_LISTED = 6
+_UNSET = "not set"
+"""Text of a setting that was recorded as empty, such as `affinity`: empty text means not recorded."""
 
 _Kind = Literal["different", "unknown", "unrecorded"]
 """The reason why values are not equal: `unrecorded` if all profiles are exports that lack the value."""
@@ -415,9 +417,9 @@ def _flat(options: Mapping[str, JsonValue]) -> Iterator[tuple[str, str]]:
     """Yield options by name, those in trtexec's sections as `build_options: Precision`."""
     for name, value in options.items():
         if isinstance(value, dict) and name.endswith("_options") and name != "provider_options":
-            yield from ((f"{name}: {inner}", _text(setting)) for inner, setting in value.items())
+            yield from ((f"{name}: {inner}", _text(setting) or _UNSET) for inner, setting in value.items())
         else:
-            yield name, _text(value)
+            yield name, _text(value) or _UNSET
 
 
 def _digest(text: str) -> str:

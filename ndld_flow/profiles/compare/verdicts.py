@@ -391,7 +391,7 @@ def _decide(test: _Tested, q_value: float | None, bounds: Bounds) -> Verdict:
     if bounds.same or bounds.circumstances.identical or (test.difference_ms <= _FLOOR_MS and q_value is not None):
         return "unchanged"
     if q_value is None:
-        counts = far > max(bounds.threshold, _SINGLE_RUN) and test.difference_ms > _FLOOR_MS
+        counts = not bounds.is_busy and far > max(bounds.threshold, _SINGLE_RUN) and test.difference_ms > _FLOOR_MS
     elif far <= bounds.threshold:
         return "unchanged"
     else:

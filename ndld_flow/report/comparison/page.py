@@ -79,6 +79,7 @@ class MetricData:
     key: str
     unit: str
     better: str
+    in_rounds: bool
     values: list[float | None]
     runs: list[list[float | None]]
 
@@ -194,7 +195,7 @@ def _compared(comparison: ProfileComparison, profiles: Sequence[Profile]) -> Com
         name=short_name(comparison.name, 80),
         subjects=comparison.subjects,
         decided_by=comparison.decided_by,
-        metrics=[_metric(metric) for metric in comparison.metrics],
+        metrics=[_metric(metric, comparison.is_of_rounds(metric.metric)) for metric in comparison.metrics],
         verdicts=[
             VerdictRow(
                 metric=places.get(verdict.metric, -1),
@@ -203,9 +204,9 @@ def _compared(comparison: ProfileComparison, profiles: Sequence[Profile]) -> Com
                 apart=measured_apart(comparison, comparison.metrics[places[verdict.metric]], verdict)
                 if verdict.metric in places
                 else "",
-                ratio=_number(verdict.ratio),
-                low=_number(verdict.low) if verdict.interval_is_known else None,
-                high=_number(verdict.high),
+                ratio=_number(verdict.ratio, 9),
+                low=_number(verdict.low, 9) if verdict.interval_is_known else None,
+                high=_number(verdict.high, 9),
                 threshold=_number(verdict.threshold),
                 verdict=verdict.verdict,
                 why=short_name(verdict.why, 600),
@@ -222,13 +223,14 @@ def _compared(comparison: ProfileComparison, profiles: Sequence[Profile]) -> Com
     )
 
 
-def _metric(metric: ComparedMetric) -> MetricData:
+def _metric(metric: ComparedMetric, in_rounds: bool) -> MetricData:
     return MetricData(
         metric=short_name(metric.metric, 60),
         key=metric.metric,
         unit=short_name(metric.unit, 20),
         better=metric.better,
-        values=[_number(value) for value in metric.values],
+        in_rounds=in_rounds,
+        values=[_number(value, 9) for value in metric.values],
         runs=[[_number(value) for value in runs] for runs in metric.runs],
     )
 
@@ -264,11 +266,13 @@ def _layers(profile: Profile) -> ComparedLayers:
     )
 
 
-def _number(value: float | None) -> float | None:
-    """Round to five significant digits; NaN and infinity, which JSON does not support, become null."""
+def _number(value: float | None, digits: int = 5) -> float | None:
+    """Round to significant digits, more for what is printed in three: the second rounding would print another last
+    digit than other surfaces. NaN and infinity, which JSON does not support, become null.
+    """
     if value is None or isinstance(value, int):
         return value
-    return rounded(value) if math.isfinite(value) else None
+    return rounded(value, digits) if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

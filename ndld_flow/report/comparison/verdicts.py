@@ -175,6 +175,8 @@ class MetricRow:
     """One metric of all profiles of one name."""
 
     metric: str
+    in_rounds: bool
+    """True if the values are those of the rounds, not of the profiles."""
     decides: bool
     cells: tuple[MetricCell, ...]
     differs: bool
@@ -226,6 +228,7 @@ def _metric_row(
     )
     return MetricRow(
         metric=short_name(metric.metric, 60),
+        in_rounds=profile.is_of_rounds(metric.metric),
         decides=metric.metric == profile.decided_by,
         cells=cells,
         differs=any(verdict and verdict.verdict != "unchanged" for verdict in against_base),

@@ -145,7 +145,8 @@ def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterato
             verdict = against_base.get((metric.metric, candidate))
             label = [_label(comparison, compared, candidate)] if len(compared.subjects) > 2 else []
             values = map(prose, metric_values(metric, candidate, verdict))
-            yield [code(metric.metric), *label, *values, *_verdict(verdict)]
+            origin = " in rounds" if compared.is_of_rounds(metric.metric) else ""
+            yield [f"{code(metric.metric)}{origin}", *label, *values, *_verdict(verdict)]
 
 
 def _verdict(verdict: MetricVerdict | None) -> list[str]:

@@ -526,6 +526,7 @@ interface MetricData {
   key: string;
   unit: string;
   better: string;
+  in_rounds: boolean;
   values: (number | null)[];
   runs: ((number | null)[])[];
 }

@@ -240,7 +240,8 @@ function metricRow(view, metric, ratios) {
   const cells = view.candidates.length === 1
     ? pairCells(view, metric, verdicts[0], ratios) : severalCells(view, metric, number, ratios);
   return make("tr", { class: [decides && "decides", differs && "differs"].filter(Boolean).join(" ") || null },
-    make("th", { scope: "row" }, make("bdi", {}, metric.metric), decides ? make("span", { class: "quiet small" }, " decides") : ""), ...cells);
+    make("th", { scope: "row" }, make("bdi", {}, metric.metric),
+      make("span", { class: "quiet small" }, metric.in_rounds ? " in rounds" : "", decides ? " decides" : "")), ...cells);
 }
 
 /**
