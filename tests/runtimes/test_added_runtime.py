@@ -1,8 +1,9 @@
-"""The runtime of `docs/how-to/add-runtime.md`, in a package of its own: it keeps the contract, and steps run in it."""
+"""The runtime `docs/examples/onnx_reference.py`, in a package of its own: it keeps the contract, and runs in steps."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,21 +20,20 @@ from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import Onnx
 from tests.support import runtime_contract as contract
 
-PAGE = (Path(__file__).parents[2] / "docs/how-to/add-runtime.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
 NAME = "onnx_reference"
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
-    """Install the file of the page, as pip does, and return its runtime."""
+    """Install the file, as pip does, and return its runtime."""
     site = tmp_path / "site"
     info = site / "reference-1.0.dist-info"
     info.mkdir(parents=True)
-    [code] = re.findall(rf'^```python title="{NAME}.py"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL)
-    assert len(code.splitlines()) <= 300
-    (site / f"{NAME}.py").write_text(code)
+    shutil.copy(DOCS / f"examples/{NAME}.py", site)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reference\nVersion: 1.0\n")
-    [points] = re.findall(r"^```toml\n\[project\.entry-points\.(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    page = (DOCS / "how-to/add-runtime.md").read_text()
+    [points] = re.findall(r"^```toml\n\[project\.entry-points\.(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (info / "entry_points.txt").write_text("[" + points.replace('"', ""))
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("PYTHONPATH", str(site))  # of measuring processes
