@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -163,6 +163,19 @@ rules_options = _all(
     click.option("--threshold", "-t", metavar="SHARE", help="Relative difference that counts [default: 3 %]."),
 )
 """They define the differences that count."""
+
+
+def refuse_missing(models: Iterable[str | Path], data: Iterable[str] = ()) -> None:
+    """Raise the error for a missing file before the libraries are imported that would find it, a second later."""
+    from ndld_flow.models.external_files import open_regular
+    from ndld_flow.recipe.sample_files import require_data
+
+    for model in map(Path, models):
+        if model.suffix == ".onnx" and ":" not in str(model):
+            open_regular(model).close()
+    for text in data:
+        if not Path(text).exists():
+            require_data(text, text.partition("=")[2] or text)
 
 
 def print_notices(event: Event) -> None:

@@ -69,8 +69,7 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
     patterns: dict[str, list[str]] = {}
     for text in data:
         name, path = _input_of(text, trial)
-        if not is_glob(path) and not Path(path).exists():
-            raise RequestError(f"--data {text}: there is no file or folder {path} (current directory: {Path.cwd()}).")
+        require_data(text, path)
         if Path(path).suffix.lower() in VIDEO_SUFFIXES:
             raise RequestError(
                 f"--data {text}: give the frames of a video as images in a folder, such as by `ffmpeg -i "
@@ -93,6 +92,12 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
         files,
         {name: paths[0] if len(paths) == 1 else paths for name, paths in given.items()},
     )
+
+
+def require_data(text: str, path: str) -> None:
+    """Raise RequestError if a path of `--data` is neither a glob nor there; `text` is the whole value."""
+    if not is_glob(path) and not Path(path).exists():
+        raise RequestError(f"--data {text}: there is no file or folder {path} (current directory: {Path.cwd()}).")
 
 
 def spread_files(files: Sequence[str], most: int) -> list[str]:

@@ -55,6 +55,7 @@ from ndld_flow.cli.options import (
     loudness_options,
     outputs_option,
     print_json,
+    refuse_missing,
     rules_options,
     shapes_option,
     tokenizer_option,
@@ -183,6 +184,7 @@ def command(
     loudness: Loudness | None,
     as_json: bool,
 ) -> int:
+    refuse_missing(subjects, data)
     from ndld_flow.cli.progress import choose_listener_beside_result
     from ndld_flow.recipe.write_recipe import parse_shape
     from ndld_flow.runner.compare_models import ModelOptions, is_model

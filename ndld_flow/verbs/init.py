@@ -20,7 +20,7 @@ import click
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import milliseconds
-from ndld_flow.cli.options import data_option, shapes_option
+from ndld_flow.cli.options import data_option, refuse_missing, shapes_option
 from ndld_flow.cli.public_functions import public
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, parse_shape
@@ -46,6 +46,7 @@ def init(
     ``api.init("model.onnx", options=RecipeOptions(precision="int8", data=("photos/",)))``. The result has the
     recipe's path and the trial; `ask` is called for the shape of an input where no likely size is accepted.
     """
+    refuse_missing([model], options.data if options else ())
     from ndld_flow.recipe.write_recipe import write_recipe
 
     path = Path(target) if target is not None else None

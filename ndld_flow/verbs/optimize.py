@@ -50,6 +50,7 @@ from ndld_flow.cli.options import (
     loudness_options,
     outputs_option,
     print_json,
+    refuse_missing,
     shapes_option,
     tokenizer_option,
 )
@@ -83,10 +84,11 @@ def optimize(
     sweep that would run is written, and the result is None. Raises RequestError for options that do not fit the model,
     before anything runs, and ModelError for a model that does not run.
     """
+    options = options or OptimizeOptions()
+    refuse_missing([model], options.data)
     from ndld_flow.execution.request import request_recipe
     from ndld_flow.optimize.optimize import optimize_model, write_search
 
-    options = options or OptimizeOptions()
     if write is not None:
         write_search(Path(model), options, Path(write), overwrite=overwrite, listener=listener or ignore)
         return None

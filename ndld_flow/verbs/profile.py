@@ -36,6 +36,7 @@ from ndld_flow.cli.options import (
     options_of,
     outputs_option,
     print_json,
+    refuse_missing,
     target_option,
 )
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
@@ -66,6 +67,7 @@ def profile(
 
     An existing profile, such as an export of trtexec, is read and not measured. `on` and `command` as in `run`.
     """
+    refuse_missing([model])
     from ndld_flow.runner.measure_model import profile_model
 
     return profile_model(
