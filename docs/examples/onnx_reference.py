@@ -134,7 +134,7 @@ class OnnxReferenceSession(HostBinding):
     def run(self) -> None:
         try:
             for _ in range(self._repeats):
-                values = self._evaluator.run(None, self._feeds)
+                values: Any = self._evaluator.run(None, self._feeds)
         except Exception as error:
             raise ModelError(f"{self._model} fails in {TITLE}: {error}.") from None
         self._outputs = dict(zip(self._evaluator.output_names, values, strict=True))
