@@ -228,7 +228,10 @@ def find_hopeless(
     reasons = {}
     for variant in (each for each in variants if each.costly):
         equal = next((name for name in variant.unless if name in right), None)
+        whole = tried.get(variant.whole)
         why = f"{equal} is right without exceptions" if equal is not None else _too_slow(variant, cheap, tried)
+        if whole is not None and whole.speed is not None and whole.speed.low > _PAYS:
+            why = f"{whole.name} is not faster than the source, and quantizes no less"
         if why:
             reasons[variant.name] = why
     return reasons

@@ -47,6 +47,9 @@ class Variant:
     """True if its preparation searches or measures: such variants come last, and only if they may still win."""
     unless: tuple[str, ...] = ()
     """For a costly one: variants that make it superfluous by being right."""
+    whole: str = ""
+    """For a costly one: a variant that quantizes the same layers, or those too that this leaves out for their errors,
+    so that this is no faster."""
     needs: str = ""
     """A variant without which this is not tried, by default the source in a runtime that is not the first: one that
     failed, or that turned out to be the same model as another."""

@@ -220,7 +220,8 @@ def _own_errors(
 def _output_errors(
     copies: QuantizedCopies, feeds: Mapping[str, Array], names: Sequence[str], settings: SessionRequest
 ) -> dict[str, float]:
-    """Return first output of a node -> the error of the worst output with its copy selected; 1 if that has NaN."""
+    """Return first output of a node -> the error of the worst output with its copy selected; 1 if that has NaN, or
+    another shape, as lists of boxes or tokens have."""
     computed = {place.name for place in tensors_of(copies.path) if place.can_be_captured}
     outputs = [name for name in dict.fromkeys(copies.outputs.values()) if name in computed]
     if not outputs:
@@ -237,10 +238,13 @@ def _output_errors(
 def _worst_of(exact: Mapping[str, Array], arrays: Mapping[str, Array]) -> float:
     errors = [0.0]
     for name, array in exact.items():
-        if array.dtype.kind == "f":
-            agreement = LayerAgreement()
-            agreement.add(array, arrays[name])
-            errors.append(1.0 if agreement.nonfinite else _relative_rms(agreement))
+        if array.dtype.kind != "f":
+            continue
+        if arrays[name].shape != array.shape:
+            return 1.0
+        agreement = LayerAgreement()
+        agreement.add(array, arrays[name])
+        errors.append(1.0 if agreement.nonfinite else _relative_rms(agreement))
     return max(errors)
 
 

@@ -106,7 +106,7 @@ def test_costly_variants_that_cannot_win_are_not_tried() -> None:
         Variant("source", "onnxruntime", is_source=True),
         Variant("source in OpenVINO", "openvino", is_source=True),
         Variant("INT8", "onnxruntime", {"made": "{step: quantize}"}),
-        Variant("INT8 except", "onnxruntime", costly=True, unless=("INT8",)),
+        Variant("INT8 except", "onnxruntime", costly=True, unless=("INT8",), whole="INT8"),
         Variant("INT8 where", "onnxruntime", costly=True),
         Variant("INT8 where in OpenVINO", "openvino", costly=True),
     ]
@@ -127,6 +127,10 @@ def test_costly_variants_that_cannot_win_are_not_tried() -> None:
     assert hopeless(*floats, timed("INT8", 4, "not right")) == [], "a wrong one is not what exceptions would be"
     assert hopeless(*floats, timed("INT8", 4)) == ["INT8 except"], "the same model as INT8"
     assert hopeless(*floats, timed("INT8", 4, near=True)) == [], "its proof may fail on other samples"
+    for low, high, lost in ((0.98, 1.1, ["INT8 except"]), (0.9, 1.1, [])):
+        speed = Speed(ratio=1.0, low=low, high=high, clock="cpu")
+        whole = timed("INT8", 4, "not right").model_copy(update={"speed": speed})
+        assert hopeless(*floats, whole) == lost, "without some of its layers, it is no faster"
 
 
 def test_of_equal_models_the_simplest_variant_is_delivered() -> None:

@@ -90,6 +90,19 @@ def test_each_node_is_quantized_alone_and_its_error_traced_to_the_output(tmp_pat
     assert [each.output_error is None for each in some] == [True, False]
 
 
+def test_a_list_of_another_length_is_wholly_wrong(tmp_path: Path) -> None:
+    """As the boxes of a detector are, or the tokens of a table: INT8 moves some beyond a threshold."""
+    random = np.random.default_rng(0)
+    b = GraphBuilder(0)
+    h = b.op("MatMul", b.op("Neg", "x"), b.floats(random.normal(0, 1, (16, 400)).astype(np.float32)))
+    flat = b.op("Reshape", h, b.const([-1], np.int64))
+    rename_output(b, b.op("Compress", flat, b.op("Greater", flat, b.floats(np.float32(0)))), "y")
+    source = save(b.model([tensor("x", ["n", 16])], [tensor("y", ["k"])]), tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", values := random.normal(0, 1, (8, 16)).astype(np.float32))
+    (found,) = errors_of(source, {"x": {"data": str(tmp_path / "x.npy")}}, values, op_types=("MatMul",)).values()
+    assert found.output_error == 1.0
+
+
 def search(folder: Path, model: Path, given: Any, **settings: Any) -> PrecisionSearch:
     asked = {"precision": "int8", "int8": {**EVERYTHING, **settings.pop("int8", {})}, **settings}
     run_step(FindPrecision, model, folder, asked, given)

@@ -27,5 +27,6 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     )
     made = f"{{{subject.quantize()}, method: percentile{target}, found_by: found}}"
     name = f"INT8 except what it breaks{subject.label}"
-    plain = tuple(f"{each}{subject.label}" for each in (DENSE, "INT8, minmax", "INT8 of smoothed activations"))
-    yield Variant(name, subject.runtime, {"found": found, "made": made}, costly=True, unless=plain)
+    plain = f"{DENSE if subject.runs_in_onnxruntime else 'INT8, minmax'}{subject.label}"
+    unless = (plain, f"INT8 of smoothed activations{subject.label}")
+    yield Variant(name, subject.runtime, {"found": found, "made": made}, costly=True, unless=unless, whole=plain)

@@ -17,5 +17,6 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         return
     smoothed = "{step: smooth_activations, from: clean}"
     made = f"{{{subject.quantize('found')}, method: percentile{subject.quantize_target}}}"
-    steps, plain = {"found": smoothed, "made": made}, f"{DENSE}{subject.label}"
-    yield Variant(f"INT8 of smoothed activations{subject.label}", subject.runtime, steps, costly=True, unless=(plain,))
+    name, plain = f"INT8 of smoothed activations{subject.label}", f"{DENSE}{subject.label}"
+    steps = {"found": smoothed, "made": made}
+    yield Variant(name, subject.runtime, steps, costly=True, unless=(plain,), whole=plain)
