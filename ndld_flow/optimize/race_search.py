@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ndld_flow.base.quantities import quantity
+from ndld_flow.base.quantities import counted, quantity
 from ndld_flow.execution.events import Notice, VariantTried
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE
@@ -106,7 +106,7 @@ class RaceSearch(Search):
             proved=self._best.variant.name,
         )
         self._result.finished = False
-        self._prover.listener(Notice(text=f"racing {len(job.variants) - 1} variants with the source"))
+        self._prover.listener(Notice(text=f"racing {counted(len(job.variants) - 1, 'variant')} with the source"))
         run_race(job, self._prover.folder, self._prover.listener, self._result)
 
     def _prove_best(self) -> None:

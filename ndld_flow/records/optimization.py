@@ -242,7 +242,8 @@ class Optimization(Document):
         runtime = describe_runtime(self.runtime)
         runs = runtime if self.target in (runtime.split(" ")[0], "any") else self.target
         shapes = f"; it accepts only {self.fixed_shapes}" if self.fixed_shapes else ""
-        return f"Ship {where}: {self.delivered}, for {runs}{threads} ({sizes}){shapes}"
+        delivered = "the model itself, unchanged" if self.delivered == "source" and not self.faster else self.delivered
+        return f"Ship {where}: {delivered}, for {runs}{threads} ({sizes}){shapes}"
 
     @property
     def is_source(self) -> bool:
