@@ -349,7 +349,7 @@ def sample_shape(
 ) -> tuple[int, ...] | None:
     """Return the shape of a sample in files of arrays; None for other files, and for arrays of several shapes.
 
-    An array of more than one item along the first dimension, where the model takes any number, has a sample in each.
+    One array has a sample in each item along the first dimension, where the model takes any number of items or one.
     """
     if declared is None or any(path.suffix.lower() not in VALUE_SUFFIXES for path in paths):
         return None
@@ -359,7 +359,7 @@ def sample_shape(
         return None
     if len(shape) > len(declared):
         return shape[1:]
-    is_batch = len(paths) == 1 and not isinstance(declared[0], int)
+    is_batch = len(paths) == 1 and (declared[0] == 1 or not isinstance(declared[0], int))
     return (1, *shape[1:]) if is_batch else shape
 
 

@@ -27,6 +27,7 @@ from ndld_flow.inputs import InputSpecs
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.samples import value_files
 from ndld_flow.samples.feeds import make_feeds, note_assumed
+from ndld_flow.samples.file_samples import sample_shape
 from ndld_flow.samples.sample_feeds import Samples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
 from tests.support.models_run import specs
@@ -547,3 +548,20 @@ def test_arrays_that_are_no_signal_are_refused(in_folder: Path, values: Any, sha
     wanted = TensorSpec("x", str(values.dtype), shape)
     with pytest.raises(RequestError, match="has shape"):
         make_samples([wanted], specs({"x": {"data": "wave.npy"}}), SampleSettings(), "m")
+
+
+@pytest.mark.parametrize(
+    ("declared", "shape", "sample"),
+    [
+        (("batch", "n"), (24, 5), (1, 5)),
+        ((1, "n"), (24, 5), (1, 5)),
+        ((1, "n"), (1, 5), (1, 5)),
+        ((2, "n"), (24, 5), (24, 5)),  # which the model refuses
+        ((1, "n"), (24, 1, 5), (1, 5)),
+    ],
+)
+def test_the_rows_of_an_array_are_samples_of_one_item(
+    declared: tuple[int | str, ...], shape: tuple[int, ...], sample: tuple[int, ...], tmp_path: Path
+) -> None:
+    np.save(tmp_path / "rows.npy", np.zeros(shape, np.float32))
+    assert sample_shape([tmp_path / "rows.npy"], "x", declared) == sample
