@@ -14,7 +14,7 @@ from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.found import TOO_NOISY
 from ndld_flow.optimize.objectives import choose_objectives
-from ndld_flow.optimize.proof import Proof, Prover
+from ndld_flow.optimize.proof import Proof, Prover, _judge
 from ndld_flow.optimize.race_search import find_hopeless
 from ndld_flow.optimize.sweep_search import (
     Point,
@@ -28,6 +28,7 @@ from ndld_flow.optimize.variant import Variant
 from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, Optimization, Speed, TriedVariant, VariantOutcome, find_ending
+from ndld_flow.records.run_record import GateResult
 from tests.optimize.test_optimize_parts import ROWS, read, write
 from tests.support.run_fixtures import StepSketch, run_record
 
@@ -141,6 +142,26 @@ def test_of_equal_models_the_simplest_variant_is_delivered() -> None:
     found = choose({1: placed, 2: clean, 3: other}, variants, several=False)
     assert [proof.outcome for proof in found.values()] == ["slower", "delivered", "slower"]
     assert sum(file.size_bytes for file in placed.model_files) == 9, "without the record beside it"
+
+
+@pytest.mark.parametrize(
+    ("inconclusive", "gate_passed", "outcome"),
+    [
+        (True, True, "not judged"),
+        (True, False, "not right on held-out data"),
+        (False, True, "not right on held-out data"),
+    ],
+)
+def test_a_check_that_decides_nothing_does_not_hide_a_condition_that_fails(
+    inconclusive: bool, gate_passed: bool, outcome: VariantOutcome
+) -> None:
+    gate = GateResult(gate="held.cosine >= 0.99", passed=gate_passed, left=0.9, right=0.99)
+    record = run_record([StepSketch("held", "check_accuracy", passed=False, summary="undecided")], [gate])
+    (step,) = record.steps
+    assert step.record is not None
+    judged = step.record.model_copy(update={"inconclusive": inconclusive})
+    found, why = _judge(record.model_copy(update={"steps": (step.model_copy(update={"record": judged}),)}))
+    assert (found, "cosine" in why) == (outcome, not gate_passed)
 
 
 def record_of(*variants: TriedVariant) -> Optimization:
