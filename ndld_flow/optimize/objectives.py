@@ -11,6 +11,8 @@ from ndld_flow.base.text import suggest
 
 AT_LEAST = 0.99
 """Largest upper end of a ratio to the source at which a variant is better: two equal models may differ by 1 %."""
+PAYS = 0.97
+"""Largest ratio to the best proved latency at which a variant is worth the time of a proof."""
 SLOWER = 1.03
 """Largest upper end of the ratio of latencies at which a variant is not slower, when another objective comes first."""
 Evidence = Literal["alternating passes", "process runs", "exact", "single builds"]

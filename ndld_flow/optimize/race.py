@@ -30,7 +30,7 @@ from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.optimize.compose import SOURCE
 from ndld_flow.optimize.conditions import Conditions
-from ndld_flow.optimize.objectives import AT_LEAST
+from ndld_flow.optimize.objectives import PAYS
 from ndld_flow.optimize.race_process import USELESS, RaceJob
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
 from ndld_flow.optimize.variant import MADE
@@ -134,11 +134,11 @@ class Race:
         self._emit({"waits": waits_for.removeprefix(WAITS)})
 
     def _left(self) -> float:
-        """Return the rest of the time; a variant that is surely faster than the source needs some for its proof."""
+        """Return the rest of the time; a variant that seems to be faster than the source needs some for its proof."""
         assert self._source is not None
         leader = self._leader
         is_new = leader.name not in (SOURCE, self._job.proved)
-        is_faster = is_new and compare(leader.racer, self._source.racer).high < math.log(AT_LEAST)
+        is_faster = is_new and compare(leader.racer, self._source.racer).log < math.log(PAYS)
         reserved_s = self._job.proof_s if is_faster else 0.0
         return self._job.seconds - reserved_s - (time.monotonic() - self._start)
 

@@ -48,7 +48,7 @@ class RaceJob(Record):
     seconds: float
     """No variant starts after this time, and the race ends."""
     proof_s: float = 0.0
-    """Time to leave for a proof, once a variant is surely faster than the source."""
+    """Time to leave for a proof, once a variant seems to be faster than the source."""
     proved: str = ""
     """The best variant that is proved."""
     folder: str = ""

@@ -14,7 +14,7 @@ from ndld_flow.execution.events import Notice, VariantTried
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE
 from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Found, Search
-from ndld_flow.optimize.objectives import AT_LEAST
+from ndld_flow.optimize.objectives import AT_LEAST, PAYS
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.variant import MADE, Variant
@@ -30,8 +30,6 @@ _PROBES = 4.0
 worth comes on top, if there is time."""
 _LEAST_S = 10.0
 """Least time for which another race is started."""
-_PAYS = 0.97
-"""Largest ratio to the time of the proved variant at which another is proved too."""
 
 
 class RaceSearch(Search):
@@ -139,9 +137,9 @@ class RaceSearch(Search):
             return False
         best = self._speed_of_best
         if best is None:
-            is_surely_close = tried.speed.low > _PAYS and tried.speed.high > AT_LEAST
+            is_surely_close = tried.speed.low > PAYS and tried.speed.high > AT_LEAST
             return tried.speed.ratio < AT_LEAST and not is_surely_close
-        return tried.speed.ratio < best.ratio * _PAYS
+        return tried.speed.ratio < best.ratio * PAYS
 
     @property
     def _speed_of_best(self) -> Speed | None:
@@ -230,7 +228,7 @@ def find_hopeless(
         equal = next((name for name in variant.unless if name in right), None)
         whole = tried.get(variant.whole)
         why = f"{equal} is right without exceptions" if equal is not None else _too_slow(variant, cheap, tried)
-        if whole is not None and whole.speed is not None and whole.speed.low > _PAYS:
+        if whole is not None and whole.speed is not None and whole.speed.low > PAYS:
             why = f"{whole.name} is not faster than the source, and quantizes no less"
         if why:
             reasons[variant.name] = why
