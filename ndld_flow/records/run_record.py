@@ -111,18 +111,16 @@ class RunFailure(Record):
     """Step -> the last lines of its log."""
 
 
-class RunRecord(Document):
-    """One run of one recipe, with everything needed to repeat it: `run.json` in its folder."""
+class Invocation(Record):
+    """The part that the records of runs and sweeps share: what was run, where and when."""
 
-    document: Literal["run"] = "run"
-    format_version: int = PLAIN_VERSIONS["run"]
     id: str
-    """`<utc time>-<short id>`, the name of the run's folder."""
+    """`<utc time>-<short id>`, the name of the folder."""
     recipe_name: str
     recipe: dict[str, JsonValue]
-    """Resolved and self-contained."""
+    """Resolved and self-contained, with its `sweep:` if there is one."""
     identity: str
-    """Digest of the resolved recipe and of the steps' keys: equal runs have equal ones."""
+    """Digest that is equal for the same work: of the resolved recipe, and of the keys of a run's steps."""
     command: tuple[str, ...]
     directory: str
     """The current directory of the command."""
@@ -130,19 +128,26 @@ class RunRecord(Document):
     """The user who ran it; empty if it was not recorded, as is the host."""
     host: str = ""
     """The name of the computer on which the command ran; steps may have run elsewhere."""
+    started_at: Time
+    wall_s: float
+    machine: Machine
+    versions: dict[str, str]
+    """Libraries by name, ndld_flow's own among them."""
+
+
+class RunRecord(Invocation, Document):
+    """One run of one recipe, with everything needed to repeat it: `run.json` in its folder."""
+
+    document: Literal["run"] = "run"
+    format_version: int = PLAIN_VERSIONS["run"]
     commit: str = ""
     """Git commit of the current directory's working tree, which may have had other changes; empty outside one, or if
     it was not recorded."""
-    started_at: Time
-    wall_s: float
     source: SourceRecord
     models: dict[str, SourceRecord] = {}
     """More models, by their names in the recipe."""
     steps: tuple[RunStep, ...]
     gates: tuple[GateResult, ...]
-    machine: Machine
-    versions: dict[str, str]
-    """Libraries by name, ndld_flow's own among them."""
     passed: bool
     """False if a step or a gate failed, or if the run did not finish."""
     outcome: RunOutcome

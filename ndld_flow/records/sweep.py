@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import JsonValue
 
 from ndld_flow.records.document import PLAIN_VERSIONS, Digest, Document, InnerPath, Record, Time
-from ndld_flow.records.measurement import Machine, Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.outcomes import Outcome, PointOutcome
-from ndld_flow.records.run_record import GateResult
+from ndld_flow.records.run_record import GateResult, Invocation
 
 
 class SweepAxis(Record):
@@ -132,27 +132,12 @@ class NoisyPoint(Record):
     again: float
 
 
-class SweepRecord(Document):
+class SweepRecord(Invocation, Document):
     """One sweep of one recipe, with everything needed to repeat it: `sweep.json` in its folder."""
 
     document: Literal["sweep"] = "sweep"
     format_version: int = PLAIN_VERSIONS["sweep"]
-    id: str
-    """`<utc time>-<short id>`, the name of the sweep's folder."""
-    recipe_name: str
     description: str = ""
-    recipe: dict[str, JsonValue]
-    """Resolved and self-contained, its `sweep:` included."""
-    identity: str
-    """Digest that is equal for sweeps with the same work and the same results."""
-    command: tuple[str, ...]
-    directory: str
-    user: str = ""
-    """The user who ran it; empty if it was not recorded, as is the host."""
-    host: str = ""
-    """The name of the computer on which the command ran; steps may have run elsewhere."""
-    started_at: Time
-    wall_s: float
     own_s: float
     """Seconds of `wall_s` outside of steps: the tool's own overhead."""
     method: str
@@ -175,8 +160,6 @@ class SweepRecord(Document):
     """Number of steps of points that were computed for another point of this sweep."""
     steps_reused: int
     """Number of steps whose results existed before."""
-    machine: Machine
-    versions: dict[str, str]
     passed: bool
     """False if no point passed."""
 
