@@ -201,6 +201,7 @@ class TensorSelect(_Criteria):
         return self
 
 
+AllowEmpty = Annotated[bool, Field(description="Succeed when nothing is selected.")]
 SelectTensors = Annotated[TensorSelect, Shorthand(_as_names, ("text", "texts"))]
 """A setting that selects initializers; a bare pattern selects by name."""
 

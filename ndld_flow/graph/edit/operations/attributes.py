@@ -12,7 +12,7 @@ from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.settings import AttributeValue, NewName, Patterns, Select
+from ndld_flow.graph.edit.settings import AllowEmpty, AttributeValue, NewName, Patterns, Select
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -35,8 +35,7 @@ class SetAttributes(Operation):
     """Nodes to change."""
     attributes: dict[NewName, AttributeValue] = Field(min_length=1)
     """Attribute -> value. A tensor is `{value: [[1, 2]], dtype: int64}` or `{file: w.npy}`."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import errors_of

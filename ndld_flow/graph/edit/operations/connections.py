@@ -9,7 +9,16 @@ from pydantic import Field, model_validator
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.settings import NameTemplate, NewName, Patterns, Select, fill_template, groups_of, stem_of
+from ndld_flow.graph.edit.settings import (
+    AllowEmpty,
+    NameTemplate,
+    NewName,
+    Patterns,
+    Select,
+    fill_template,
+    groups_of,
+    stem_of,
+)
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
@@ -31,8 +40,7 @@ class Connect(Operation):
     """The input, by index or by the operator's name for it."""
     tensor: str
     """The tensor to read, of the same graph or of an enclosing one."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import connect
@@ -54,8 +62,7 @@ class Disconnect(Operation):
     """Nodes to disconnect."""
     input: int | str
     """The input, by index or by the operator's name for it; the name of a variadic input means its last tensor."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import errors_of, set_inputs
@@ -160,8 +167,7 @@ class RenameTensors(Operation):
     """With `select`: only in this graph; `""` is the main graph, `If_0/then_branch` a subgraph."""
     keep_io: bool = False
     """Keep the names of the model's inputs and outputs."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     @model_validator(mode="after")
     def _check_one_way(self) -> Self:

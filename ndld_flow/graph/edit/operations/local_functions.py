@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.settings import Patterns, Select
+from ndld_flow.graph.edit.settings import AllowEmpty, Patterns, Select
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
@@ -35,8 +35,7 @@ class MakeFunction(Operation):
     """Call the function in place of all equal blocks, also in subgraphs and functions."""
     inside: bool = False
     """Move constants that are the same in all blocks into the function; those in external data stay inputs."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.function_making import make_function

@@ -14,7 +14,7 @@ from ndld_flow.base.name_patterns import NamePattern, name_matcher
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import first_of, short_name
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.settings import Dims, NewName, NodeSelect, Patterns, Select
+from ndld_flow.graph.edit.settings import AllowEmpty, Dims, NewName, NodeSelect, Patterns, Select
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -270,8 +270,7 @@ class SetMetadata(Operation):
     """Key -> value; null removes the key. With `select`, of the nodes."""
     select: Select | None = None
     """Nodes to set `doc_string` and `metadata` of, instead of the model."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     @model_validator(mode="after")
     def _check_subject(self) -> Self:

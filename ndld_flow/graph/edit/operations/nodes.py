@@ -13,6 +13,7 @@ from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import first_of
 from ndld_flow.graph.edit.operation import NodeOperation, Operation
 from ndld_flow.graph.edit.settings import (
+    AllowEmpty,
     Anchors,
     NameTemplate,
     NewName,
@@ -52,8 +53,7 @@ class RenameNodes(Operation):
     `{1}` the first group of the regular expression in `select`."""
     names: dict[str, NewName] = Field(default={})
     """Old name -> new name, instead of `select` and `to`. Names may be swapped."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     @model_validator(mode="after")
     def _check_one_way(self) -> Self:
@@ -213,8 +213,7 @@ class CopyNodes(Operation):
     """Nodes to copy."""
     prefix: str = Field(default="copy_", min_length=1)
     """Prefix for the names of the copies and their outputs; names that are already used get a number."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.names import names_around
@@ -241,8 +240,7 @@ class ReplaceOp(NodeOperation):
 
     select: Select
     """Nodes to change."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import errors_of
@@ -289,8 +287,7 @@ class ReplaceNodes(NodeOperation):
     """Output -> `float32[1, 3, H, ?]`, where it differs from that of the replaced nodes."""
     name: str | None = Field(default=None, min_length=1)
     """Name of the new node."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.nodes import Replacement, replace_nodes
@@ -325,8 +322,7 @@ class RemoveNodes(Operation):
     of the output, or else the most similar one. Outputs of the model keep their names."""
     through: int | str | None = None
     """With `bridge`: the input, by index or by the operator's name for it."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import drop_nodes

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.settings import Select
+from ndld_flow.graph.edit.settings import AllowEmpty, Select
 from ndld_flow.step import Reads
 from ndld_flow.store.kinds import Onnx
 
@@ -80,8 +80,7 @@ class InlineBranch(Operation):
     """If nodes to replace."""
     branch: Literal["then_branch", "else_branch"]
     """The branch to keep."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.subgraphs import inline_branches

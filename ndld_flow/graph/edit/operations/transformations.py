@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.settings import NodeSelect, Patterns, Select
+from ndld_flow.graph.edit.settings import AllowEmpty, NodeSelect, Patterns, Select
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -72,8 +72,7 @@ class Decompose(Operation):
 
     select: Select
     """Nodes to decompose."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.decomposing import decompose_nodes, is_gemm, split_gemms

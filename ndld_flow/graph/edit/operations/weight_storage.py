@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Bytes, Fraction
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.settings import EVERY_TENSOR, SelectTensors, TensorValue
+from ndld_flow.graph.edit.settings import EVERY_TENSOR, AllowEmpty, SelectTensors, TensorValue
 from ndld_flow.step import DataFile
 from ndld_flow.store.kinds import is_reserved
 
@@ -41,8 +41,7 @@ class ExternalizeWeights(Operation):
     """Name of the data file; `model.onnx.data` by default."""
     alignment: int = Field(default=4096, ge=1, le=2**20)
     """Offsets of tensors are multiples of this many bytes."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     @field_validator("file")
     @classmethod
@@ -87,8 +86,7 @@ class InlineWeights(Operation):
     """Initializers to store there; all by default."""
     smaller_than: Bytes | None = None
     """Larger ones stay in the data file."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.base.quantities import size
@@ -123,8 +121,7 @@ class ConstantsToInitializers(Operation):
 
     select: SelectTensors = EVERY_TENSOR
     """Constant nodes, by the names of their outputs."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.constant_tensors import select_held
@@ -160,8 +157,7 @@ class InitializersToConstants(Operation):
 
     select: SelectTensors
     """Initializers to turn."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         import onnx_ir as ir
@@ -203,8 +199,7 @@ class InitializersToInputs(Operation):
     """Initializers of the main graph to turn."""
     keep_values: bool = False
     """Keep the values as defaults; otherwise the inputs must be fed."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         import onnx_ir as ir

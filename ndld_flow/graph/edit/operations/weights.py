@@ -10,7 +10,7 @@ from pydantic import Field, WithJsonSchema, model_validator
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Bytes, counted
 from ndld_flow.graph.edit.operation import InitializerOperation, Operation
-from ndld_flow.graph.edit.settings import Patterns, RandomKind, Select, SelectTensors
+from ndld_flow.graph.edit.settings import AllowEmpty, Patterns, RandomKind, Select, SelectTensors
 from ndld_flow.step import DataFile
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ class GenerateInitializers(Operation):
     most 1; for integers 1 to the type's largest value), or `uniform_negative` (the same below 0)."""
     seed: int = Field(default=0, ge=0)
     """Seed of the random numbers."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.constant_tensors import find_tensors, replace_tensor
@@ -172,8 +171,7 @@ class ConvertDtype(Operation):
     """Outputs of nodes that are rounded to the type: a Cast to it and a Cast back are inserted."""
     casts: bool = False
     """Insert a Cast after each converted constant, so that its readers get the previous type."""
-    allow_empty: bool = False
-    """Succeed when nothing is selected."""
+    allow_empty: AllowEmpty = False
 
     @model_validator(mode="after")
     def _check_something(self) -> Self:
