@@ -7,47 +7,32 @@ from __future__ import annotations
 
 import json
 import platform
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError
 
 from ndld_flow.base import errors
-from ndld_flow.base.errors import BackendError, NdldFlowError, RequestError
+from ndld_flow.base.errors import BackendError, NdldFlowError, RecipeError, RequestError
 from ndld_flow.execution.execute import Work
 from ndld_flow.execution.executor import Task
 from ndld_flow.execution.keys import HIDDEN_VALUES, describe_key
 from ndld_flow.inputs import InputSpec
+from ndld_flow.processes.lines import Line
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.step_types import StepTypes
-from ndld_flow.records.document import Count, Digest, Record, StrictRecord
+from ndld_flow.records.document import Count, Digest, Record
 from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.store.hidden_credentials import remembered_secrets
 from ndld_flow.store.kinds import Artifact, known_kinds
 from ndld_flow.store.store import Store
 
-MAX_LINE_BYTES = 2**28
-"""Size limit of a message, which is read into memory: a record may contain a log and the change of a large model."""
 NO_ANSWER = "it sent what is no answer of this version of ndld-flow"
-
-
-class Line(StrictRecord):
-    """A record that is written as one line."""
-
-    def to_line(self) -> str:
-        """Return the record as one line of JSON in Python's dialect, as settings may be infinite."""
-        # A string that UTF-8 cannot encode, such as a broken file name, must not silence a worker.
-        text = json.dumps(self.model_dump(mode="json"), ensure_ascii=False)
-        return f"{text}\n".encode("utf-8", "replace").decode()
-
-    @classmethod
-    def from_line(cls, line: str | bytes) -> Self:
-        """Return the record that `to_line` wrote. Raises pydantic's ValidationError."""
-        return cls.model_validate_json(line)
 
 
 class Progressed(Line):
@@ -104,7 +89,7 @@ def _check_error_class(name: str) -> str:
 
 
 class Refused(Line):
-    """The task ended with an error that the user can fix."""
+    """The task, or another request, ended with an error that the user can fix."""
 
     kind: Literal["refused"] = "refused"
     error: Annotated[str, AfterValidator(_check_error_class)]
@@ -122,6 +107,17 @@ class Failed(Line):
     traceback: str
 
 
+def describe_error(error: BaseException) -> Refused | Failed:
+    """Return the message about an error, for a driver that may be another version and lack its class."""
+    if not isinstance(error, NdldFlowError):
+        return Failed(error=type(error).__name__, text=str(error), traceback=traceback.format_exc())
+    if isinstance(error, RecipeError):  # it cannot be created from a string
+        known = RequestError.__name__
+    else:
+        known = next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
+    return Refused(error=known, text=error.message, step=error.step)
+
+
 class Stopped(Line):
     """The task exceeded its time limit."""
 
@@ -135,6 +131,12 @@ class Died(Line):
     text: str
     killed: bool
     """True if a signal ended it."""
+
+
+class Alive(Line):
+    """The sender still runs, without news: silence means that it, or the connection to it, has failed."""
+
+    kind: Literal["alive"] = "alive"
 
 
 News = Progressed | Logged | Waits

@@ -4,13 +4,13 @@ die."""
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from typing import IO
 
 from ndld_flow.base.errors import BackendError, KilledError
 from ndld_flow.base.text import shortened, visible_text
@@ -23,7 +23,6 @@ from ndld_flow.execution.messages import (
     Died,
     Done,
     End,
-    Failed,
     Logged,
     News,
     Progressed,
@@ -37,96 +36,114 @@ from ndld_flow.execution.messages import (
     read_message,
     write_order,
 )
-from ndld_flow.processes.launch import end_group, name_signal
+from ndld_flow.processes.launch import END_S, Child, module_command, name_signal, start_process
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.store.store import Store
 
-# -P: a file `json.py` in the current directory must not be imported.
-COMMAND = (sys.executable, "-P", "-m", "ndld_flow.execution.worker")
-_END_S = 5.0
+COMMAND = module_command("ndld_flow.execution.worker")
 _LAST_BYTES = 4096
 _LAST_LINES = 3
 _LAST_OF_FAILED = 10
 
 
-class WorkerProcess:
-    """A process that computes one order after another until it is ended."""
+class Worker:
+    """Computes one order after another in a process, which is started when it is first needed, and again if it died."""
 
-    def __init__(self) -> None:
-        with contextlib.ExitStack() as opened:
-            self._stderr = opened.enter_context(tempfile.TemporaryFile())
-            self._process = subprocess.Popen(
-                list(COMMAND),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                start_new_session=True,  # Ctrl-C is the driver's to handle
-            )
-            opened.pop_all()
-        self._stopped = False
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: variables of the process in addition to ours."""
+        self._environment = environment
+        self._stderr: IO[bytes] | None = None
+        self._child: Child | None = None
+        self._lock = threading.Lock()
+        self._closed = self._stopped = False
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        """The process; 0 if there is none."""
+        return 0 if self._child is None else self._child.pid
 
-    @property
-    def lives(self) -> bool:
-        return self._process.poll() is None
+    def compute(self, order: TaskOrder, store: Store, report: Report) -> End:
+        """Send an order, pass on what the process reports, and wait for the end: its answer, or its own end, if it dies
+        or is ended after the order's time limit.
 
-    def do(self, order: TaskOrder, report: Report) -> End:
-        """Send an order, pass on what the worker reports, and wait for the end: the worker's own, if it dies, or is
-        ended after the order's time limit. Raises the errors of `report`.
+        Raises the errors of `report`, and BackendError if the process cannot be started or this was closed. Unless it
+        has answered, the process and its unfinished results are gone afterwards.
         """
+        child = self._living()
+        end: End | None = None
+        try:
+            end = self._follow(child, order, report)
+            return end
+        finally:
+            if not isinstance(end, Answer):
+                self.release()
+                with contextlib.suppress(OSError):
+                    store.sweep_building()
+
+    def close(self) -> None:
+        """End the process, and start no other. Any thread may call this."""
+        with self._lock:
+            self._closed, child = True, self._child
+        if child is not None:
+            child.end()
+
+    def release(self) -> None:
+        """End the process and close its files. Only the thread that sends orders may call this."""
+        child, self._child = self._child, None
+        if child is not None and self._stderr is not None:
+            child.release()
+            self._stderr.close()
+
+    def _living(self) -> Child:
+        with self._lock:
+            if self._closed:
+                raise BackendError("the executor was closed before this step finished.")
+            if self._child is not None and not self._child.lives:
+                self.release()
+            if self._child is None:
+                self._stopped = False
+                try:
+                    with contextlib.ExitStack() as opened:
+                        self._stderr = opened.enter_context(tempfile.TemporaryFile())
+                        self._child = Child(start_process(COMMAND, self._stderr, self._environment), END_S)
+                        opened.pop_all()
+                except OSError as error:
+                    raise BackendError(f"a worker cannot be started by {COMMAND[0]!r}: {error.strerror}.") from None
+            return self._child
+
+    def _follow(self, child: Child, order: TaskOrder, report: Report) -> End:
+        assert self._stderr is not None
         # Drop the output of earlier orders. The file offset is shared with the worker.
         self._stderr.seek(0)
         self._stderr.truncate()
+        child.send(order.to_line())
         with contextlib.ExitStack() as watch:
-            with contextlib.suppress(OSError, ValueError):  # it has died; its exit code gives the reason
-                assert self._process.stdin is not None
-                self._process.stdin.write(order.to_line().encode())
-                self._process.stdin.flush()
-            for line in self._process.stdout or ():
+            while line := child.read_line():
                 message = read_message(line)
-                if isinstance(message, Done | Refused | Failed):
+                if isinstance(message, Answer):
                     for printed in () if isinstance(message, Done) else self._last_printed(_LAST_OF_FAILED):
                         report(Logged(place=0, text=f"printed: {printed}"))
                     return message
                 if isinstance(message, Started) and order.timeout_s is not None:
-                    watch.enter_context(_alarm(order.timeout_s, self._stop))
+                    watch.enter_context(_alarm(order.timeout_s, partial(self._stop, child)))
                 elif isinstance(message, News):
                     report(message)
-        self.end()
+        code = child.end()
         if self._stopped:
             return Stopped()
-        code = self._process.returncode
         killed_by = name_signal(-code if code < 0 else code - 128)
-        how = f"was killed by {killed_by}" if killed_by else f"ended with code {self._process.returncode}"
+        how = f"was killed by {killed_by}" if killed_by else f"ended with code {code}"
         last = self._last_printed(_LAST_LINES)
         printed = f"; its last output: {' / '.join(last)}" if last else ""
         return Died(text=f"{how}{printed}", killed=bool(killed_by))
 
-    def _stop(self) -> None:
+    def _stop(self, child: Child) -> None:
         self._stopped = True
-        self.end()
-
-    def end(self) -> None:
-        """End the process and everything that it started, at once. Any thread may call this, any number of times."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self._process.stdin.close()
-        try:
-            self._process.wait(_END_S)  # its watchdog ends all its children, including those in other sessions
-        except subprocess.TimeoutExpired:
-            end_group(self._process)
-
-    def release(self) -> None:
-        """End the process and close its files. Only the thread that sends orders may call this."""
-        self.end()
-        end_group(self._process)
-        self._stderr.close()
+        child.end()
 
     def _last_printed(self, count: int) -> list[str]:
         """Return the last lines that the worker, and libraries in it, printed since this order."""
+        assert self._stderr is not None
         size = self._stderr.seek(0, 2)
         self._stderr.seek(max(0, size - _LAST_BYTES))
         lines = visible_text(self._stderr.read().decode(errors="replace")).split("\n")
@@ -199,10 +216,9 @@ class Workers:
         self._tries = 2 if count > 1 else 1
         self._threads = DaemonThreads(count)
         self._listener_lock = threading.Lock()
-        self._lock = threading.Lock()
-        self._living: set[WorkerProcess] | None = set()
-        """None if no more may be started."""
-        self._idle: list[WorkerProcess] = []
+        self.workers = [Worker() for _ in range(count)]
+        self._idle = list(self.workers)
+        """The last one has computed last: its libraries are imported."""
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
         """Compute a task as soon as a worker is free; until then it can be cancelled.
@@ -214,62 +230,25 @@ class Workers:
 
     def close(self) -> None:
         """Stop everything that is still running, at once, and leave nothing behind."""
-        with self._lock:
-            living, self._living = self._living or set(), None
-        for worker in living:
-            worker.end()
+        for worker in self.workers:
+            worker.close()
         self._threads.join()
         for worker in self._idle:
             worker.release()
 
     def _compute(self, task: Task, order: TaskOrder, store: Store) -> Sequence[StepRecord]:
         report = TaskListener(task, self._listener, self._listener_lock)
-        end = self._attempt(order, store, report)
-        if isinstance(end, Died) and self._tries > 1:
-            end = self._attempt(order, store, report)
+        worker = self._idle.pop()
+        try:
+            end = worker.compute(order, store, report)
+            if isinstance(end, Died) and self._tries > 1:
+                end = worker.compute(order, store, report)
+        finally:
+            self._idle.append(worker)
         if isinstance(end, Died):
             kind = KilledError if end.killed else BackendError
             raise kind(f"the process that computed it {end.text}. {_ADVICE[self._tries]}", step=task.name)
         return read_end(end, task)
-
-    def _attempt(self, order: TaskOrder, store: Store, report: Report) -> End:
-        """Compute a task in an idle worker, or a new one. It is ended if it does not answer."""
-        worker = self._take()
-        answered = False
-        try:
-            end = worker.do(order, report)
-            answered = isinstance(end, Answer)
-            return end
-        finally:
-            if answered:
-                self._idle.append(worker)
-            else:
-                self._discard(worker)
-                with contextlib.suppress(OSError):
-                    store.sweep_building()  # its unfinished results
-
-    def _take(self) -> WorkerProcess:
-        """Return a worker. Raises BackendError if none can be started, or the executor is closed."""
-        while self._idle:
-            worker = self._idle.pop()
-            if worker.lives:
-                return worker
-            self._discard(worker)
-        with self._lock:
-            if self._living is None:
-                raise BackendError("the executor was closed before this step finished.")
-            try:
-                worker = WorkerProcess()
-            except OSError as error:
-                raise BackendError(f"a worker cannot be started by {COMMAND[0]!r}: {error.strerror}.") from None
-            self._living.add(worker)
-        return worker
-
-    def _discard(self, worker: WorkerProcess) -> None:
-        worker.release()
-        with self._lock:
-            if self._living is not None:
-                self._living.discard(worker)
 
 
 def read_end(end: Answer | Stopped, task: Task) -> Sequence[StepRecord]:

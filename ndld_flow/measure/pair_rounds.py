@@ -65,7 +65,7 @@ class _Model:
 
     def take_turn(self, passes: int, cpu: int, doing: str) -> Turn:
         assert self.child is not None
-        self.child.send(f"{passes} {cpu}")
+        self.child.send(f"{passes} {cpu}\n")
         return Turn(**self.receive(doing))
 
 

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.processes.launch import STDERR, CommandWorker, ProcessEnd
-from ndld_flow.processes.worker import IN_PROCESS, claim_output, run_under_watchdog
+from ndld_flow.processes.launch import END_S, STDERR, CommandWorker, ProcessEnd
+from ndld_flow.processes.worker import IN_PROCESS, claim_input, claim_output, run_under_watchdog
 
 FRAMES = "frames.txt"
 """The stack of Python at a crash, as faulthandler writes it."""
@@ -85,9 +85,9 @@ class ForkServer:
         server has ended, which is a bug.
         """
         if self._worker is None:
-            self._worker = CommandWorker(_SERVER, self.folder, {IN_PROCESS: "1"})
+            self._worker = CommandWorker(_SERVER, self.folder, {IN_PROCESS: "1"}, END_S)
         order = {"function": function, "folder": str(folder.absolute()), "timeout_s": timeout_s, "cwd": str(Path.cwd())}
-        self._worker.send(json.dumps(order))
+        self._worker.send(f"{json.dumps(order)}\n")
         answer = self._worker.receive(function)
         if isinstance(answer, ProcessEnd):
             raise answer.died("fork server")
@@ -98,8 +98,7 @@ class ForkServer:
 def main() -> None:
     """Answer the orders of standard input, one a line, until it ends."""
     run_under_watchdog()
-    output, orders = claim_output(), os.fdopen(os.dup(0), "rb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    output, orders = claim_output(), os.fdopen(claim_input(), "rb")
     for line in orders:
         order = json.loads(line)
         folder = Path(order["folder"])

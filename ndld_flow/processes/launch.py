@@ -10,18 +10,22 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Self
 
 from ndld_flow.base.errors import KilledError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import short_name, shortened
+from ndld_flow.processes.lines import MAX_LINE_BYTES
 
 STDERR = "stderr.txt"
 _NO_SPACE_BYTES = 2**16
 _OS_ERROR = lazy_pattern(r"(?:\[Errno |OSError\()(\d+)")
 """The form of an uncaught OSError in a traceback."""
+END_S = 5.0
+"""Seconds in which a process that has closed its output, or that has a watchdog, may end by itself."""
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
@@ -76,6 +80,107 @@ class ProcessEnd:
         return RuntimeError(f"the {what} process ended with code {self.code} while {self.doing}:\n{self.output}")
 
 
+class Child:
+    """A process that reads lines and answers with lines. At the end of the `with` block, it is ended.
+
+    It must end with its standard input, so that nothing is left when this process is killed.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], patience_s: float = 0.0) -> None:
+        """Give it `patience_s` to end by itself: it kills what it started in other sessions, or reports its end."""
+        self._process, self._patience_s = process, patience_s
+        self._writing = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def send(self, line: str) -> None:
+        """Send a line, with its end. `read_line` notices if the process has ended."""
+        assert self._process.stdin is not None
+        with self._writing, contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
+
+    def read_line(self) -> bytes:
+        """Return its next line; an empty one if it has ended, or sends too much."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline(MAX_LINE_BYTES)
+        return line if line.endswith(b"\n") else b""
+
+    def end(self, patience_s: float | None = None) -> int:
+        """End the process with everything that it started, and return its exit code; negative: the signal.
+
+        Any thread may call this, any number of times.
+        """
+        patience_s = self._patience_s if patience_s is None else patience_s
+        if patience_s:
+            self._close_input()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience_s)
+        return kill_group(self._process)
+
+    def release(self) -> None:
+        """End the process, and close its pipes. Only the thread that reads its lines may call this."""
+        self.end()
+        self._close_input()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _close_input(self) -> None:
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # a command that it did not read
+                self._process.stdin.close()
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command of a module; `-P`: a file `json.py` in the current directory must not be imported."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def start_process(
+    command: Sequence[str],
+    stderr: int | IO[bytes] = subprocess.DEVNULL,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a command with `environment` in addition to ours. Raises OSError if that is impossible."""
+    return subprocess.Popen(
+        list(command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,  # Ctrl-C is for this process to handle
+        env={**os.environ, **(environment or {})},
+    )
+
+
+def _start(module: str, folder: Path, environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+    # GPUs are numbered as in nvidia-smi, unless the user has chosen CUDA's own order.
+    variables = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, **(environment or {})}
+    with (folder / STDERR).open("wb") as output:
+        return start_process(module_command(module, str(folder)), output, variables)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> int:
+    """Kill a process that was started in a new session, and its descendants in that session; return its exit code."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(OSError):  # none is left; macOS fails for a group that has just ended
+            os.killpg(process.pid, signal.SIGKILL)  # a new session is a new process group
+    elif process.poll() is None:
+        process.kill()
+    return process.wait()
+
+
 def run_worker_module(
     module: str,
     folder: Path,
@@ -89,80 +194,30 @@ def run_worker_module(
     ours; after `timeout_s` the process is killed. In any case it and all its descendants have ended afterwards; when
     this process is killed, it ends by itself, if it has called `worker.start_worker`.
     """
-    process = _start(module, folder, environment)
     doing = "starting"
-    limit = threading.Timer(timeout_s or 0.0, process.kill)
-    if timeout_s is not None:
-        limit.start()
-    try:
-        for line in process.stdout or ():
-            done, total, doing = line.decode(errors="replace").strip().split(" ", 2)
-            report(int(done), int(total), doing)
-        process.wait()
-    finally:
-        limit.cancel()
-        end_group(process)
-    return ProcessEnd(process.returncode, doing, folder)
+    with Child(_start(module, folder, environment)) as child:
+        limit = threading.Timer(timeout_s or 0.0, child.end)
+        if timeout_s is not None:
+            limit.start()
+        try:
+            while line := child.read_line():
+                done, total, doing = line.decode(errors="replace").strip().split(" ", 2)
+                report(int(done), int(total), doing)
+            return ProcessEnd(child.end(END_S), doing, folder)
+        finally:
+            limit.cancel()
 
 
-class CommandWorker:
-    """A worker process that runs one command at a time: it reads a line and answers with a line.
+class CommandWorker(Child):
+    """A worker process that runs one command at a time: it reads a line and answers with a line."""
 
-    At the end of the `with` block, the process and all its descendants are ended. It must exit at the end of its
-    standard input, so that nothing is left when this process is killed.
-    """
-
-    def __init__(self, module: str, folder: Path, environment: Mapping[str, str] | None = None) -> None:
-        self._process = _start(module, folder, environment)
+    def __init__(
+        self, module: str, folder: Path, environment: Mapping[str, str] | None = None, patience_s: float = 0.0
+    ) -> None:
+        super().__init__(_start(module, folder, environment), patience_s)
         self._folder = folder
-
-    def __enter__(self) -> CommandWorker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        end_group(self._process)
-
-    def send(self, command: str) -> None:
-        """Send a command. `receive` notices if the process has ended."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{command}\n".encode())
-            self._process.stdin.flush()
 
     def receive(self, doing: str) -> str | ProcessEnd:
         """Return its next line, or `ProcessEnd` if it ended instead."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if line.endswith(b"\n"):
-            return line.decode(errors="replace").strip()
-        self._process.wait()
-        return ProcessEnd(self._process.returncode, doing, self._folder)
-
-
-def _start(module: str, folder: Path, environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
-    # -P: a file `json.py` in the current directory must not be imported.
-    command = [sys.executable, "-P", "-m", module, str(folder)]
-    with (folder / STDERR).open("wb") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=output,
-            start_new_session=True,
-            # GPUs are numbered as in nvidia-smi, unless the user has chosen CUDA's own order.
-            env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, **(environment or {})},
-        )
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that was started in a new session, and its descendants in that session."""
-    if hasattr(os, "killpg"):
-        with contextlib.suppress(OSError):  # none is left; macOS fails for a group that has just ended
-            os.killpg(process.pid, signal.SIGKILL)  # a new session is a new process group
-    elif process.poll() is None:
-        process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(BrokenPipeError):  # a command that it did not read
-                pipe.close()
+        line = self.read_line()
+        return line.decode(errors="replace").strip() or ProcessEnd(self.end(END_S), doing, self._folder)

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 from ndld_flow.base.errors import BackendError, KilledError, RequestError
 from ndld_flow.base.text import shortened, visible_text
-from ndld_flow.processes.launch import end_group, name_signal
+from ndld_flow.processes.launch import kill_group, name_signal
 
 if TYPE_CHECKING:
     import logging
@@ -87,7 +87,7 @@ def run_program(program: Program, report: Callable[[str], None]) -> None:
             f"`timeout`.{_last_output(last)}"
         ) from None
     finally:
-        end_group(process)
+        kill_group(process)
     if process.returncode:
         code = process.returncode
         end = f"code {code}" if code > 0 else f"signal {name_signal(-code) or -code}"

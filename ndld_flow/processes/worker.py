@@ -48,6 +48,13 @@ def claim_output() -> int:
     return output
 
 
+def claim_input() -> int:
+    """Return a descriptor of standard input, which is empty for the programs that are started from now on."""
+    source = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    return source
+
+
 def exit_worker() -> None:
     """Exit at once, after the answer was written: unloading drivers takes time and may crash."""
     os._exit(0)

@@ -135,7 +135,7 @@ class SessionProcess(HostBinding):
 
     def run(self) -> None:
         """Run one pass, and read its outputs."""
-        self._worker.send("run")
+        self._worker.send("run\n")
         self._receive("running it")
         self._outputs = read_arrays(self._folder / OUTPUTS)
 

@@ -15,8 +15,9 @@ from ndld_flow.base.errors import BackendError
 from ndld_flow.execution.listener import ignore
 from ndld_flow.execution.ray import executor as on_ray
 from ndld_flow.execution.ray import node as ray_node
-from ndld_flow.execution.ray.cluster import BridgeMessage, Conversation
+from ndld_flow.execution.ray.cluster import Conversation
 from ndld_flow.execution.ray.executor import OnRay
+from ndld_flow.execution.ray.messages import BridgeMessage
 from tests.support.ray_toys import make_task
 from tests.support.started_processes import POOLS
 from tests.support.worker_toys import Deeds

@@ -186,7 +186,7 @@ NUMBERS = (-1, 10**400, 2**60, "5", 1.5, None, True)
 NO_LISTS: tuple[object, ...] = ([], {}, [5], None)
 NO_ANSWERS = (
     {"kind": "ready", "name": "x", "store": "/"}, "hello", "{}", "[" * 100_000, '{"kind": "no such kind"}',
-    {"kind": "sent", "size_bytes": 1}, {"kind": "trouble", "text": "a\n\x1b[2Jb" * 1000},
+    {"kind": "sent", "size_bytes": 1}, {"kind": "refused", "error": "BackendError", "text": "a\n\x1b[2Jb" * 1000},
 )  # fmt: skip
 RECORDS: list[Any] = [
     *sampled(of_record(*FILE, "path", value=path) for path in PATHS),
@@ -218,7 +218,7 @@ MESSAGES: list[Any] = [
     of_answer("lack", artifacts=["../x"]),
     of_answer("find", records=5),
     *sampled((of_fetch(size_bytes=number) for number in (10**9, 0, *NUMBERS)), 4),
-    of_fetch(kind="trouble"),
+    of_fetch(kind="refused", error="BackendError", text="x"),
     *(
         instead("compute", {"kind": "progressed", "place": 0, "done": 1, "total": 2, "what": "w"} | values)
         for values in ({"place": -1}, {"done": 10**400}, {"total": -1}, {"what": 5})
@@ -235,7 +235,8 @@ MESSAGES: list[Any] = [
         instead("first", line)
         for line in (
             {"kind": "ready", "name": "x"}, {"kind": "ready", "name": 5, "store": "/"}, {"kind": "no such kind"},
-            {"kind": "refused"}, {"kind": "refused", "text": "a\nb" * 1000}, {"kind": "progress", "text": 5},
+            {"kind": "refused"}, {"kind": "refused", "error": "Path", "text": "x"}, {"kind": "progress", "text": 5},
+            {"kind": "refused", "error": "BackendError", "text": "a\nb" * 1000},
             {"kind": "new", "python": ["--index-url=https://evil.example", 1]}, {"kind": "removed", "bytes": -1},
         )
     ),

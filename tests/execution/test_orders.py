@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.execution.execute import Work
 from ndld_flow.execution.executor import Task
 from ndld_flow.execution.keys import describe_key, join_keys
-from ndld_flow.execution.messages import TaskOrder, read_order, write_order
+from ndld_flow.execution.messages import Failed, TaskOrder, read_order, write_order
+from ndld_flow.execution.ssh.messages import Compute
+from ndld_flow.execution.ssh.node import Node
+from ndld_flow.processes.lines import Line, Output
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.step import Step
@@ -170,3 +174,22 @@ def test_code_needs_trust_in_workers_too(in_folder: Path) -> None:
     first = order.works[0].model_copy(update={"step": "profile", "settings": step.model_dump(mode="json")})
     with pytest.raises(RequestError, match="runs code"):
         read_order(order.model_copy(update={"works": (first,), "step_files": ()}), store, unheard)
+
+
+class Sent(Output):
+    """What a node would write."""
+
+    def __init__(self) -> None:
+        self.lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
+
+    def send(self, line: Line, data: object = ()) -> None:
+        self.lines.put(line)
+
+
+def test_a_target_that_cannot_compute_an_order_answers(tmp_path: Path) -> None:
+    """Else its sender would wait forever."""
+    sent = Sent()
+    Node(Store(tmp_path), sent)._answer(Compute(order="no order"))
+    answer = sent.lines.get(timeout=60)
+    assert isinstance(answer, Failed)
+    assert answer.error == "ValidationError"

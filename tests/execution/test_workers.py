@@ -51,7 +51,7 @@ def deeds(in_folder: Path) -> Deeds:
 def workers() -> Iterator[Workers]:
     """Two workers for all tests."""
     with closing(Workers(2, trust=True)) as pool:
-        POOLS.append(lambda: {worker.pid for worker in pool._living or ()})
+        POOLS.append(lambda: {worker.pid for worker in pool.workers})
         yield pool
         POOLS.pop()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from ndld_flow.reduce.failure import (
 )
 from ndld_flow.reduce.part import NodeFacts
 from ndld_flow.reduce.search import NodeSearch, _needs_power, measure_as, measure_quickly
+from tests.support.worker_toys import wait_until
 
 
 def line_of(count: int) -> list[NodeFacts]:
@@ -233,6 +236,31 @@ def test_each_call_is_a_process_whose_end_is_described(tmp_path: Path, monkeypat
     assert (ends["well"].code, ends["crash"].signal_name, ends["hang"].timed_out) == (0, "SIGSEGV", True)
     assert ends["crash"].frame == "test_reduce_search.py in call_crash"
     assert len({text for answer in answers for text in answer}) == 4  # other processes, and other random numbers
+
+
+def call_wait(folder: Path) -> None:
+    (folder / "new").write_text(str(os.getpid()))
+    (folder / "new").rename(folder / "pid")
+    time.sleep(600)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks on Linux only")
+def test_a_call_ends_with_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at Ctrl-C: a call is in a process group of its own, which the end of the server's group does not reach."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    with ForkServer(tmp_path) as server:
+        call = threading.Thread(target=_call_to_the_end, args=(server, tmp_path), daemon=True)
+        call.start()
+        wait_until((tmp_path / "pid").exists)
+        pid = int((tmp_path / "pid").read_text())
+    call.join()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def _call_to_the_end(server: ForkServer, folder: Path) -> None:
+    with contextlib.suppress(RuntimeError):  # the server has ended
+        server.call(f"{__name__}:call_wait", folder, 600.0)
 
 
 @pytest.mark.parametrize(

@@ -73,5 +73,5 @@ def test_steps_of_a_run_share_one_worker_and_reused_steps_need_none(
     def refuse(*_: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("ndld_flow.execution.workers.WorkerProcess", refuse)
+    monkeypatch.setattr("ndld_flow.execution.workers.start_process", refuse)
     assert api.run(recipe, trust=True).passed

@@ -107,6 +107,8 @@ class _ForkedWorker:
 
     def __init__(self, address: Path, order: Mapping[str, object], errors: Path) -> None:
         self.returncode: int | None = None
+        self._waiting = threading.Lock()
+        """Several threads may wait, as for a `Popen`."""
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(str(address))
         theirs_in, ours_in = os.pipe()
@@ -127,6 +129,10 @@ class _ForkedWorker:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
+        with self._waiting:
+            return self._wait(timeout)
+
+    def _wait(self, timeout: float | None) -> int:
         if self.returncode is None:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("worker", timeout or 0.0)

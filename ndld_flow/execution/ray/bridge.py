@@ -1,13 +1,9 @@
-"""A process between a sweep and Ray: lines of JSON in, lines of JSON out. No other part of ndld_flow imports Ray.
+"""A process between a sweep and Ray: messages in, messages out. No other part of ndld_flow imports Ray.
 
 Ray prints to the terminal, handles signals, and ends the process whose node dies, so it has a process of its own. The
 bridge exits when its standard input closes; Ray then ends the running tasks.
 
-::
-
-    python -P -m ndld_flow.execution.ray.bridge ADDRESS
-    in    {"id": 3, "ask": "compute", "text": ..., "options": {"num_cpus": 1, ...}}    also `cancel`, `look`
-    out   {"id": 3, "kind": "message", "text": ...}    at last `ended`, `refused` or `lost`, with the reason
+`python -P -m ndld_flow.execution.ray.bridge ADDRESS` reads `BridgeRequest`s and writes `BridgeMessage`s.
 """
 
 from __future__ import annotations
@@ -18,9 +14,11 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ndld_flow.execution.ray import node as ray_node
+from ndld_flow.execution.ray.messages import BridgeMessage, BridgeRequest
+from ndld_flow.processes.lines import Output
 
 FIRST_WITHIN_S = 60.0
 OTHERS_WITHIN_S = 10.0
@@ -31,7 +29,7 @@ _SHUTDOWN_S = 5.0
 class Bridge:
     """Carries out requests, all at the same time."""
 
-    def __init__(self, output: int) -> None:
+    def __init__(self, output: Output) -> None:
         import ray
 
         self._ray = ray
@@ -40,39 +38,36 @@ class Bridge:
         self._answers: dict[tuple[str, str], asyncio.Future[dict[str, str]]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
-    def send(self, number: int, kind: str, text: str = "") -> None:
-        line = json.dumps({"id": number, "kind": kind, "text": text}) + "\n"
-        data = line.encode()
-        while data:
-            data = data[os.write(self._output, data) :]
-
     def handle(self, line: bytes) -> None:
         """Start a request."""
-        request = json.loads(line)
-        if request["ask"] == "cancel":
-            self._cancel(request["id"])
+        request = BridgeRequest.from_line(line)
+        if request.ask == "cancel":
+            self._cancel(request.id)
             return
-        work = self._compute(request) if request["ask"] == "compute" else self._look(request)
+        work = self._compute(request) if request.ask == "compute" else self._look(request)
         running = asyncio.get_running_loop().create_task(work)
         self._running.add(running)
         running.add_done_callback(self._running.discard)
 
-    async def _compute(self, request: dict[str, Any]) -> None:
-        number = request["id"]
+    def _send(self, number: int, kind: Literal["message", "ended", "refused", "lost"], text: str = "") -> None:
+        self._output.send(BridgeMessage(id=number, kind=kind, text=text))
+
+    async def _compute(self, request: BridgeRequest) -> None:
+        number = request.id
         try:
             compute = self._ray.remote(ray_node.compute)
             # No retries by Ray: the driver first looks into the store, and then submits the task again.
-            task = compute.options(num_returns="streaming", max_retries=0, **request["options"]).remote(request["text"])
+            task = compute.options(num_returns="streaming", max_retries=0, **request.options).remote(request.text)
             self._tasks[number] = task
             async for answer in task:
-                self.send(number, "message", await answer)
-            self.send(number, "ended")
+                self._send(number, "message", await answer)
+            self._send(number, "ended")
         except self._ray.exceptions.RayTaskError as error:
-            self.send(number, "refused", _last_line(error))
+            self._send(number, "refused", _last_line(error))
         except Exception as error:
             # Only the first sentence: the rest names Ray's own tools and logs.
             line = next((line for line in str(error).splitlines() if line.strip()), "")
-            self.send(number, "lost", f"{type(error).__name__}: {line.partition('. ')[0].rstrip('.')}")
+            self._send(number, "lost", f"{type(error).__name__}: {line.partition('. ')[0].rstrip('.')}")
         finally:
             self._tasks.pop(number, None)
 
@@ -81,10 +76,10 @@ class Bridge:
         if task is not None:
             self._ray.cancel(task, force=True)
 
-    async def _look(self, request: dict[str, Any]) -> None:
+    async def _look(self, request: BridgeRequest) -> None:
         """Answer with all nodes that have CPUs, each with its description; each node is asked once."""
         living = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        places = [(node["NodeID"], request["text"]) for node in living]
+        places = [(node["NodeID"], request.text) for node in living]
         for node, question in places:
             if (node, question) not in self._answers:
                 self._answers[node, question] = asyncio.ensure_future(self._describe(node, question))
@@ -102,7 +97,7 @@ class Bridge:
         for place in places:
             if self._answers[place].done() and not self._answers[place].result():
                 del self._answers[place]  # it was shutting down; if it still exists, it is asked again
-        self.send(request["id"], "ended", json.dumps(described))
+        self._send(request.id, "ended", json.dumps(described))
 
     async def _await_most(self, answers: list[asyncio.Future[dict[str, str]]]) -> None:
         """Wait for all answers, or for one and a little longer: Ray lists dead nodes for a while."""
@@ -149,8 +144,7 @@ async def _serve(bridge: Bridge) -> None:
 
 def main() -> None:
     """Connect, report success or the reason, and serve until standard input ends."""
-    output = os.dup(1)
-    os.dup2(2, 1)
+    output = Output()
     bridge = Bridge(output)
     try:
         import ray
@@ -164,9 +158,9 @@ def main() -> None:
     except Exception as error:
         # Ray prints versions that differ on separate lines; the advice is ours.
         reason = " ".join(str(error).split()).partition(" Please specify ")[0]
-        bridge.send(0, "refused", f"{type(error).__name__}: {reason}")
+        output.send(BridgeMessage(id=0, kind="refused", text=f"{type(error).__name__}: {reason}"))
         os._exit(1)
-    bridge.send(0, "ended")
+    output.send(BridgeMessage(id=0, kind="ended"))
     asyncio.run(_serve(bridge))
     threading.Timer(_SHUTDOWN_S, os._exit, (0,)).start()
     bridge.close()

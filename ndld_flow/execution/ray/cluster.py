@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import queue
 import secrets
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +18,9 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import require
 from ndld_flow.base.text import short_name, shortened, suggest, visible_name
-from ndld_flow.execution.messages import MAX_LINE_BYTES, NO_ANSWER
-from ndld_flow.execution.ray.messages import NodeAnswer
-from ndld_flow.processes.launch import end_group
+from ndld_flow.execution.messages import NO_ANSWER
+from ndld_flow.execution.ray.messages import BridgeMessage, BridgeRequest, NodeAnswer
+from ndld_flow.processes.launch import Child, module_command, start_process
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.targets import Needs
 from ndld_flow.records.document import StrictRecord
@@ -38,14 +35,6 @@ _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
 }
-
-
-class BridgeMessage(StrictRecord):
-    """A line from the bridge."""
-
-    id: int
-    kind: Literal["message", "ended", "refused", "lost"]
-    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,14 +66,9 @@ class RayCluster:
         """True if the connection has ended: Ray's head node, or its node on this machine, has stopped."""
         # Ray would leave a token in ~/.ray, which changes the authentication of the user's own clusters.
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if address == "local" else {}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ndld_flow.execution.ray.bridge", address],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # Ray writes its problems to its own logs
-            start_new_session=True,
-            env={**token, **os.environ, **_QUIET},
-        )
+        command = module_command("ndld_flow.execution.ray.bridge", address)
+        # Ray writes its problems to its own logs.
+        self._bridge = Child(start_process(command, environment={**token, **os.environ, **_QUIET}), CLOSE_TIMEOUT_S)
         threading.Thread(target=self._read, daemon=True).start()
         self._await_connection()
 
@@ -100,7 +84,9 @@ class RayCluster:
             raise _not_reached(self.address, reason)
 
     @contextlib.contextmanager
-    def converse(self, ask: str, text: str, options: Mapping[str, JsonValue] | None = None) -> Iterator[Conversation]:
+    def converse(
+        self, ask: Literal["compute", "look"], text: str, options: Mapping[str, JsonValue] | None = None
+    ) -> Iterator[Conversation]:
         """Request a task (`compute`) or the nodes (`look`); cancel an unfinished one at the end of the block."""
         number = next(self._numbers)
         conversation = Conversation(queue.SimpleQueue())
@@ -108,37 +94,24 @@ class RayCluster:
             self._conversations[number] = conversation
             if self.disconnected:
                 conversation.lines.put(_connection_lost(number))
-        self._write({"id": number, "ask": ask, "text": text, "options": dict(options or {})})
+        self._bridge.send(BridgeRequest(id=number, ask=ask, text=text, options=dict(options or {})).to_line())
         try:
             yield conversation
         finally:
             with self._lock:
                 unfinished = self._conversations.pop(number, None) is not None
             if unfinished:
-                self._write({"id": number, "ask": "cancel"})
+                self._bridge.send(BridgeRequest(id=number, ask="cancel").to_line())
 
     def close(self) -> None:
         """Cancel all requests and disconnect."""
-        with contextlib.suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(CLOSE_TIMEOUT_S)
-        end_group(self._process)
-
-    def _write(self, asked: Mapping[str, JsonValue]) -> None:
-        assert self._process.stdin is not None
-        # when the bridge has ended, `_read` has reported it to every conversation
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(json.dumps(asked).encode() + b"\n")
-            self._process.stdin.flush()
+        self._bridge.end()
 
     def _read(self) -> None:
         """Pass each line to its conversation; when the bridge has ended, report that to all."""
-        assert self._process.stdout is not None
-        with contextlib.suppress(ValueError):  # it is closed, or the line is no message
-            while text := self._process.stdout.readline(MAX_LINE_BYTES):
-                line = BridgeMessage.model_validate_json(text)
+        with contextlib.suppress(ValueError):  # the line is no message
+            while text := self._bridge.read_line():
+                line = BridgeMessage.from_line(text)
                 with self._lock:
                     conversation = (
                         self._conversations.get(line.id)
@@ -151,6 +124,7 @@ class RayCluster:
             self.disconnected, conversations, self._conversations = True, self._conversations, {}
         for number, conversation in conversations.items():
             conversation.lines.put(_connection_lost(number))
+        self._bridge.release()
 
 
 def _connection_lost(number: int) -> BridgeMessage:

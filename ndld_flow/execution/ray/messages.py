@@ -1,12 +1,13 @@
-"""Messages between the driver and Ray's nodes."""
+"""Messages between the driver, the bridge and Ray's nodes."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, JsonValue, TypeAdapter
 
-from ndld_flow.execution.messages import End, Line, News
+from ndld_flow.execution.messages import Alive, End, News
+from ndld_flow.processes.lines import Line
 
 
 class NodeOrder(Line):
@@ -37,10 +38,22 @@ class NodeAnswer(Line):
     """Reason why the node cannot be used, as a sentence without its period; empty if it can."""
 
 
-class Alive(Line):
-    """The node is still working, without news."""
+class BridgeRequest(Line):
+    """A request to the bridge."""
 
-    kind: Literal["alive"] = "alive"
+    id: int
+    ask: Literal["compute", "look", "cancel"]
+    text: str = ""
+    options: dict[str, JsonValue] = {}
+    """Where Ray may place the task."""
+
+
+class BridgeMessage(Line):
+    """An answer of the bridge; the last one about a request is none of the kind `message`."""
+
+    id: int
+    kind: Literal["message", "ended", "refused", "lost"]
+    text: str = ""
 
 
 NodeMessage = Alive | News | End

@@ -12,22 +12,14 @@ import os
 import platform
 import queue
 import threading
-import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.execution.messages import Died, End, Failed, Refused, Stopped, TaskOrder
-from ndld_flow.execution.ray.messages import (
-    Alive,
-    NodeAnswer,
-    NodeMessage,
-    NodeOrder,
-    NodeQuestion,
-)
-from ndld_flow.execution.workers import WorkerProcess
+from ndld_flow.execution.messages import Alive, End, Report, TaskOrder, describe_error
+from ndld_flow.execution.ray.messages import NodeAnswer, NodeMessage, NodeOrder, NodeQuestion
+from ndld_flow.execution.workers import Worker
 from ndld_flow.machine.host import ON_CLUSTER, describe_place
 from ndld_flow.step import Reuse
 from ndld_flow.store.store import Store
@@ -35,7 +27,7 @@ from ndld_flow.store.store import Store
 ALIVE_EVERY_S = 5.0
 """Seconds between messages of a working node: silence means that it, or the connection to it, has failed."""
 
-_workers: dict[str, WorkerProcess] = {}
+_workers: dict[str, Worker] = {}
 """The worker processes of this Ray worker, by the GPUs that they see: Ray changes them from task to task."""
 
 
@@ -51,13 +43,14 @@ def describe(question: str) -> str:
 
 def compute(order: str) -> Iterator[str]:
     """Compute a `NodeOrder`; yield `NodeMessage`s as lines: an `Alive` at once, and at last an `End`."""
-    task = _NodeTask(queue.SimpleQueue())
-    threading.Thread(target=task.work, args=(NodeOrder.from_line(order),), daemon=True).start()
+    outbox: queue.SimpleQueue[NodeMessage] = queue.SimpleQueue()
+    task = NodeOrder.from_line(order)
+    threading.Thread(target=lambda: outbox.put(_compute(task, outbox.put)), daemon=True).start()
     message: NodeMessage = Alive()
     yield message.to_line()
     while not isinstance(message, get_args(End)):
         try:
-            message = task.outbox.get(timeout=ALIVE_EVERY_S)
+            message = outbox.get(timeout=ALIVE_EVERY_S)
         except queue.Empty:
             message = Alive()
         yield message.to_line()
@@ -86,31 +79,13 @@ def find_fault(store: Store, witness: str) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class _NodeTask:
-    """Computes one order, and collects the messages to send."""
-
-    outbox: queue.SimpleQueue[NodeMessage]
-
-    def work(self, order: NodeOrder) -> None:
-        try:
-            task = TaskOrder.from_line(order.task)
-            store = Store(Path(task.store))
-            if fault := find_fault(store, order.witness):
-                raise BackendError(f"{fault}.")
-            self.outbox.put(self._compute(task, store))
-        except BackendError as error:
-            self.outbox.put(Refused(error=BackendError.__name__, text=error.message, step=error.step))
-        except BaseException as error:
-            self.outbox.put(Failed(error=type(error).__name__, text=str(error), traceback=traceback.format_exc()))
-
-    def _compute(self, order: TaskOrder, store: Store) -> End:
-        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        if gpus not in _workers:
-            with _on_cluster():
-                _workers[gpus] = WorkerProcess()
-        end = _workers[gpus].do(order, self.outbox.put)
-        if isinstance(end, Died | Stopped):
-            _workers.pop(gpus).release()
-            store.sweep_building()  # its unfinished results
-        return end
+def _compute(order: NodeOrder, report: Report) -> End:
+    try:
+        task = TaskOrder.from_line(order.task)
+        store = Store(Path(task.store))
+        if fault := find_fault(store, order.witness):
+            raise BackendError(f"{fault}.")
+        worker = _workers.setdefault(os.environ.get("CUDA_VISIBLE_DEVICES", ""), Worker({ON_CLUSTER: "1"}))
+        return worker.compute(task, store, report)
+    except BaseException as error:
+        return describe_error(error)

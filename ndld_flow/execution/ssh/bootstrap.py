@@ -32,8 +32,8 @@ def send(kind: str, **values: object) -> None:
     os.write(1, (json.dumps({"kind": kind, **values}) + "\n").encode())
 
 
-def end(kind: str, **values: object) -> NoReturn:
-    send(kind, **values)
+def refuse(text: str) -> NoReturn:
+    send("refused", error="BackendError", text=text)
     sys.exit(0)
 
 
@@ -73,10 +73,10 @@ def mark_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()) and not mark.exists():
-            end("refused", text=f"{folder} has other files: choose a folder of its own for the target")
+            refuse(f"{folder} has other files: choose a folder of its own for the target")
         mark.touch(0o600)
     except OSError as error:
-        end("refused", text=f"{folder} cannot be used: {error.strerror}")
+        refuse(f"{folder} cannot be used: {error.strerror}")
 
 
 def describe(folder: Path) -> dict[str, object]:
@@ -112,7 +112,7 @@ def receive_files(request: Mapping[str, Any], folder: Path) -> None:
                     target.write(chunk)
                     left -= len(chunk)
     except OSError as error:
-        end("refused", text=f"{folder} cannot be written: {error.strerror}")
+        refuse(f"{folder} cannot be written: {error.strerror}")
 
 
 def install(request: Mapping[str, Any], environment: Path) -> str:
@@ -171,7 +171,7 @@ def main() -> NoReturn:
     try:
         os.execvp(python, [python, "-P", "-m", "ndld_flow.execution.ssh.node", str(folder)])  # noqa: S606
     except OSError as error:
-        end("refused", text=f"{python} cannot be started: {error.strerror}")
+        refuse(f"{python} cannot be started: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -22,15 +22,9 @@ import ndld_flow
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name, shortened, visible_name
+from ndld_flow.execution.messages import Refused
 from ndld_flow.execution.ssh.connection import Connection
-from ndld_flow.execution.ssh.messages import (
-    CHUNK_BYTES,
-    New,
-    NotInstalled,
-    Ready,
-    Unusable,
-    Working,
-)
+from ndld_flow.execution.ssh.messages import CHUNK_BYTES, New, NotInstalled, Ready, Working
 from ndld_flow.machine.versions import installed_versions
 from ndld_flow.recipe.config_files import shipped_folder
 from ndld_flow.recipe.targets import Target
@@ -71,7 +65,7 @@ def start_node(connection: Connection, target: Target, label: str, report: Calla
                 raise BackendError(f"{label}: its environment cannot be created: {failure}")
             report(f"{label}: pip cannot install there ({failure}); downloading the libraries here")
         else:
-            if isinstance(message, Unusable):
+            if isinstance(message, Refused):
                 raise BackendError(f"{label}: {short_name(message.text, 500)}.")
             raise connection.refuse("its first program does not answer what it is asked")
 

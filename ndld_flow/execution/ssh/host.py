@@ -15,7 +15,7 @@ from ndld_flow.execution.events import Notice
 from ndld_flow.execution.executor import Task, are_results_of
 from ndld_flow.execution.keys import Site, installed_modules, make_key
 from ndld_flow.execution.listener import Listener
-from ndld_flow.execution.messages import Died, End, Failed, Logged, News, Progressed, Report
+from ndld_flow.execution.messages import Died, End, Failed, Logged, News, Progressed, Refused, Report
 from ndld_flow.execution.ssh.connection import Connection, ConnectionLostError
 from ndld_flow.execution.ssh.deploy import start_node
 from ndld_flow.execution.ssh.messages import (
@@ -35,7 +35,6 @@ from ndld_flow.execution.ssh.messages import (
     Reply,
     Send,
     Sent,
-    Trouble,
     read_chunks,
 )
 from ndld_flow.execution.transfer import Transfer, transfer_files
@@ -156,20 +155,18 @@ class Host:
             message = node.reply()
             if isinstance(message, News):
                 report(message)
-            elif isinstance(message, End | Trouble):
+            elif isinstance(message, End):
                 return self._conclude(message, task, report)
             else:
                 raise node.refuse(f"it answered {type(message).__name__} to Compute")
 
-    def _conclude(self, end: End | Trouble, task: Task, report: Report) -> Sequence[StepRecord]:
+    def _conclude(self, end: End, task: Task, report: Report) -> Sequence[StepRecord]:
         if isinstance(end, Died):
             kind = KilledError if end.killed else BackendError
             raise kind(
                 f"the process that computed it on {self.label} {short_name(end.text, 500)}. Finished steps are kept.",
                 step=task.name,
             )
-        if isinstance(end, Trouble):
-            raise BackendError(f"{self.label}: {short_name(end.text, 500)}", step=task.name)
         if isinstance(end, Failed):  # not a bug of this machine: it may send anything
             for line in end.traceback.splitlines()[-_MAX_TRACEBACK_LINES:]:
                 report(Logged(place=0, text=line))
@@ -236,7 +233,7 @@ class Host:
     def _ask(self, node: Connection, question: Describe | Examine | Lack | Keep | Find | Fetch, kind: type[R]) -> R:
         node.send(question)
         reply = node.reply()
-        if isinstance(reply, Trouble):
+        if isinstance(reply, Refused):
             raise BackendError(f"{self.label}: {short_name(reply.text, 500)}")
         if not isinstance(reply, kind):
             raise node.refuse(f"it answered {type(reply).__name__} to {type(question).__name__}")

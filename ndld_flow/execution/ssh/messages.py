@@ -21,18 +21,9 @@ from typing import Annotated, Literal
 from blake3 import blake3
 from pydantic import Field, JsonValue, TypeAdapter
 
-from ndld_flow.execution.messages import (
-    Died,
-    Done,
-    Failed,
-    Line,
-    Logged,
-    Progressed,
-    Refused,
-    Stopped,
-    Waits,
-)
+from ndld_flow.execution.messages import Alive, End, News, Refused
 from ndld_flow.machine.description import Check
+from ndld_flow.processes.lines import Line
 from ndld_flow.records.document import Count, Digest, InnerPath
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.run_record import StepRecord
@@ -183,12 +174,6 @@ class Fetch(Line):
     offset: Count
 
 
-class Alive(Line):
-    """The sender still runs: a node that hears nothing for `SILENCE_S` ends."""
-
-    kind: Literal["alive"] = "alive"
-
-
 class Ready(Line):
     """The node has started."""
 
@@ -246,24 +231,10 @@ class Sent(Line):
     """Number of bytes that follow."""
 
 
-class Trouble(Line):
-    """The node could not answer: the disk is full, a file is damaged."""
-
-    kind: Literal["trouble"] = "trouble"
-    text: str
-
-
 class Working(Line):
     """Progress of the first program, which creates the environment."""
 
     kind: Literal["progress"] = "progress"
-    text: str
-
-
-class Unusable(Line):
-    """The first program cannot use its folder or its Python."""
-
-    kind: Literal["refused"] = "refused"
     text: str
 
 
@@ -287,13 +258,10 @@ class NotInstalled(Line):
     """The last lines that pip printed."""
 
 
-FirstReply = Working | Unusable | New | NotInstalled | Ready
+FirstReply = Working | Refused | New | NotInstalled | Ready
 """Messages of the first program, and the first one of the node that it becomes."""
 Question = Describe | Examine | Lack | Send | Keep | Find | Compute | Fetch | Alive
-Reply = (
-    Ready | Described | Examined | Lacking | Kept | Found | Sent | Trouble
-    | Progressed | Logged | Waits | Stopped | Died | Done | Refused | Failed
-)  # fmt: skip
+Reply = Ready | Described | Examined | Lacking | Kept | Found | Sent | News | End
 
 QUESTION: TypeAdapter[Question] = TypeAdapter(Annotated[Question, Field(discriminator="kind")])
 FIRST_REPLY: TypeAdapter[FirstReply] = TypeAdapter(Annotated[FirstReply, Field(discriminator="kind")])

@@ -15,14 +15,13 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.base.errors import BackendError, NdldFlowError
 from ndld_flow.execution.executor import match_records
 from ndld_flow.execution.keys import describe_libraries, describe_machine_of
-from ndld_flow.execution.messages import Died, Done, Line, Stopped
+from ndld_flow.execution.messages import Alive, Done, describe_error
 from ndld_flow.execution.ssh.messages import (
     CHUNK_BYTES,
     QUESTION,
-    Alive,
     Compute,
     Describe,
     Described,
@@ -40,12 +39,12 @@ from ndld_flow.execution.ssh.messages import (
     Ready,
     Send,
     Sent,
-    Trouble,
     read_chunks,
 )
 from ndld_flow.execution.transfer import move_order
-from ndld_flow.execution.workers import WorkerProcess
-from ndld_flow.processes.worker import ORPHANED, claim_output, run_under_watchdog
+from ndld_flow.execution.workers import Worker
+from ndld_flow.processes.lines import Line, Output
+from ndld_flow.processes.worker import ORPHANED, claim_input, run_under_watchdog
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.runs.disk import explaining_disk
@@ -91,16 +90,15 @@ class Node:
     """Answers the questions of one sender."""
 
     store: Store
-    output: int
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while something is written: a task is computed in a thread of its own."""
-    _worker: WorkerProcess | None = None
+    output: Output
+    _worker: Worker = field(default_factory=Worker)
+    """It computes in a thread of its own."""
     _trouble: str = ""
     """Why the last file could not be written."""
 
     def serve(self, source: _Input) -> None:
         """Answer questions until the input ends."""
-        self._write(Ready(name=platform.node(), store=str(self.store.root)))
+        self.output.send(Ready(name=platform.node(), store=str(self.store.root)))
         while True:
             try:
                 question = QUESTION.validate_json(source.read_line())
@@ -110,10 +108,6 @@ class Node:
                     self._answer(question)
             except EOFError:
                 return
-
-    def _write(self, line: Line) -> None:
-        with self._lock:
-            self._write_bytes(line.to_line().encode())
 
     def _receive(self, question: Send, source: _Input) -> None:
         try:
@@ -128,14 +122,14 @@ class Node:
             return
         if isinstance(question, Alive | Send):
             return
-        if isinstance(question, Fetch):
-            self._send_file(question)
-            return
         try:
+            if isinstance(question, Fetch):
+                self._send_file(question)
+                return
             with explaining_disk("", self.store.root):
-                self._write(self._reply(question))
+                self.output.send(self._reply(question))
         except NdldFlowError as error:
-            self._write(Trouble(text=error.message))
+            self.output.send(describe_error(error))
 
     def _reply(self, question: Describe | Examine | Lack | Keep | Find) -> Line:
         if isinstance(question, Describe):
@@ -154,7 +148,9 @@ class Node:
             )
         if isinstance(question, Keep):
             trouble, self._trouble = self._trouble, ""
-            return Trouble(text=trouble) if trouble else Kept(kept=Incoming(self.store).keep(question.artifact))
+            if trouble:
+                raise BackendError(trouble)
+            return Kept(kept=Incoming(self.store).keep(question.artifact))
         records = match_records([self.store.read_record(key) for key in question.keys], self.store)
         return Found(records=tuple(records or ()))
 
@@ -163,31 +159,22 @@ class Node:
         try:
             with path.open("rb") as file:
                 size = max(0, os.fstat(file.fileno()).st_size - question.offset)
-                self._write(Sent(size_bytes=size))
                 file.seek(question.offset)
-                for chunk in read_chunks(file.read, size):
-                    self._write_bytes(chunk)
+                self.output.send(Sent(size_bytes=size), read_chunks(file.read, size))
         except OSError as error:
-            self._write(Trouble(text=f"{path}: it cannot be read: {error.strerror}"))
-
-    def _write_bytes(self, data: bytes) -> None:
-        written = 0
-        while written < len(data):
-            written += os.write(self.output, data[written:])
+            raise BackendError(f"{path}: it cannot be read: {error.strerror}") from None
 
     def _compute(self, question: Compute) -> None:
         """Compute a task in the worker, and pass its messages on."""
-        order = move_order(question.order, self.store)
-        self._worker = self._worker or WorkerProcess()
-        with self.store.locks.working():
-            end = self._worker.do(order, self._write)
-            if isinstance(end, Died | Stopped):
-                self._worker.release()
-                self._worker = None
-                self.store.sweep_building()  # its unfinished results
-            if isinstance(end, Done):
-                self.store.locks.use([record.key for record in end.records])
-        self._write(end)
+        try:
+            order = move_order(question.order, self.store)
+            with self.store.locks.working():
+                end = self._worker.compute(order, self.store, self.output.send)
+                if isinstance(end, Done):
+                    self.store.locks.use([record.key for record in end.records])
+        except Exception as error:  # the sender waits for an end
+            end = describe_error(error)
+        self.output.send(end)
 
 
 def _describe_step(question: Describe) -> Described:
@@ -209,14 +196,12 @@ def _describe_step(question: Describe) -> Described:
 def main() -> None:
     """Serve one sender; the argument is the target's folder."""
     run_under_watchdog()
-    output = claim_output()
+    output = Output()
     outputs = Outputs(Path(sys.argv[1]))
     outputs.prepare()
     outputs.store.sweep_building()
     Incoming(outputs.store).forget_old()
-    source = os.dup(0)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # programs that are started here must not read it
-    Node(outputs.store, output).serve(_Input(source))
+    Node(outputs.store, output).serve(_Input(claim_input()))
     os._exit(ORPHANED)
 
 
