@@ -162,7 +162,7 @@ def write_recipe(
     """
     options = options or RecipeOptions()
     if options.runtime not in (known := runtime_names()):
-        raise RequestError(f"there is no runtime {short_name(options.runtime)}; {suggest(options.runtime, known)}.")
+        raise RequestError(f"there is no runtime {short_name(options.runtime)}; {suggest(options.runtime, known)}")
     path = target or Path(f"{model.stem}.yaml")
     if path.exists() and not overwrite:
         raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")

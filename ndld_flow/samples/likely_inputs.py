@@ -3,7 +3,7 @@
 Exporters make dimensions dynamic whose usual sizes are known elsewhere: an Ultralytics detector runs at the `imgsz` of
 its metadata, a model from Hugging Face at the sizes of its `config.json` and `preprocessor_config.json`, and
 `input_ids` are smaller than the embedding table that they index. Nothing here is certain: a trial pass decides
-(`runtimes/trial_pass.py`).
+(`measure/trial_pass.py`).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from ndld_flow.cli.options import data_option, refuse_missing, shapes_option
 from ndld_flow.cli.public_functions import public
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, parse_shape
-from ndld_flow.runtimes.registry import DEFAULT, runtime_names
+from ndld_flow.runtimes.registry import DEFAULT
 
 if TYPE_CHECKING:
     from ndld_flow.recipe.write_recipe import AskShape, WrittenRecipe
@@ -68,9 +68,9 @@ def init_example(name: str, *, overwrite: bool = False) -> Path:
 @click.option(
     "--for",
     "runtime",
-    type=click.Choice(runtime_names()),
     default=DEFAULT,
-    help="The runtime that the model is for.",
+    metavar="RUNTIME",
+    help="The runtime that the model is for: onnxruntime, openvino, tensorrt_rtx, tensorrt, or that of a package.",
 )
 @click.option("--fp16", "precision", flag_value="fp16", help="Convert to FP16, except for what FP16 breaks.")
 @click.option("--int8", "precision", flag_value="int8", help="Quantize to INT8.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -131,6 +133,16 @@ def test_every_kind_of_recipe_is_valid(runtime: str, precision: str | None, in_f
     assert ("engine" in steps) != runs_models
     assert getattr(recipe.file.runtime, "backend", None) == (runtime if runs_models else None)
     assert ("half" in steps, "small" in steps) == (precision == "fp16", precision == "int8")
+
+
+def test_an_unknown_runtime_is_refused_with_the_nearest_before_the_model_is_read(in_folder: Path) -> None:
+    with pytest.raises(RequestError, match="tensorrt_rtx"):
+        write(RecipeOptions("tensort_rtx"))
+
+
+def test_help_loads_no_runtime_which_a_broken_package_may_have() -> None:
+    code = "import ndld_flow.verbs.init, sys; assert 'ndld_flow.runtimes.openvino' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_recipe_for_engines_checks_them(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
