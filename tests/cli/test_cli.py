@@ -81,22 +81,20 @@ def test_version(tmp_path: Path) -> None:
     assert start("--version", cwd=tmp_path).stdout == f"ndld-flow {__version__}\n"
 
 
-@pytest.mark.representatives(
-    "arguments8-nowhere.onnx", "arguments9-there is no such step", "arguments3-there is no such file"
-)
+@pytest.mark.representatives("arguments8-nowhere.onnx", "arguments9-no such step", "arguments3-no such file")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["rnu"], 'did you mean "run"?'),
         (["run"], "Missing argument 'RECIPE.yaml'"),
         (["run", "--frce"], "No such option"),
-        (["run", "nowhere.yaml"], "there is no such file"),
+        (["run", "nowhere.yaml"], "no such file"),
         (["plan", "toy.yaml"], "--trust"),
-        (["report", "nowhere"], "there is no such run"),
-        (["tag", "latest", "x"], "there is no such run"),
+        (["report", "nowhere"], "no such run"),
+        (["tag", "latest", "x"], "no such run"),
         (["steps", "sanitise"], 'did you mean "sanitize"?'),
         (["init", "nowhere.onnx"], "nowhere.onnx"),
-        (["run", "toy.yaml", "--trust", "--force", "frist"], "there is no such step"),
+        (["run", "toy.yaml", "--trust", "--force", "frist"], "no such step"),
         (["run", "toy.yaml", "--trust", "model=text.onnx"], "text.onnx"),
         (["run", "toy.yaml", "--trust", "model=empty.onnx"], "empty.onnx"),
     ],
@@ -133,7 +131,7 @@ def built_in(in_folder: Path) -> Path:
     return in_folder
 
 
-@pytest.mark.representatives("arguments9-the recipe expects", "arguments5-no input of the model")
+@pytest.mark.representatives("arguments9-the recipe expects", "arguments5-no input")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -141,8 +139,8 @@ def built_in(in_folder: Path) -> Path:
         (["model=unknown_op.onnx", "~steps.lint"], "NoSuchOperator"),
         (["model=unknown_op.onnx", "~steps.lint", "~steps.sanitize", "~steps.half"], "NoSuchOperator"),
         (["steps.speed.provider=cpuu"], 'did you mean "cpu"?'),
-        (["steps.speed.provider=cuda"], "provider cuda is set, but"),
-        (["+inputs.unknown={shape: [1, 3, 16, 16]}"], "no input of the model"),
+        (["steps.speed.provider=cuda"], "provider cuda is set"),
+        (["+inputs.unknown={shape: [1, 3, 16, 16]}"], "no input"),
         (["+inputs.x={shape: [1, 3, 17, 16]}"], "17"),
         (["+inputs.x={data: nowhere.npy}"], "nowhere.npy"),
         (["steps.half.block.nodes=[nothing*]"], "nothing*"),
@@ -177,7 +175,7 @@ def test_plain_output_of_a_first_and_a_second_run(in_folder: Path) -> None:
     assert Path(in_folder / lines[-1].removeprefix("report ")).is_file()
     second = ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder)
     assert second.returncode == 0
-    assert "nothing to do: run toy/" in second.stdout
+    assert "nothing to do" in second.stdout
     plan = ndld_flow("plan", "toy.yaml", "--trust", cwd=in_folder)
     assert plan.stdout.splitlines()[-1] == "nothing to do"
 
@@ -245,7 +243,7 @@ def test_runs_tags_reports_verify_and_gc(in_folder: Path) -> None:
     again = ndld_flow("run", "toy.yaml", "--trust", "steps.first.word=c", cwd=in_folder)
     assert "nothing to do" in again.stdout, "gc keeps what kept runs need"
 
-    assert "all artifacts match their digests" in ndld_flow("verify", cwd=in_folder).stdout
+    assert "all artifacts match" in ndld_flow("verify", cwd=in_folder).stdout
     stored = next((in_folder / "outputs/store/objects").glob("*/*/model.onnx"))
     stored.chmod(0o644)
     stored.write_bytes(b"x")
@@ -272,7 +270,7 @@ def test_gc_keeps_what_an_active_run_uses(in_folder: Path) -> None:
     assert (dry["runs_at_work"], len(dry["runs"]), dry["objects"]) == (1, 1, [])
     assert code == 0, out
     assert "first: reused" in out
-    assert "all artifacts match their digests" in ndld_flow("verify", cwd=in_folder).stdout
+    assert "all artifacts match" in ndld_flow("verify", cwd=in_folder).stdout
     assert "nothing to do" in ndld_flow("run", "waiting.yaml", "--trust", cwd=in_folder).stdout
     assert not list((in_folder / "outputs/store/locks").glob("*.uses"))
 

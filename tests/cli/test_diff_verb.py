@@ -103,7 +103,7 @@ def test_sections_and_values_can_be_left_out(pair: tuple[str, str]) -> None:
     only = json.loads(said(*pair, "--only", "weights", "--json"))
     assert only["weights"]["counts"] == {"changed": 1, "values": 1}
     assert only["nodes"]["counts"] == {}
-    assert "the values of weights were not compared" in said(*pair, "--no-weights")
+    assert "weights were not compared" in said(*pair, "--no-weights")
     assert "weight changed" not in said(*pair, "--no-weights")
     assert set(only) == {"document", "format_version", *PARTS}
 
@@ -111,12 +111,12 @@ def test_sections_and_values_can_be_left_out(pair: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["before.onnx", "missing.onnx"], "missing.onnx: there is neither a model file nor a run of this name."),
-        (["before.onnx", "nothing"], "there is no such run, tag or recipe"),
-        (["before.onnx", "after.onnx", "--only", "node"], '--only node: did you mean "nodes"?'),
-        (["before.onnx", "after.onnx", "--only", ","], "--only: name one or more"),
+        (["before.onnx", "missing.onnx"], "missing.onnx: there is neither"),
+        (["before.onnx", "nothing"], "no such run, tag"),
+        (["before.onnx", "after.onnx", "--only", "node"], 'did you mean "nodes"?'),
+        (["before.onnx", "after.onnx", "--only", ","], "--only: name"),
         (["before.onnx", "after.onnx", "--json", "--markdown"], "give one of them"),
-        (["before.onnx", "empty.onnx"], "the model file is empty"),
+        (["before.onnx", "empty.onnx"], "model file is empty"),
     ],
 )
 def test_invalid_requests_are_reported(pair: tuple[str, str], arguments: list[str], message: str) -> None:
@@ -153,10 +153,10 @@ def test_the_steps_of_a_run_are_diffed(pair: tuple[str, str]) -> None:
     found = api.diff("two:source", "two:half")
     assert found.weights.counts["dtype"] == 1
     assert api.diff("two:source", "two") == found
-    with pytest.raises(RequestError, match=r'has no model `hlaf`; did you mean "half"\?'):
+    with pytest.raises(RequestError, match='did you mean "half"\\?'):
         api.diff("two:source", "two:hlaf")
     write_model(Path("before.onnx"), AFTER)
-    with pytest.raises(RequestError, match="has changed since the run"):
+    with pytest.raises(RequestError, match="changed since the run"):
         api.diff("two:source", "two:half")
 
 
@@ -166,7 +166,7 @@ def test_a_run_without_its_store_still_has_its_models(pair: tuple[str, str]) -> 
     shutil.rmtree("outputs/store/objects")
     assert not api.diff("before.onnx", "two:half").is_empty
     shutil.rmtree(next(Path("outputs/runs/two").glob("*/half")))
-    with pytest.raises(RequestError, match="its model is no longer stored"):
+    with pytest.raises(RequestError, match="no longer stored"):
         api.diff("before.onnx", "two:half")
 
 

@@ -142,7 +142,7 @@ def test_attributes_and_paths_select_nodes(tmp_path: Path) -> None:
         assert [node["name"] for node in asked(path, *options)["nodes"]] == names, options
     with pytest.raises(RequestError, match="--attribute group: write NAME=VALUE"):
         asked(path, "--attribute", "group")
-    with pytest.raises(RequestError, match="there is no node or tensor 'tow'"):
+    with pytest.raises(RequestError, match="node or tensor 'tow'"):
         asked(path, "--before", "tow")
 
 
@@ -169,7 +169,7 @@ def test_a_node_is_shown_with_producers_and_consumers_of_its_tensors(tmp_path: P
     assert pick["name"] == "pick" and pick["subgraphs"] == ["pick/then_branch", "pick/else_branch"]
     text = shown(path, "--node", "inner")
     assert "inner: Add in pick/then_branch" in text and "made by" in text and "initializer" in text
-    with pytest.raises(RequestError, match="there is no node 'inerr'; did you mean \"inner\""):
+    with pytest.raises(RequestError, match='did you mean "inner"'):
         asked(path, "--node", "inerr")
 
 
@@ -190,7 +190,7 @@ def test_a_tensor_is_shown_with_statistics_and_exported(tmp_path: Path) -> None:
         assert word in text
     with pytest.raises(RequestError, match="--export needs --tensor"):
         shown(path, "--export", "x.npy")
-    with pytest.raises(RequestError, match="is computed by the model"):
+    with pytest.raises(RequestError, match="computed by the model"):
         shown(path, "--tensor", "y", "--export", str(tmp_path / "y.npy"))
 
 
@@ -234,7 +234,7 @@ def test_tensors_of_all_graphs_are_listed(tmp_path: Path) -> None:
     found = {one["name"]: (one["role"], one["scope"]) for one in asked(path, "--tensors")["tensors"]}
     assert found["x"] == ("input", "") and found["y"] == ("output", "") and found["w"] == ("initializer", "")
     assert found["a"] == ("output", "pick/then_branch")
-    with pytest.raises(RequestError, match=r"no tensor has a name like 'zz'; known: .*x: \["):
+    with pytest.raises(RequestError, match="name like 'zz'; known"):
         asked(path, "--tensors", "zz")
 
 
@@ -250,7 +250,7 @@ def test_nodes_are_counted_by_group(tmp_path: Path) -> None:
 
 
 def test_two_questions_at_once_are_refused(cnn: Path) -> None:
-    with pytest.raises(RequestError, match="ask for one list at a time: --tensors and nodes"):
+    with pytest.raises(RequestError, match="time: --tensors and nodes"):
         shown(cnn, "--tensors", "x", "--nodes", "y")
 
 
@@ -264,9 +264,9 @@ def test_two_questions_at_once_are_refused(cnn: Path) -> None:
         (["--tensors", "--stats"], "--tensors and weights"),
         (["--nodes", "--sort", "size"], "nodes and weights"),
         (["--op-type", "Conv", "--constants"], "nodes and weights"),
-        (["--group-by", "dtype", "--op-type", "Conv"], "--group-by dtype counts all weights: leave out"),
-        (["--group-by", "op_type", "--tensors"], "--group-by op_type counts nodes: leave out"),
-        (["--group-by", "dtype", "--initializers"], "--group-by dtype counts all weights: leave out"),
+        (["--group-by", "dtype", "--op-type", "Conv"], "--group-by dtype counts all"),
+        (["--group-by", "op_type", "--tensors"], "--group-by op_type counts nodes"),
+        (["--group-by", "dtype", "--initializers"], "--group-by dtype counts all"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(cnn: Path, options: list[str], message: str) -> None:
@@ -306,5 +306,5 @@ def test_the_api_returns_the_same_and_finds_models_of_runs(in_folder: Path) -> N
     assert api.inspect("r:source", Query(node="inner")).nodes is not None
     with pytest.raises(RequestError, match="has no model `chang`"):
         api.inspect("r:chang")
-    with pytest.raises(RequestError, match=r"there is neither a model file nor a run of this name"):
+    with pytest.raises(RequestError, match="neither a model file nor"):
         api.inspect("nowhere.onnx")

@@ -230,7 +230,7 @@ def test_a_schema_of_a_verb_is_written_to_a_file(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "plan.json").read_text()) == api.schema(verb="plan")
     refused = ndld_flow("schema", "--verb", "tag", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "no verb 'tag' prints JSON" in refused.stderr
+    assert "verb 'tag' prints JSON" in refused.stderr
 
 
 def test_a_field_of_an_output_is_only_removed_with_a_new_version() -> None:

@@ -60,14 +60,14 @@ def test_closed_streams_behave_like_dev_null(folder: Path) -> None:
     found = shell("tool run missing.yaml >&-", folder)
     assert found.returncode == 2
     assert "Traceback" not in found.stderr
-    assert "there is no such file" in found.stderr
+    assert "no such file" in found.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_an_output_that_cannot_be_written_is_reported(folder: Path) -> None:
     found = shell("tool steps > /dev/full", folder)
     assert found.returncode == 2
-    assert "standard output cannot be written" in found.stderr
+    assert "standard output cannot" in found.stderr
     assert found.stderr.count("\n") == 1
 
 

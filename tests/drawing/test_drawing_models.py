@@ -87,7 +87,7 @@ def test_constants_are_drawn_on_request(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_only_unusual_dtypes_are_shown(tmp_path: Path) -> None:
     graph = read_graph(make_tfm(tmp_path / "tfm.onnx"), Reading())
-    assert "tensors without a dtype are float32" in graph.subtitle
+    assert "without a dtype are float32" in graph.subtitle
     shape = next(edge for edge in graph.edges if graph.nodes[edge.source].label == "Shape")
     assert shape.label.startswith("int64 ")
     product = next(edge for edge in graph.edges if graph.nodes[edge.source].label == "MatMul")
@@ -160,7 +160,7 @@ def test_one_body_can_be_drawn_alone(tmp_path: Path) -> None:
     condition = next(node.name for node in onnx.load(path).graph.node if node.op_type == "If")
     with pytest.raises(RequestError, match="ambiguous"):
         read_graph(path, Reading(subgraph=condition))
-    with pytest.raises(RequestError, match=r"no such body\..*did you mean"):
+    with pytest.raises(RequestError, match=r"no such body\..*did you"):
         read_graph(path, Reading(subgraph=f"{name}/bodi"))
     with pytest.raises(RequestError, match="no control flow"):
         read_graph(make_cnn(tmp_path / "cnn.onnx"), Reading(subgraph="If_0"))

@@ -246,12 +246,10 @@ def test_marked_tensors_are_outputs_of_a_build_of_their_own(came: Mapping[str, C
     fused = [layer for layer in plain.layers if {"Conv_0", "Relu_3"} <= set(layer.onnx_nodes)]
     assert fused
     assert not [layer for layer in build.layers if {"Conv_0", "Relu_3"} <= set(layer.onnx_nodes)]
-    assert any("5 tensors marked as outputs for inspection" in note for note in build.notes)
-    assert any("1 selected tensor is not in TensorRT's network" in note and "Shape_23" in note for note in build.notes)
-    assert "none of the selected tensors can be marked (Shape_23_out)" in came["marks_nothing"].error
-    assert (
-        'mark_outputs: "Conv_99" matches no tensor and no node of the model; did you mean' in came["marks_wrong"].error
-    )
+    assert any("5 tensors marked as outputs" in note for note in build.notes)
+    assert any("1 selected tensor is not" in note and "Shape_23" in note for note in build.notes)
+    assert "marked (Shape_23_out)" in came["marks_nothing"].error
+    assert 'mark_outputs: "Conv_99" matches no' in came["marks_wrong"].error
 
 
 # Shapes
@@ -365,7 +363,7 @@ def test_quantized_models_build(came: Mapping[str, Came]) -> None:
 
 def test_types_that_the_gpu_lacks_are_reported_by_the_builder(came: Mapping[str, Came]) -> None:
     assert came["fp8_too_old"].answer.error == "BackendError"
-    assert "built no engine of a model: Cannot compile for target(s) sm86" in came["fp8_too_old"].error
+    assert "compile for target(s) sm86" in came["fp8_too_old"].error
     assert "HW-specific datatypes: fp8_e4m3" in came["fp8_too_old"].error
     assert "/_src/" not in came["fp8_too_old"].error
 
@@ -490,7 +488,7 @@ def test_the_log_of_a_build_that_failed_is_kept(tmp_path: Path) -> None:
         build_engine(asked.request(tmp_path / "build"), lambda *_: None)
     kept = tmp_path / "build/caches/build-logs/a-model.log"
     assert str(raised.value).endswith(f" The builder's log is {kept}.")
-    assert "must have same input types" in kept.read_text()
+    assert "same input types" in kept.read_text()
 
 
 class Watched(subprocess.Popen[bytes]):
@@ -521,7 +519,7 @@ def test_a_crash_is_one_paragraph(tmp_path: Path, watched: type[Watched]) -> Non
     )
     with pytest.raises(KilledError) as raised:
         build_engine(asked.request(tmp_path / "build"), crash)
-    assert "was killed by SIGSEGV while building" in str(raised.value)
+    assert "SIGSEGV while building" in str(raised.value)
     assert "Last output: [" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert "[INFO] " in (tmp_path / "build/out" / Engine.log).read_text(), "the log tells how far it was"

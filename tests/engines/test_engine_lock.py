@@ -151,7 +151,7 @@ def test_a_locked_build_has_the_tactics_of_the_first(tmp_path: Path, model: Path
     assert tactics(other) != tactics(first), "without a lock, another machine may choose otherwise"
     locked = build(Asked(model, {**settings, "lock": str(lock_of(tmp_path / "first"))}), tmp_path / "locked")
     assert tactics(locked) == tactics(first)
-    assert any("not the bytes of the locked engine" in note for note in locked.notes), "its flags are others"
+    assert any("not the bytes" in note for note in locked.notes), "its flags are others"
     assert locked.timing_cache is not None
     assert locked.timing_cache.loaded_entries == LAYERS
     assert not (tmp_path / "locked/caches/timing").exists(), "its timings are not those of this machine"
@@ -164,12 +164,12 @@ def test_a_locked_build_has_the_tactics_of_the_first(tmp_path: Path, model: Path
 @pytest.mark.parametrize(
     ("drift", "message"),
     [
-        ({"optimization_level": 4}, "`optimization_level` is 4, and was not set"),
-        ({"advanced": {"max_tactics": 2}}, "`advanced.max_tactics` is 2, and was not set"),
-        ({"digest": "another"}, "the model is another, and was digest"),
-        ({"batch": {"opt": 2, "max": 3}}, "the inputs have other shapes"),
-        ({"release": "10.9.0.34"}, "the library is TensorRT 10.9.0.34, and was TensorRT 10.8.0.43"),
-        pytest.param({"plugin": b"other"}, "the file of `plugins[0]` has other contents", marks=pytest.mark.thorough),
+        ({"optimization_level": 4}, "`optimization_level` is 4"),
+        ({"advanced": {"max_tactics": 2}}, "`advanced.max_tactics` is 2"),
+        ({"digest": "another"}, "another, and was digest"),
+        ({"batch": {"opt": 2, "max": 3}}, "inputs have other shapes"),
+        ({"release": "10.9.0.34"}, "TensorRT 10.9.0.34, and was TensorRT 10.8.0.43"),
+        pytest.param({"plugin": b"other"}, "`plugins[0]` has other contents", marks=pytest.mark.thorough),
     ],
     ids=["setting", "advanced setting", "model", "shapes", "release", "plugin"],
 )
@@ -200,7 +200,7 @@ def test_a_build_of_something_else_fails_before_it_begins(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda tree: tree.update(timing_cache=tree["timing_cache"][:-20]), "its timing cache is damaged"),
+        (lambda tree: tree.update(timing_cache=tree["timing_cache"][:-20]), "timing cache is damaged"),
         (lambda tree: tree.update(timing_cache=""), "Timing cache miss"),
         (
             lambda tree: (tree.update(engine_digest="x"), next(iter(tree["layers"].values())).update(tactic="fast")),
@@ -235,7 +235,7 @@ def test_equal_requests_give_equal_engines_of_rtx(tmp_path: Path, settings: dict
     if settings == RTX:
         assert "chooses the other kernels" in build(other_bytes, tmp_path / "third").notes[-1]
     else:
-        with pytest.raises(BackendError, match="nothing shows that the engines are equal"):
+        with pytest.raises(BackendError, match="engines are equal"):
             build(other_bytes, tmp_path / "third")
 
 
@@ -268,7 +268,7 @@ def test_drift_of_settings_is_known_before_a_run(tmp_path: Path, model: Path, se
     assert [problem.split(" is ")[0] for problem in problems] == ["`lock`: `optimization_level`", "`lock`: `tf32`"]
     asked = Asked(model, {**settings, "lock": str(model)})
     (problem,) = foresee_build(asked.request(tmp_path / "none").settings).problems
-    assert "is not the `engine.lock` of a build" in problem
+    assert "not the `engine.lock`" in problem
 
 
 @pytest.mark.slow

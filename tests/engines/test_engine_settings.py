@@ -202,7 +202,7 @@ def test_a_flag_with_its_own_setting_is_refused_with_a_hint(backend: EngineBacke
         if names.has("BuilderFlag", flag):
             assert sentence == f"`advanced.flags: [{flag}]`: write `{own}` instead"
         else:
-            assert f"has no builder flag {flag} (" in sentence
+            assert f"no builder flag {flag}" in sentence
     for text in {*OWN_SETTINGS.values()} - {"error_on_timing_cache_miss: true"}:
         path, _, value = text.partition(": ")
         nested = f"{{{path.replace('advanced.', 'advanced: {')}: {value}}}" + "}" * path.count(".")
@@ -263,7 +263,7 @@ def test_messages_stay_short_and_printable_for_any_recipe(
         ("{weights: refit, refittable_weights: [w_0]}", "need each other"),
         ("advanced: {gpu_fallback: true}", "needs `dla_core`"),
         ("advanced: {l2_limit: 1 MiB}", "needs `tiling`"),
-        ("{batch: {max: 2}, profiles: [{x: {min: [1], opt: [1], max: [2]}}]}", "give either `profiles` or `batch`"),
+        ("{batch: {max: 2}, profiles: [{x: {min: [1], opt: [1], max: [2]}}]}", "either `profiles` or `batch`"),
     ],
 )
 def test_conflicting_settings_are_refused(text: str, message: str) -> None:
@@ -596,7 +596,7 @@ def test_accepted_settings_have_their_names_in_the_release(release: str, model: 
 
 
 def test_releases_are_text_and_capabilities_may_be_numbers() -> None:
-    with pytest.raises(ValidationError, match="write it in quotes, as a number"):
+    with pytest.raises(ValidationError, match="write it in quotes"):
         BuildSettings.model_validate_json('{"release": 10.10}')
     read = BuildSettings.model_validate_json('{"release": "10.10", "compute_capabilities": [8.6, "8.9", 12.0]}')
     assert read.release == "10.10"
@@ -635,7 +635,7 @@ def test_int8_without_ranges_is_a_problem_before_anything_runs(
         [True] if is_refused else []
     )
     if is_refused:
-        with pytest.raises(BackendError, match="Add a step `quantize` with `target: tensorrt`"):
+        with pytest.raises(BackendError, match="`quantize` with `target: tensorrt`"):
             api.run(recipe, outputs=in_folder / "outputs")
 
 
@@ -696,4 +696,4 @@ def test_a_finished_step_is_examined_itself(in_folder: Path) -> None:
     recipe["steps"]["engine"] = INT8
     [_, engine] = plan_once(recipe, outputs=in_folder / "outputs")
     [problem] = engine.foresee().problems
-    assert "needs the ranges of tensors" in problem
+    assert "needs the ranges" in problem

@@ -93,7 +93,7 @@ def test_a_cache_that_does_not_fit_is_set_aside(tmp_path: Path, library: Path, c
     assert use.saved_entries == len(entries(tmp_path)) > 0
     assert use.loaded_bytes == 0
     if content:
-        assert "damaged or from another GPU" in use.note
+        assert "another GPU" in use.note
         assert file.with_suffix(".unusable").read_bytes() == content
 
 
@@ -117,7 +117,7 @@ def test_a_build_starts_from_the_users_cache(tmp_path: Path, library: Path) -> N
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path, library: Path) -> None:
     (tmp_path / "caches").write_text("a file where the folder would be")
     use = use_of(build(asked(tmp_path, library), tmp_path))
-    assert "timings could not be saved" in use.note
+    assert "timings could not" in use.note
 
 
 @pytest.mark.thorough
@@ -142,7 +142,7 @@ def test_a_repeated_attempt_times_again_and_leaves_the_cache_unchanged(
     assert tactics(first) == tactics(again), "the cache gives what it was given"
     assert use_of(second).loaded_entries == 0
     assert use_of(second).saved_entries is None
-    assert "attempt 2 timed every tactic again" in use_of(second).note
+    assert "attempt 2 timed every tactic" in use_of(second).note
     assert len({tuple(tactics(each)) for each in (first, second, third)}) == 3
     assert tactics(attempt(1)) == tactics(first), "what attempts timed is nobody else's"
     churn = find_churn([Rebuild(f"attempt {number}", each) for number, each in enumerate((first, second, third), 1)])

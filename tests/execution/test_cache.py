@@ -152,7 +152,7 @@ def test_a_plan_names_what_the_cache_has(team: Team) -> None:
     team.anna.run("~steps.speed", push=True)
     planned = team.bert.plan("steps.tint.colour=green")
     assert [decision.reason.text for decision in planned] == ["reused from cache", "new", "new"]
-    assert "the cache is asked then" in planned[2].detail
+    assert "cache is asked then" in planned[2].detail
     assert not (team.bert.outputs / "store/objects").exists()
     [*_, tint, _] = team.bert.plan()
     assert tint.reason.text == "reused from cache"
@@ -402,7 +402,7 @@ def test_a_cache_that_never_answers_costs_one_warning(memory: Team, monkeypatch:
     began = time.monotonic()
     assert reasons(memory.bert.run()) == ["new"] * 3
     assert time.monotonic() - began < 30
-    assert len(memory.bert.warnings) == 1 and "gave no answer that helps within 200 ms" in memory.bert.warnings[0]
+    assert len(memory.bert.warnings) == 1 and "helps within 200 ms" in memory.bert.warnings[0]
 
 
 def test_transfers_that_never_end_are_given_up(memory: Team, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,7 +410,7 @@ def test_transfers_that_never_end_are_given_up(memory: Team, monkeypatch: pytest
     monkeypatch.setattr(MemoryFileSystem, "get_file", lambda *_, **__: time.sleep(1000))
     (Path(".ndld_flow.yaml")).write_text("cache: {url: 'memory://other', wait: 1 s}\n")  # enough for the look-ups
     assert reasons(memory.bert.run()) == ["new"] * 3
-    assert len(memory.bert.warnings) == 1 and "sends less than 1 MB a second" in memory.bert.warnings[0]
+    assert len(memory.bert.warnings) == 1 and "sends less than 1 MB" in memory.bert.warnings[0]
 
 
 def test_an_unreachable_cache_does_not_fail_a_run(team: Team) -> None:
@@ -497,18 +497,18 @@ def test_a_cache_is_named_by_project_user_environment_or_option(
 
 @pytest.mark.representatives(
     "cache: {url: s3://b, wait: soon}-soon",
-    "cach: s3://b-there is no setting `cach`",
+    "cach: s3://b-no setting `cach`",
     "cache: s3://b::file://x-no cache is reached",
 )
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("cache: {url: s3://b, push: true}", "a project cannot decide"),
-        ("cache: {ulr: s3://b}", "there is no setting `ulr`"),
-        ("cach: s3://b", "there is no setting `cach`"),
+        ("cache: {ulr: s3://b}", "no setting `ulr`"),
+        ("cach: s3://b", "no setting `cach`"),
         ("cache: ftp://joe:secret-word@host/x", "contains credentials"),
         ("cache: https://host/x?token=abcdef123456", "contains credentials"),
-        ("cache: reference://x", "no cache is reached by 'reference'"),
+        ("cache: reference://x", "reached by 'reference'"),
         ("cache: s3://b::file://x", "no cache is reached"),
         ("cache: {url: s3://b, wait: soon}", "soon"),
     ],

@@ -132,13 +132,13 @@ def changed(order: TaskOrder, **parts: object) -> TaskOrder:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"libraries": {"onnx": "1.0.1"}}, r"step first: the worker on .* onnx is .* instead of 1\.0\.1"),
-        ({"version": "2+abc"}, r"the step's version is 1 instead of 2\+abc"),
-        ({"machine": "Linux 9, a quantum computer"}, "the machine is none instead of Linux 9, a quantum computer"),
-        ({"reads": {"from": "00" * 32}}, "its input `from` has other contents"),
+        ({"libraries": {"onnx": "1.0.1"}}, r"onnx is .* instead of 1\.0\.1"),
+        ({"version": "2+abc"}, r"1 instead of 2\+abc"),
+        ({"machine": "Linux 9, a quantum computer"}, "none instead of Linux 9"),
+        ({"reads": {"from": "00" * 32}}, "input `from` has other"),
         ({"settings": {"word": "other", "seconds": 0.0, "passed": True}}, "its setting `word` differs"),
         ({"inputs": {"x": {}}}, "the input `x` differs"),
-        ({"step": "dye"}, "its key has other parts"),
+        ({"step": "dye"}, "key has other parts"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -154,14 +154,14 @@ def test_a_steps_file_that_changed_meanwhile_is_refused(in_folder: Path) -> None
     order = write_order(task, store, trust=True)
     file = in_folder / "steps" / "stamp.py"
     file.write_text(file.read_text() + "\n# changed\n")
-    with pytest.raises(BackendError, match=r"file stamp\.py .*has other contents"):
+    with pytest.raises(BackendError, match=r"file stamp\.py .*has other"):
         read_order(order, store, unheard)
 
 
 def test_an_unknown_step_is_refused(in_folder: Path) -> None:
     task, store = make_task(in_folder)
     order = write_order(task, store, trust=True).model_copy(update={"step_files": ()})
-    with pytest.raises(BackendError, match="has no step type 'stamp'"):
+    with pytest.raises(BackendError, match="no step type 'stamp'"):
         read_order(order, store, unheard)
 
 

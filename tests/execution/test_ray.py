@@ -112,14 +112,14 @@ def test_a_node_that_does_not_see_the_folder_is_refused(
 ) -> None:
     monkeypatch.chdir(hidden)
     deeds = Deeds(hidden)
-    with pytest.raises(BackendError, match=r"does not see the store .*: mount the outputs folder there"):
+    with pytest.raises(BackendError, match="does not see"):
         on_ray.submit(make_task(deeds, name="there"), deeds.store).result(60)
     assert not deeds.store.record_path(make_key(make_task(deeds, name="there").works[0].parts)).exists()
 
 
 @pytest.mark.thorough
 def test_exceptions_of_steps_are_raised_in_the_driver(deeds: Deeds, on_ray: OnRay) -> None:
-    with pytest.raises(ModelError, match=r"step one: too big in its model.onnx"):
+    with pytest.raises(ModelError, match=r"big in its model.onnx"):
         on_ray.submit(make_task(deeds, "act: refuse, word: too big"), deeds.store).result(60)
     with pytest.raises(WorkerBugError, match="ValueError: a bug about x"):
         on_ray.submit(make_task(deeds, "act: bug, word: x"), deeds.store).result(60)
@@ -128,7 +128,7 @@ def test_exceptions_of_steps_are_raised_in_the_driver(deeds: Deeds, on_ray: OnRa
 
 @pytest.mark.thorough
 def test_a_step_that_takes_too_long_is_stopped(deeds: Deeds, on_ray: OnRay) -> None:
-    with pytest.raises(StepTimeoutError, match="step one: it took longer than 500 ms and was stopped"):
+    with pytest.raises(StepTimeoutError, match="took longer than 500 ms"):
         on_ray.submit(make_task(deeds, "seconds: 60", timeout_s=0.5), deeds.store).result(60)
     assert len(deeds.done) == 1
 
@@ -137,16 +137,16 @@ def test_a_step_that_takes_too_long_is_stopped(deeds: Deeds, on_ray: OnRay) -> N
 def test_tasks_planned_for_another_machine_or_version_are_refused(deeds: Deeds, on_ray: OnRay) -> None:
     task = make_task(deeds)
     assert on_ray.machine_for(task.works[0].step, deeds.store).startswith(fingerprint_machine())
-    with pytest.raises(BackendError, match="step one: it was planned for a toaster, but Ray would compute it on Linux"):
+    with pytest.raises(BackendError, match="toaster, but Ray would"):
         on_ray.submit(with_parts(task, machine="a toaster"), deeds.store).result(60)
-    with pytest.raises(BackendError, match=r"the step's version is 1.* instead of 7"):
+    with pytest.raises(BackendError, match=r"version is 1.* instead of 7"):
         on_ray.submit(with_parts(task, version="7"), deeds.store).result(60)
     assert deeds.done == []
 
 
 def test_a_node_that_does_not_see_the_store_is_reported(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    assert "does not see the store" in find_fault(store, "ray-nobody")
+    assert "does not see" in find_fault(store, "ray-nobody")
     with store.locks.lease("ray", "witness"):
         assert find_fault(store, "ray-witness") == ""
     (store.root / "locks" / "ray-witness.lock").touch()  # as where locks do not reach other machines
@@ -154,7 +154,7 @@ def test_a_node_that_does_not_see_the_store_is_reported(tmp_path: Path) -> None:
 
 
 def test_an_unreachable_cluster_is_reported() -> None:
-    with pytest.raises(BackendError, match=r"Ray at 127.0.0.1:1: nothing answers: .* must be a node of the cluster"):
+    with pytest.raises(BackendError, match=r"Ray at 127.0.0.1:1: nothing answers"):
         OnRay("127.0.0.1:1", {}, ignore)
 
 
@@ -266,20 +266,20 @@ def test_a_plain_run_is_computed_by_the_nodes_that_it_needs(cluster: Cluster, se
     assert run_once(toy.recipe, ["~sweep"], **options).nothing_to_do
     assert run_once(toy.recipe, ["~sweep"], outputs=toy.outputs, trust=True).nothing_to_do, "the same kind of machine"
     assert len(dyed()) == 2
-    with pytest.raises(BackendError, match=r"step tint: Ray at .* has no node with .*the device 'H100'"):
+    with pytest.raises(BackendError, match=r"node with .*the device 'H100'"):
         run_once(toy.recipe, ["~sweep", "needs.tint.device=H100"], force=["tint"], **options)
-    with pytest.raises(ModelError, match=r"step tint: .* takes no red"):
+    with pytest.raises(ModelError, match=r"step tint: .* takes no"):
         run_once(toy.recipe, ["~sweep", "steps.tint.fails=model"], **options)
 
 
 def test_options_that_contradict_ray_are_refused(in_folder: Path) -> None:
     toy = make_sweep_toy(in_folder, RECIPE)
     options: dict[str, Any] = {"outputs": toy.outputs, "trust": True}
-    with pytest.raises(RequestError, match="--ray computes all steps on its cluster"):
+    with pytest.raises(RequestError, match="--ray computes all steps"):
         api.run(toy.recipe, ["~sweep"], on="ssh://nowhere", place=Placement(ray="127.0.0.1:1"), **options)
     with pytest.raises(RequestError, match="--jobs distributes the points"):
         api.run(toy.recipe, ["~sweep"], place=Placement(jobs=2, ray="127.0.0.1:1"), **options)
     with pytest.raises(BackendError, match="nothing answers"):
         api.run(toy.recipe, ["~sweep"], place=Placement(ray="127.0.0.1:1"), **options)
-    with pytest.raises(RecipeError, match=r"needs\.tnt: there is no step `tnt`\n.*tint"):
+    with pytest.raises(RecipeError, match=r"no step `tnt`\n.*tint"):
         api.run(toy.recipe, ["~sweep", "+needs.tnt.gpus=1"], **options)

@@ -108,14 +108,14 @@ def test_lost_tasks_are_retried(compute: Callable[..., str]) -> None:
 
 
 def test_a_task_is_given_up_after_three_interruptions(compute: Callable[..., str]) -> None:
-    with pytest.raises(BackendError, match="step one: Ray lost it 3 times; the last time: its node died"):
+    with pytest.raises(BackendError, match="Ray lost it 3 times"):
         compute(cut_off, cut_off, cut_off)
 
 
 @pytest.mark.thorough
 def test_tasks_that_no_node_starts_are_given_up(compute: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_ray, "MAX_PLACEMENTS", 2)
-    with pytest.raises(BackendError, match="lost it 2 times; the last time: its node went away"):
+    with pytest.raises(BackendError, match="2 times; the last time"):
         compute(never_begun, never_begun)
 
 
@@ -131,7 +131,7 @@ def test_a_node_reports_the_start_of_a_task_at_once(in_folder: Path) -> None:
 
 
 def test_an_unusable_node_is_not_tried_twice(compute: Callable[..., str]) -> None:
-    with pytest.raises(BackendError, match=r"Ray's node cannot work: ModuleNotFoundError: No module named 'ndld_flow'"):
+    with pytest.raises(BackendError, match="No module named 'ndld_flow'"):
         compute(refused)
 
 
@@ -140,7 +140,7 @@ def test_a_node_that_is_silent_for_long_is_lost(in_folder: Path) -> None:
     watch = TaskMonitor(task, TaskListener(task, ignore, threading.Lock()))
     watch.check()  # it is queued
     watch.last_message_s = time.monotonic() - SILENCE_S - 1
-    with pytest.raises(LostError, match="its node has sent no message for 60 s"):
+    with pytest.raises(LostError, match="sent no message for 60 s"):
         watch.check()
 
 
@@ -157,5 +157,5 @@ def test_a_model_changed_since_planning_is_not_sent(in_folder: Path) -> None:
     deeds = Deeds(in_folder)
     task = make_task(deeds)
     task.works[0].source.path.write_bytes(b"another model")
-    with pytest.raises(RequestError, match=r"model .*model.onnx: it changed during the run"):
+    with pytest.raises(RequestError, match=r"model .*model.onnx: it changed"):
         transfer_files(task, deeds.store, trust=True)

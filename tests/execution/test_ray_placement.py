@@ -115,13 +115,11 @@ def test_only_requested_resources_are_reported(needs: Needs, resources: str) -> 
 def test_an_unusable_node_is_reported_only_when_it_is_needed() -> None:
     broken = node("broken", complaint="it does not see the store", CPU=2)
     assert find_nodes(make_demand([step("speed", "gpu-0")], {}), [BIG, broken]) == [BIG]
-    with pytest.raises(BackendError, match=r"it does not see the store\."):
+    with pytest.raises(BackendError, match="not see the store"):
         find_nodes(make_demand([step("clean")], {}), [BIG, broken])
 
 
 def test_measurements_of_different_machines_are_not_mixed() -> None:
     assert only_machine([BIG, SMALL], step("clean")) == "box"
-    with pytest.raises(
-        BackendError, match=r"on Ray's node small \(box\) or on other \(chest\), and .* must not be mixed"
-    ):
+    with pytest.raises(BackendError, match=r"Ray's node small \(box\)"):
         only_machine([BIG, SMALL, node("other", "chest")], step("clean"))

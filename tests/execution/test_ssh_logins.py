@@ -104,7 +104,7 @@ def test_a_key_with_a_passphrase_is_refused_without_anybody_who_knows_it(
 ) -> None:
     locked = network.config.parent / "locked"
     monkeypatch.setenv(SSH_VARIABLE, configure(network, tmp_path, str(network.key), str(locked)))
-    assert "it accepts none of the offered keys" in refusal("alpha")
+    assert "none of the offered" in refusal("alpha")
     assert "load it with `ssh-add`" in refusal("gamma")
 
 
@@ -129,7 +129,7 @@ def test_the_unknown_host_key_of_a_jump_host_is_its_own(
     fewer = tmp_path / "known_hosts"
     fewer.write_text("".join(line for line in known.read_text().splitlines(keepends=True) if f":{beta} " not in line))
     monkeypatch.setenv(SSH_VARIABLE, configure(network, tmp_path, str(known), str(fewer)))
-    assert f"the host key of [127.0.0.1]:{beta} is unknown" in refusal("gamma")
+    assert f"key of [127.0.0.1]:{beta} is unknown" in refusal("gamma")
 
 
 ASKED = """
@@ -204,7 +204,7 @@ def test_a_shared_connection_is_used_and_none_is_left(
         subprocess.run([*command.split(), "-O", "check", "alpha"], check=True, capture_output=True)
         subprocess.run([*command.split(), "-O", "exit", "alpha"], check=True, capture_output=True)
         wait_for(tmp_path / "master-alpha", gone=True)
-        assert "it accepts none of the offered keys" in refusal("alpha")
+        assert "none of the offered" in refusal("alpha")
     finally:
         subprocess.run([*command.split(), "-O", "exit", "alpha"], check=False, capture_output=True)
         keys.with_name("aside").rename(keys)

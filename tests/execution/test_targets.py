@@ -139,15 +139,15 @@ def test_steps_from_files_run_here_only(here: Path) -> None:
     toy.write_text(targets + toy.read_text().replace("tint: {step: dye}", "tint: {step: dye, on: alpha}"))
     (lack,) = plan_once("toy.yaml", ["~sweep"], trust=True)[1].foresee().lacks
     assert lack.startswith("on alpha: there is no step type 'dye'")
-    with pytest.raises(BackendError, match="there is no step type 'dye'"):
+    with pytest.raises(BackendError, match="no step type 'dye'"):
         api.run("toy.yaml", ["~sweep"], trust=True)
 
 
 def test_a_target_of_a_strangers_recipe_needs_trust(network: Network, here: Path) -> None:
     with pytest.raises(RecipeError) as error:
         api.run("far.yaml")
-    assert "the recipe sends models to ssh://alpha" in str(error.value)
-    assert "the recipe sends models to ssh://gamma" in str(error.value)
+    assert "sends models to ssh://alpha" in str(error.value)
+    assert "sends models to ssh://gamma" in str(error.value)
     assert not (network.servers["alpha"].home / ".ndld_flow").exists()
     (here / ".ndld_flow.yaml").write_text("targets: {alpha: ssh://evil}\n")
     with pytest.raises(RequestError, match="a project cannot choose machines"):
@@ -157,11 +157,11 @@ def test_a_target_of_a_strangers_recipe_needs_trust(network: Network, here: Path
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        (("on: gamma", "on: gama"), "steps.speed.on: there is no target 'gama'"),
-        (("on: gamma", "on: [1]"), "steps.speed.on: expected the name of a target"),
-        (("ssh://gamma", "ssh://-oProxyCommand=id"), "is not of the form ssh://USER@HOST:PORT"),
-        (("ssh://gamma", "http://gamma"), "is not of the form ssh://USER@HOST:PORT"),
-        (("ssh://gamma, ", "ssh://gamma, folder: ../up, "), "a folder is absolute or begins with ~/"),
+        (("on: gamma", "on: gama"), "no target 'gama'"),
+        (("on: gamma", "on: [1]"), "steps.speed.on: expected the name"),
+        (("ssh://gamma", "ssh://-oProxyCommand=id"), "form ssh://USER@HOST:PORT"),
+        (("ssh://gamma", "http://gamma"), "form ssh://USER@HOST:PORT"),
+        (("ssh://gamma, ", "ssh://gamma, folder: ../up, "), "absolute or begins with ~/"),
     ],
 )
 def test_mistakes_in_targets_are_found_before_anything_runs(changed: tuple[str, str], words: str, here: Path) -> None:
@@ -195,16 +195,16 @@ def test_a_host_that_cannot_be_used_is_explained(
     known = network.config.parent / "known_hosts"
     (tmp_path / "empty").touch()
     change(str(known), str(tmp_path / "empty"))
-    assert "is unknown. Connect once with `ssh`" in refusal(target)
+    assert "Connect once with `ssh`" in refusal(target)
     lines = known.read_text().split("\n")
     (tmp_path / "swapped").write_text(f"{lines[0].split(' ')[0]} {' '.join(lines[1].split(' ')[1:])}\n")
     change(str(known), str(tmp_path / "swapped"))
-    assert "its host key has changed" in refusal(target)
+    assert "host key has changed" in refusal(target)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
     change(str(network.key), str(tmp_path / "other"))
-    assert "it accepts none of the offered keys" in refusal(target)
+    assert "none of the offered" in refusal(target)
     monkeypatch.setenv(SSH_VARIABLE, network.command)
-    assert "there is no host 'nowhere.invalid'" in refusal(Target(host="ssh://nowhere.invalid"))
+    assert "no host 'nowhere.invalid'" in refusal(Target(host="ssh://nowhere.invalid"))
     assert "Connection refused" in refusal(Target(host="ssh://127.0.0.1:1"))
     assert "cannot be started" in refusal(Target(host="ssh://alpha", python="/nowhere/python"))
     (network.servers["alpha"].home / "mine").mkdir(exist_ok=True)
@@ -220,7 +220,7 @@ def test_a_host_without_a_new_enough_python_is_explained(network: Network, here:
         python.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.8.2 || exit 1\n')
         python.chmod(0o755)
         if not shutil.which("python3.11", path="/usr/bin:/bin:/usr/local/bin"):
-            assert "it has only Python 3.8.2, and ndld-flow needs 3.11" in refusal(Target(host="ssh://alpha"))
+            assert "Python 3.8.2, and ndld-flow needs 3.11" in refusal(Target(host="ssh://alpha"))
     finally:
         python.unlink()
         python.symlink_to(kept)
@@ -235,12 +235,12 @@ FACTS = {
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"system": "Darwin"}, "box is Darwin on aarch64: targets run Linux on x86_64 or aarch64"),
-        ({"architecture": "armv7l"}, "box is Linux on armv7l"),
-        ({"libc": ["glibc", "2.17"]}, "box has glibc 2.17; ONNX Runtime's packages need glibc 2.28 or later"),
+        ({"system": "Darwin"}, "Linux on x86_64 or aarch64"),
+        ({"architecture": "armv7l"}, "Linux on armv7l"),
+        ({"libc": ["glibc", "2.17"]}, "glibc 2.17; ONNX Runtime's packages"),
         ({"libc": ["glibc", "2.9"]}, "box has glibc 2.9"),
-        ({"libc": ["", ""]}, "box has another C library than glibc"),
-        ({"free_bytes": 10**9}, "/home/me/.ndld_flow has 954 MiB of free disk space"),
+        ({"libc": ["", ""]}, "box has another C library"),
+        ({"free_bytes": 10**9}, "/home/me/.ndld_flow has 954 MiB"),
     ],
 )
 def test_a_machine_on_which_nothing_can_be_installed_is_refused(facts: dict[str, Any], words: str) -> None:
@@ -319,7 +319,7 @@ def test_a_dropped_connection_is_reported_and_resumed(network: Network, here: Pa
     dropper = Dropper(network, "gamma")
     finished = run_once("far.yaml", trust=True, listener=dropper)
     assert finished.passed
-    assert any("the connection to gamma (ssh://gamma) was lost" in text for text in dropper.notices)
+    assert any("gamma (ssh://gamma) was lost" in text for text in dropper.notices)
     assert wait_until_gone(network) == []
 
 
@@ -337,7 +337,7 @@ def test_a_host_that_vanishes_ends_the_run_with_the_reason(here: Path, monkeypat
 
         with pytest.raises(NdldFlowError) as error:
             api.run("far.yaml", trust=True, listener=stop)
-        assert "alpha (ssh://alpha): the connection was lost 2 times" in str(error.value)
+        assert "alpha (ssh://alpha): the connection" in str(error.value)
         (folder,) = (here / "outputs" / "runs" / "far").glob("2*")
         assert read_run_record(folder).outcome == "error"
         server.start()
@@ -392,7 +392,7 @@ def test_on_sends_the_steps_that_need_a_device(network: Network, here: Path) -> 
     finished = run_once("far.yaml", trust=True, on="alpha")
     targets = {name: step.target for name, step in steps_of(finished).items()}
     assert targets == {"clean": "", "half": "", "speed": "alpha", "check": "alpha"}
-    with pytest.raises(RecipeError, match="--on: there is no target 'nowhere'"):
+    with pytest.raises(RecipeError, match="no target 'nowhere'"):
         api.run("far.yaml", on="nowhere", trust=True)
     settings = here / "config" / "ndld_flow" / "settings.yaml"
     settings.parent.mkdir(parents=True)
@@ -480,9 +480,9 @@ def tried_on(network: Network, name: str) -> int:
 def test_a_sweep_over_targets_measures_each_point_on_its_own(network: Network, here: Path) -> None:
     (here / "far.yaml").write_text(RECIPE.replace(", on: alpha", "").replace(", on: gamma", ""))
     another_machine(here, "gamma")
-    with pytest.raises(RecipeError, match=r"the recipe sends models to ssh://alpha(.|\n)*ssh://gamma"):
+    with pytest.raises(RecipeError, match=r"sends models to ssh://alpha(.|\n)*ssh://gamma"):
         api.run("far.yaml", ["+steps.speed.on=alpha,gamma"], multirun=True)
-    with pytest.raises(RecipeError, match="there is no target 'gama'"):
+    with pytest.raises(RecipeError, match="no target 'gama'"):
         api.run("far.yaml", ["+steps.speed.on=alpha,gama"], multirun=True, trust=True)
     assert api.run("far.yaml", ["+steps.speed.on=alpha,gamma"], multirun=True, trust=True).passed
     assert (tried_on(network, "alpha"), tried_on(network, "gamma")) == (1, 1)

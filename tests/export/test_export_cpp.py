@@ -203,26 +203,26 @@ def test_random_values_are_repeatable_and_in_range(image_program: ImageProgram, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--input", "tiny=missing.npy"], "missing.npy: it cannot be opened"),
+        (["--input", "tiny=missing.npy"], "missing.npy: it cannot"),
         (["--input", "nothing=a.npy"], "names no input"),
         (["--input", "stretch=wrong.npy"], "its elements are <f8, not <f4"),
         (["--input", "stretch=fortran.npy"], "Fortran order"),
         (["--input", "stretch=cut.npy"], "it is truncated"),
-        (["--input", "stretch=text.npy"], "it is not a .npy file"),
-        (["--input", "stretch=shape.npy"], 'input "stretch" is float32 2x3x41x29, not float32 1x3x41x29'),
+        (["--input", "stretch=text.npy"], "not a .npy file"),
+        (["--input", "stretch=shape.npy"], "float32 2x3x41x29, not float32 1x3x41x29"),
         (["--input", "stretch=deep.png"], "16 bits"),
         (["--input", "stretch=cmyk.jpg"], "CMYK"),
         (["--input", "stretch=xmp.jpg"], "orientation is in XMP"),
         (["--input", "stretch=cut.png"], "cut.png: "),
         (["--input", "stretch=cut.jpg"], "cut.jpg: "),
         (["--input", "stretch=image.bmp"], "neither a PNG nor a JPEG"),
-        (["--shape", "gray=1x1x32x100"], "give its values by --input"),
+        (["--shape", "gray=1x1x32x100"], "give its values"),
         (["--shape", "line=3xx8"], "--shape needs a number"),
         (["--iterations", "0"], "needs a number from 1 on"),
         (["--model", "text.npy"], "text.npy"),
-        (["--no-such-option", "1"], "there is no option --no-such-option"),
+        (["--no-such-option", "1"], "no option --no-such-option"),
         (["--provider", "cuda"], "CUDA"),
-        (["--provider", "DirectML"], "DML execution provider is not supported in this build"),
+        (["--provider", "DirectML"], "DML execution provider"),
     ],
 )
 def test_what_it_cannot_read_is_an_error(
@@ -402,7 +402,7 @@ def test_a_conversion_that_it_lacks_is_refused_by_name(settings: dict[str, Any],
         export(model, given, in_folder / "refused")
     if message.startswith("`from") or "(" in message:
         readme = (export(model, given, in_folder / "accepted", ("x",)) / "README.md").read_text()
-        assert "does not have this conversion" in readme
+        assert "not have this conversion" in readme
 
 
 def write_wav(path: Path) -> None:
@@ -431,7 +431,7 @@ def test_a_type_that_it_lacks_is_refused_by_name(graph: str, message: str, in_fo
 
 def test_unknown_arrays_are_an_error(in_folder: Path) -> None:
     model = write_model(in_folder / "model.onnx", IDENTITY)
-    with pytest.raises(RequestError, match='arrays: "z" is not an input'):
+    with pytest.raises(RequestError, match='"z" is not an input'):
         export(model, {}, in_folder / "out", ("z",))
 
 

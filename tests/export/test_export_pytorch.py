@@ -168,7 +168,7 @@ def test_a_module_that_computes_something_else_is_refused(tmp_path: Path, monkey
     nodes = [helper.make_node("Mul", ["x", "s"], ["m"]), helper.make_node("Add", ["m", "m"], ["y"])]
     path = tmp_path / "model.onnx"
     path.write_bytes(proto(nodes, {"s": scale}, [1, 4, 8, 8]).SerializeToString())
-    with pytest.raises(RequestError, match=r"does not compute what ONNX Runtime does: y: slice_rms .* in channel 0"):
+    with pytest.raises(RequestError, match="ONNX Runtime does: y: slice_rms"):
         exported(path, tmp_path / "ran")
 
 

@@ -81,7 +81,7 @@ def test_a_captured_graph_copies_when_it_is_launched(cuda: CudaRuntime) -> None:
 
 
 def test_refusals_have_cudas_reason_and_leave_the_gpu_usable(cuda: CudaRuntime) -> None:
-    with pytest.raises(BackendError, match=r"cudaMalloc failed: the GPU has .* free"):
+    with pytest.raises(BackendError, match="cudaMalloc failed: the GPU"):
         cuda.allocate(1 << 50)
     with pytest.raises(BackendError, match="cudaSetDevice failed: cudaErrorInvalidDevice"):
         cuda.select(99, spin=True)

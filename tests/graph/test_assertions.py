@@ -99,8 +99,8 @@ def test_an_assertion_sees_the_operations_before_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("expectation", "message"),
     [
-        ({"shapes": {"outputs.2": [1]}}, "there is no 'outputs.2': the model has 2 outputs"),
-        ({"shapes": {"imag": [1]}}, "there is no tensor 'imag'; did you mean \"image\" ([N, 3, 8, 8])?"),
+        ({"shapes": {"outputs.2": [1]}}, "'outputs.2': the model has 2"),
+        ({"shapes": {"imag": [1]}}, 'you mean "image" ([N, 3, 8, 8])?'),
         ({"dtypes": {"y": "float33"}}, "float33"),
     ],
 )

@@ -270,10 +270,10 @@ def test_old_models_get_an_ir_version_that_has_functions() -> None:
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({"function": "Block", "select": "mm0"}, "'Block' is not a function name: write `domain::Name`"),
-        ({"function": "ai.onnx::Block", "select": "mm0"}, "is or may become an operator of ONNX"),
-        ({"function": "com.microsoft::Gelu", "select": "mm0"}, "is or may become an operator of ONNX"),
-        ({"function": "m::B", "select": ["mm0", "act0"]}, "'add0' depends on one of them and another"),
+        ({"function": "Block", "select": "mm0"}, "'Block' is not a function"),
+        ({"function": "ai.onnx::Block", "select": "mm0"}, "operator of ONNX"),
+        ({"function": "com.microsoft::Gelu", "select": "mm0"}, "operator of ONNX"),
+        ({"function": "m::B", "select": ["mm0", "act0"]}, "'add0' depends"),
         ({"function": "m::B", "select": "nowhere"}, "nowhere"),
     ],
 )
@@ -376,7 +376,7 @@ def test_a_function_of_another_opset_is_reported() -> None:
     assert edit(model, {"inline_functions": {"select": "Unused"}})
     model.functions[2].opset_import[0].version = 13
     message = refusal(model, "inline_functions")
-    assert "f::Twice is written for opset 13 of ai.onnx and called by 'y' at opset 17" in message
+    assert "called by 'y' at opset 17" in message
 
 
 def test_unknown_functions_are_reported_with_the_nearest() -> None:
@@ -408,18 +408,18 @@ def test_a_call_is_added_in_the_main_graph_and_in_a_subgraph() -> None:
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({"function": "Leaky", "inputs": ["nope"]}, "there is no tensor 'nope' that is visible from the main graph"),
-        ({"function": "Leaky", "inputs": ["x", "y"]}, "f::Leaky has 1 inputs (u), and 2 are given"),
+        ({"function": "Leaky", "inputs": ["nope"]}, "no tensor 'nope'"),
+        ({"function": "Leaky", "inputs": ["x", "y"]}, "f::Leaky has 1 inputs (u), and 2"),
         (
             {"function": "Leaky", "inputs": ["x"], "outputs": ["y"]},
-            "there is already a node or tensor 'y' in this model",
+            "already a node or tensor 'y'",
         ),
         ({"function": "Leaky", "inputs": ["x"], "attributes": {"slop": 1}}, 'did you mean "slope"?'),
-        ({"function": "Leaky", "inputs": ["x"], "attributes": {"slope": "a"}}, "'a' cannot be the value of attribute"),
+        ({"function": "Leaky", "inputs": ["x"], "attributes": {"slope": "a"}}, "'a' cannot be the value"),
         ({"function": "Outer", "inputs": ["u"], "scope": "f::Leaky"}, "functions cannot be recursive"),
         ({"function": "Outer", "inputs": ["u"], "scope": "f::Outer"}, "functions cannot be recursive"),
         ({"function": "*", "inputs": ["x"]}, "is ambiguous"),
-        ({"function": "Leaky", "inputs": []}, "Leaky requires its input `u` (index 0)"),
+        ({"function": "Leaky", "inputs": []}, "requires its input `u` (index 0)"),
     ],
 )
 def test_calls_that_do_not_fit_are_reported(settings_: dict[str, Any], message: str) -> None:
@@ -433,13 +433,13 @@ def test_an_output_without_a_name_gets_one() -> None:
 
 @pytest.mark.parametrize("to", ["f::{name:99999999}", "f::{name.__class__}", "f::{0}", "f::{", "f::{name!r}"])
 def test_new_function_names_do_not_affect_other_operators(to: str) -> None:
-    assert "may contain `{domain}` and `{name}`" in refusal(FUNCTIONS, "rename_functions", select="*", to=to)
+    assert "contain `{domain}` and `{name}`" in refusal(FUNCTIONS, "rename_functions", select="*", to=to)
 
 
 @pytest.mark.parametrize("value", [10**30, -(2**63) - 1, 1e300, {"a": 1}, []])
 def test_values_that_onnx_cannot_hold_are_reported(value: object) -> None:
     message = refusal(FUNCTIONS, "set_function_attributes", function="Outer", attributes={"more": value})
-    assert "cannot be the value of attribute 'more'" in message
+    assert "value of attribute 'more'" in message
 
 
 def test_a_call_may_be_added_where_it_creates_no_recursion() -> None:
@@ -491,10 +491,10 @@ def test_a_node_in_a_function_refers_to_an_attribute_of_it() -> None:
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({"references": {"m": {"alpha": "slope"}}}, "there is no node 'm' in f::Leaky"),
-        ({"references": {"v": {"alpa": "slope"}}}, "LeakyRelu has no attribute 'alpa'; did you mean \"alpha\"?"),
-        ({"attributes": {"slope": "much"}}, "'much' cannot be the value of attribute 'slope', which is of type FLOAT"),
-        ({"attributes": {"slope": [None]}}, "cannot be the value of attribute"),
+        ({"references": {"m": {"alpha": "slope"}}}, "no node 'm' in f::Leaky"),
+        ({"references": {"v": {"alpa": "slope"}}}, 'did you mean "alpha"?'),
+        ({"attributes": {"slope": "much"}}, "value of attribute 'slope'"),
+        ({"attributes": {"slope": [None]}}, "cannot be the value"),
     ],
 )
 def test_attributes_that_do_not_fit_are_reported(settings_: dict[str, Any], message: str) -> None:
@@ -516,7 +516,7 @@ def test_any_selection_becomes_a_function_and_is_inlined_again_or_refused(data: 
     try:
         done = edit(text, make)
     except RequestError as error:
-        assert "depends on one of them" in str(error)
+        assert "depends on" in str(error)
         return
     checked(text, done)
     again = checked(text, edit(text, make, {"inline_functions": {}}))

@@ -86,9 +86,9 @@ def test_an_input_that_is_read_in_a_branch_and_is_an_output_is_converted() -> No
 
 
 def test_wrong_names_and_ranks_are_reported() -> None:
-    with pytest.raises(RequestError, match=r"the model has no input 'img'; "):
+    with pytest.raises(RequestError, match="no input 'img';"):
         operate(_conv(), ChangeLayout(inputs=("img",), to="NHWC"))
-    with pytest.raises(RequestError, match=r"image cannot become NWC, which has 3 dimensions: its shape is \[batch, 3"):
+    with pytest.raises(RequestError, match="NWC, which has 3 dimensions"):
         operate(_conv(), ChangeLayout(inputs=("image",), to="NWC"))
     with pytest.raises(ValueError, match="give `inputs` or `outputs`"):
         ChangeLayout(to="NHWC")
@@ -99,7 +99,7 @@ def test_an_input_that_is_an_output_keeps_its_layout() -> None:
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 3, 2, 4] x) => (float[1, 3, 2, 4] x, float[1, 3, 2, 4] y) { y = Relu (x) }"""
     )
-    with pytest.raises(RequestError, match="input x is also an output of the model: its layout cannot change alone"):
+    with pytest.raises(RequestError, match="layout cannot change alone"):
         operate(model, ChangeLayout(inputs=("x",), to="NHWC"))
 
 
@@ -282,7 +282,7 @@ def test_preprocessing_accepts_a_camera_frame(opset: int, fold: bool) -> None:
     assert_same(outputs_of(model, {"image": _prepared(frames)}), outputs_of(changed, {"image": frames}), 1e-5)
     if fold:
         assert op_types(changed) == ["Cast", "Transpose", "Add", "Conv", "Relu"]
-        assert any("has zero padding, so the mean is still subtracted before it" in note for note in notes)
+        assert any("mean is still subtracted" in note for note in notes)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -361,9 +361,9 @@ def test_a_channels_last_model_keeps_its_layout() -> None:
 @pytest.mark.parametrize(
     ("operation", "message"),
     [
-        (AddPreprocessing(input="imag"), 'the model has no input .imag.; did you mean "image"'),
-        (AddPreprocessing(mean=(1.0, 2.0)), "`mean` has 2 numbers, but image has 3 channels"),
-        (AddPreprocessing(resize_to=(8, 8)), "`resize_to` needs opset 11; the model has 8: convert it first"),
+        (AddPreprocessing(input="imag"), 'did you mean "image"'),
+        (AddPreprocessing(mean=(1.0, 2.0)), "`mean` has 2 numbers"),
+        (AddPreprocessing(resize_to=(8, 8)), "`resize_to` needs opset 11"),
         (AddPreprocessing(dtype="float32", layout="NCHW", scale=1.0), "image would not change"),
     ],
 )
@@ -376,7 +376,7 @@ def test_an_input_of_integers_is_reported() -> None:
     model = parsed(
         '<ir_version: 8, opset_import: ["": 17]> g (uint8[1, 3, 4, 4] x) => (uint8[1, 3, 4, 4] y) {y = Identity (x)}'
     )
-    with pytest.raises(RequestError, match="input x has the type uint8, not floats; `change_layout` changes only"):
+    with pytest.raises(RequestError, match="uint8, not floats; `change_layout`"):
         operate(model, AddPreprocessing())
 
 
@@ -413,16 +413,16 @@ def test_the_best_classes_of_a_softmax_are_returned(opset: int) -> None:
             "int64[2, 4]",
             "Neg",
             AddPostprocessing(activation="softmax"),
-            "output y is int64; `activation` requires floats",
+            "int64; `activation` requires floats",
         ),
-        ("string[2, 4]", "Identity", AddPostprocessing(argmax=True), "output y is string, which has no order"),
+        ("string[2, 4]", "Identity", AddPostprocessing(argmax=True), "output y is string"),
         (
             "seq(float[2, 4])",
             "Identity",
             AddPostprocessing(cast="float16"),
-            "output y is a sequence or optional, not a tensor",
+            "optional, not a tensor",
         ),
-        ("seq(float[1, 2, 2, 4])", "Identity", ChangeLayout(outputs=("y",), to="NHWC"), "y cannot become NHWC: it is "),
+        ("seq(float[1, 2, 2, 4])", "Identity", ChangeLayout(outputs=("y",), to="NHWC"), "become NHWC:"),
     ],
 )
 def test_outputs_of_other_types_are_reported(kind: str, op_type: str, operation: Operation, message: str) -> None:
@@ -433,13 +433,13 @@ def test_outputs_of_other_types_are_reported(kind: str, op_type: str, operation:
 
 def test_impossible_postprocessing_is_reported() -> None:
     model = parsed(_LOGITS.format(8))
-    with pytest.raises(RequestError, match="`top_k` needs opset 10; the model has 8"):
+    with pytest.raises(RequestError, match="`top_k` needs opset 10"):
         operate(model, AddPostprocessing(top_k=2))
-    with pytest.raises(RequestError, match=r"output y has no axis 2: its shape is \[N, 5\]"):
+    with pytest.raises(RequestError, match=r"axis 2: its shape is \[N, 5\]"):
         operate(model, AddPostprocessing(argmax=True, axis=2))
-    with pytest.raises(RequestError, match="before opset 13 Softmax normalizes over all axes from 0 on"):
+    with pytest.raises(RequestError, match="before opset 13 Softmax normalizes"):
         operate(model, AddPostprocessing(activation="softmax", axis=0))
-    with pytest.raises(RequestError, match="`top_k` is 9, but axis 1 of output y has only 5"):
+    with pytest.raises(RequestError, match="`top_k` is 9, but axis 1"):
         operate(parsed(_LOGITS.format(17)), AddPostprocessing(top_k=9))
     with pytest.raises(ValueError, match="exclude each other"):
         AddPostprocessing(argmax=True, top_k=2)
@@ -450,9 +450,9 @@ def test_one_of_several_outputs_is_processed_by_its_name() -> None:
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[N, 5] x) => (float[N, 5] y, float[N, 5] z) { y = Neg (x) z = Abs (x) }"""
     )
-    with pytest.raises(RequestError, match=re.escape("the model has 2 outputs (y: [N, 5], z: [N, 5]): give `output`")):
+    with pytest.raises(RequestError, match=re.escape("5], z: [N, 5]): give `output`")):
         operate(model, AddPostprocessing(argmax=True))
-    with pytest.raises(RequestError, match="the model has no output 'w'"):
+    with pytest.raises(RequestError, match="model has no output 'w'"):
         operate(model, AddPostprocessing(output="w", argmax=True))
     changed, _ = operate(model, AddPostprocessing(output="z", argmax=True))
     x = numbers(4, 5)

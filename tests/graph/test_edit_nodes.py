@@ -195,39 +195,39 @@ def test_operators_of_runtimes_are_added_to_the_default_domain(node: dict[str, A
     [
         (
             {"op_type": "Relo", "inputs": ["x"]},
-            "there is no operator 'Relo' in the domain 'ai.onnx'; did you mean \"Relu\"?",
+            'did you mean "Relu"?',
         ),
-        ({"op_type": "FusedConv", "inputs": ["x"]}, "in the domain 'ai.onnx'; there is com.microsoft::FusedConv"),
+        ({"op_type": "FusedConv", "inputs": ["x"]}, "'ai.onnx'; there is com.microsoft::FusedConv"),
         ({"op_type": "QuikGelu", "domain": "com.microsoft"}, 'did you mean "QuickGelu"?'),
-        ({"op_type": "Gelu", "inputs": ["x"]}, "Gelu was introduced in opset 20 of ai.onnx; the model has 17"),
-        ({"op_type": "Upsample", "inputs": ["x", "b"]}, "Upsample is no longer an operator in opset 17"),
-        ({"op_type": "Add", "inputs": ["x"]}, "Add requires its input `B` (index 1)"),
-        ({"op_type": "Add", "inputs": ["x", ""]}, "Add requires its input `B` (index 1)"),
-        ({"op_type": "Relu", "inputs": ["x", "y"]}, "Relu takes (X); 2 inputs are given"),
-        ({"op_type": "Concat", "attributes": {"axis": 0}}, "Concat requires its input `inputs` (index 0)"),
-        ({"op_type": "Concat", "inputs": ["x"]}, "Concat requires the attribute 'axis'"),
-        ({"op_type": "Relu", "inputs": ["x"], "outputs": ["p", "q"]}, "Relu produces (Y); 2 outputs are given"),
+        ({"op_type": "Gelu", "inputs": ["x"]}, "ai.onnx; the model has 17"),
+        ({"op_type": "Upsample", "inputs": ["x", "b"]}, "no longer an operator"),
+        ({"op_type": "Add", "inputs": ["x"]}, "requires its input `B` (index 1)"),
+        ({"op_type": "Add", "inputs": ["x", ""]}, "requires its input `B` (index 1)"),
+        ({"op_type": "Relu", "inputs": ["x", "y"]}, "Relu takes (X); 2 inputs"),
+        ({"op_type": "Concat", "attributes": {"axis": 0}}, "input `inputs` (index 0)"),
+        ({"op_type": "Concat", "inputs": ["x"]}, "requires the attribute 'axis'"),
+        ({"op_type": "Relu", "inputs": ["x"], "outputs": ["p", "q"]}, "Relu produces (Y); 2 outputs"),
         (
             {"op_type": "Relu", "inputs": ["X"]},
-            "there is no tensor 'X' that is visible from the main graph; did you mean \"x\" ([N, 4])?",
+            'did you mean "x" ([N, 4])?',
         ),
-        ({"op_type": "Relu", "inputs": ["x"], "outputs": ["y"]}, "there is already a tensor 'y', and"),
+        ({"op_type": "Relu", "inputs": ["x"], "outputs": ["y"]}, "already a tensor 'y'"),
         ({"op_type": "Split", "inputs": ["x"], "outputs": ["p", "p"]}, "there is already a tensor 'p'"),
-        ({"op_type": "Relu", "inputs": ["x"], "name": "mid"}, "there is already a node 'mid'; choose another name"),
+        ({"op_type": "Relu", "inputs": ["x"], "name": "mid"}, "'mid'; choose another name"),
         (
             {"op_type": "Gather", "inputs": ["x", "b"]},
-            "Gather does not accept tensor(float) ('b') for its input `indices`",
+            "('b') for its input `indices`",
         ),
         (
             {"op_type": "Elu", "inputs": ["x"], "attributes": {"alhpa": 1}},
-            "Elu has no attribute 'alhpa'; did you mean \"alpha\"?",
+            'did you mean "alpha"?',
         ),
         (
             {"op_type": "Elu", "inputs": ["x"], "attributes": {"alpha": "one"}},
-            "attribute `alpha`: the value `one`, column 1",
+            "`alpha`: the value `one`",
         ),
-        ({"op_type": "F", "domain": "a.b", "types": {"u": "int8[]"}, "outputs": ["v"]}, "the node has no output 'u'"),
-        ({"op_type": "Relu", "inputs": ["x"], "scope": "sub"}, "there is no graph 'sub' in this model"),
+        ({"op_type": "F", "domain": "a.b", "types": {"u": "int8[]"}, "outputs": ["v"]}, "node has no output 'u'"),
+        ({"op_type": "Relu", "inputs": ["x"], "scope": "sub"}, "no graph 'sub'"),
     ],
 )
 def test_invalid_additions_are_refused(node: dict[str, Any], message: str) -> None:
@@ -237,7 +237,7 @@ def test_invalid_additions_are_refused(node: dict[str, Any], message: str) -> No
 def test_contradictory_types_are_refused() -> None:
     text = "g (float[2] x, int64[2] i) => (float[2] y) { y = Relu (x) }"
     message = refused(text, {"add_node": {"op_type": "Add", "inputs": ["x", "i"]}})
-    assert "Add requires 'x' (tensor(float)) and 'i' (tensor(int64)) to have the same type" in message
+    assert "requires 'x' (tensor(float)) and 'i' (tensor(int64))" in message
 
 
 # ------------------------------------------------------------------------------------------------------- inserting
@@ -262,7 +262,7 @@ def test_a_node_is_inserted_after_each_of_several_tensors() -> None:
     result = edit(CHAIN, {"insert_node": {"op_type": "Abs", "after": ["y", "z"]}})
     assert [node.op_type for node in result.graph.node].count("Abs") == 2
     assert [output.name for output in result.graph.output] == [output.name for output in parse(CHAIN).graph.output]
-    with pytest.raises(ValidationError, match="go with one tensor in `after`"):
+    with pytest.raises(ValidationError, match="tensor in `after`"):
         InsertNode.model_validate({"op_type": "Abs", "after": ("y", "z"), "name": "abs"})
 
 
@@ -288,13 +288,13 @@ def test_a_node_is_inserted_before_an_input_of_each_selected_node() -> None:
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({"op_type": "Neg", "after": "y", "readers": "last"}, "none of these nodes reads 'y'"),
-        ({"op_type": "Neg", "after": "yy"}, "there is no tensor 'yy'"),
-        ({"op_type": "Neg", "before": "drop", "input": "ratio"}, "node 'drop': its input 'ratio' is not connected"),
-        ({"op_type": "Neg", "before": "drop", "input": "seed"}, "node 'drop': Dropout has no input 'seed'"),
+        ({"op_type": "Neg", "after": "y", "readers": "last"}, "reads 'y'"),
+        ({"op_type": "Neg", "after": "yy"}, "no tensor 'yy'"),
+        ({"op_type": "Neg", "before": "drop", "input": "ratio"}, "'drop': its input 'ratio'"),
+        ({"op_type": "Neg", "before": "drop", "input": "seed"}, "'drop': Dropout has no"),
         (
             {"op_type": "Neg", "after": "y", "inputs": ["x"]},
-            "`inputs` must have `{tensor}` where the new node reads 'y'",
+            "`inputs` must have `{tensor}`",
         ),
     ],
 )
@@ -305,8 +305,8 @@ def test_invalid_insertions_are_refused(settings_: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({}, "give either `after` or `before`"),
-        ({"after": "y", "before": "n"}, "give either `after` or `before`"),
+        ({}, "either `after` or `before`"),
+        ({"after": "y", "before": "n"}, "either `after` or `before`"),
         ({"after": "y", "input": 1}, "`input` goes with `before`"),
         ({"before": "y", "output": "v"}, "`output` goes with `after`"),
     ],
@@ -336,12 +336,12 @@ def test_attributes_supported_by_the_new_operator_are_kept() -> None:
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({"select": "first", "op_type": "Add"}, "node 'first': Add requires its input `B` (index 1)"),
+        ({"select": "first", "op_type": "Add"}, "requires its input `B` (index 1)"),
         (
             {"select": "mid", "op_type": "Relu"},
-            "node 'mid': Relu takes (X); 2 inputs",
+            "node 'mid': Relu takes (X); 2",
         ),
-        ({"select": "first", "op_type": "Cast"}, "node 'first': Cast requires the attribute 'to'"),
+        ({"select": "first", "op_type": "Cast"}, "node 'first': Cast requires"),
         ({"select": "first", "op_type": "Relue"}, 'did you mean "Relu"?'),
     ],
 )
@@ -432,12 +432,12 @@ def test_removing_a_node_removes_its_bodies() -> None:
     [
         (
             {"select": "drop"},
-            "'last' read 'd', an output of 'drop'; remove them too, or set `bridge: true`",
+            "'last' read 'd', an output",
         ),
-        ({"select": "last"}, "output 'z' of the model is produced by 'last'; remove the output first"),
-        ({"select": "lost"}, "no node has the name 'lost'; did you mean \"last\"?"),
+        ({"select": "last"}, "produced by 'last'; remove"),
+        ({"select": "lost"}, 'did you mean "last"?'),
         ({"select": "mid", "bridge": True, "through": "C"}, "Add has no input 'C'"),
-        ({"select": "mid", "bridge": True, "through": 7}, "there is no input 7; Add takes (A, B)"),
+        ({"select": "mid", "bridge": True, "through": 7}, "no input 7"),
     ],
 )
 def test_invalid_removals_are_refused(settings_: dict[str, Any], message: str) -> None:
@@ -446,19 +446,17 @@ def test_invalid_removals_are_refused(settings_: dict[str, Any], message: str) -
 
 def test_a_node_without_inputs_has_no_bridge() -> None:
     text = "g () => (float y) { [k] c = Constant <value_float = 1.0> ()  y = Relu (c) }"
-    assert "node 'k' has no input to reconnect to 'c'" in refused(
-        text, {"remove_nodes": {"select": "k", "bridge": True}}
-    )
+    assert "node 'k' has no input" in refused(text, {"remove_nodes": {"select": "k", "bridge": True}})
 
 
 def test_a_node_with_subgraphs_has_no_natural_bridge() -> None:
     message = refused(NESTED, {"remove_nodes": {"select": "branch", "bridge": True}})
-    assert "node 'branch' has subgraphs: give with `through` the input that replaces it" in message
+    assert "node 'branch' has subgraphs" in message
 
 
 def test_a_reader_in_a_body_is_named() -> None:
     message = refused(NESTED, {"remove_nodes": {"select": "pre"}})
-    assert "'plus', 'minus' read 'y', an output of 'pre'" in message
+    assert "'plus', 'minus' read 'y'" in message
 
 
 def test_an_empty_selection_may_be_allowed() -> None:
@@ -533,29 +531,29 @@ def test_one_tensor_is_connected_to_many_nodes_in_many_graphs() -> None:
     [
         (
             {"connect": {"select": "first", "input": 0, "tensor": "d"}},
-            "'d' depends on this node: first -> mid -> drop; that would be a cycle",
+            "'d' depends on this node",
         ),
         (
             {"connect": {"select": "first", "input": 0, "tensor": "y"}},
-            "'y' depends on this node: first; that would be a cycle",
+            "'y' depends on this node",
         ),
         (
             {"connect": {"select": "mid", "input": "b", "tensor": "x"}},
-            "node 'mid': Add has no input 'b'; did you mean \"B\"?",
+            "input 'b'; did you mean \"B\"?",
         ),
         (
             {"connect": {"select": "mid", "input": 2, "tensor": "x"}},
-            "node 'mid': there is no input 2; Add takes (A, B)",
+            "no input 2",
         ),
-        ({"connect": {"select": "mid", "input": -1, "tensor": "x"}}, "node 'mid': there is no input -1"),
+        ({"connect": {"select": "mid", "input": -1, "tensor": "x"}}, "no input -1"),
         (
             {"connect": {"select": "mid", "input": 1, "tensor": "xx"}},
-            "there is no tensor 'xx' that is visible from the main graph",
+            "no tensor 'xx'",
         ),
-        ({"disconnect": {"select": "mid", "input": 0}}, "node 'mid': Add requires its input `A` (index 0)"),
-        ({"disconnect": {"select": "mid", "input": "B"}}, "node 'mid': Add requires its input `B` (index 1)"),
-        ({"rewire": {"tensor": "b", "read": "x", "readers": "last"}}, "nothing that may be changed reads 'b'"),
-        ({"rewire": {"tensor": "z", "read": "x"}}, "nothing that may be changed reads 'z'"),
+        ({"disconnect": {"select": "mid", "input": 0}}, "requires its input `A` (index 0)"),
+        ({"disconnect": {"select": "mid", "input": "B"}}, "requires its input `B` (index 1)"),
+        ({"rewire": {"tensor": "b", "read": "x", "readers": "last"}}, "reads 'b'"),
+        ({"rewire": {"tensor": "z", "read": "x"}}, "reads 'z'"),
     ],
 )
 def test_invalid_connections_are_refused(operation: dict[str, Any], message: str) -> None:
@@ -567,23 +565,23 @@ def test_invalid_connections_are_refused(operation: dict[str, Any], message: str
     [
         (
             {"connect": {"select": "post", "input": 0, "tensor": "ya"}},
-            "the tensor 'ya' is in branch/then_branch, which is not visible from the main graph",
+            "'ya' is in branch/then_branch",
         ),
         (
             {"connect": {"select": "plus", "input": 0, "tensor": "na"}},
-            "'na' is in branch/else_branch, which is not visible from branch/then_branch",
+            "'na' is in branch/else_branch",
         ),
         (
             {"connect": {"select": "inner", "input": 0, "tensor": "x"}},
-            "'x' is in the main graph, which is not visible from local::Twice",
+            "not visible from local::Twice",
         ),
         (
             {"connect": {"select": "plus", "input": 0, "tensor": "u"}},
-            "'u' depends on this node: plus -> branch; that would be a cycle",
+            "'u' depends on this node",
         ),
         (
             {"rewire": {"tensor": "y", "read": "ya", "scope": "branch/then_branch"}},
-            "node 'minus' reads 'y' and cannot see 'ya'",
+            "'y' and cannot see 'ya'",
         ),
     ],
 )
@@ -643,7 +641,7 @@ def test_an_output_that_is_also_an_input_is_rewired() -> None:
         {"rewire": {"tensor": "x", "read": "y", "outputs": True}},
         {"insert_node": {"op_type": "Neg", "after": "x"}},
     ):
-        assert "'x' is both an input and an output" in refused(text, operation)
+        assert "'x' is both an input" in refused(text, operation)
 
 
 def test_replacing_a_tensor_with_itself_is_refused() -> None:
@@ -721,15 +719,15 @@ def test_tensors_are_renamed_by_pattern_and_scope() -> None:
 @pytest.mark.parametrize(
     ("operation", "message"),
     [
-        ({"rename_nodes": {"names": {"frist": "a"}}}, "there is no node 'frist'; did you mean \"first\"?"),
-        ({"rename_nodes": {"names": {"first": "mid"}}}, "the name 'mid' is already used"),
-        ({"rename_nodes": {"names": {"first": "a", "mid": "a"}}}, "the name 'a' is already used"),
+        ({"rename_nodes": {"names": {"frist": "a"}}}, 'did you mean "first"?'),
+        ({"rename_nodes": {"names": {"first": "mid"}}}, "'mid' is already used"),
+        ({"rename_nodes": {"names": {"first": "a", "mid": "a"}}}, "name 'a' is already used"),
         (
             {"rename_tensors": {"names": {"x": "w"}}},
-            "the name 'w' is already used; choose another, or rename that tensor too",
+            "name 'w' is already used",
         ),
-        ({"rename_tensors": {"select": "q*", "to": "a"}}, "no tensor has a name like 'q*'"),
-        ({"rename_tensors": {"select": "x", "to": "a{1}"}}, "no `/regular expression/` of `select` has a group {1}"),
+        ({"rename_tensors": {"select": "q*", "to": "a"}}, "tensor has a name like 'q*'"),
+        ({"rename_tensors": {"select": "x", "to": "a{1}"}}, "`/regular expression/` of `select`"),
     ],
 )
 def test_invalid_names_are_refused(operation: dict[str, Any], message: str) -> None:
@@ -738,20 +736,18 @@ def test_invalid_names_are_refused(operation: dict[str, Any], message: str) -> N
 
 def test_an_ambiguous_name_is_refused() -> None:
     text = NESTED.replace("[inner]", "[pre]")
-    assert "2 nodes are named 'pre'; choose one with `select` and `scope`" in refused(
-        text, {"rename_nodes": {"names": {"pre": "a"}}}
-    )
+    assert "`select` and `scope`" in refused(text, {"rename_nodes": {"names": {"pre": "a"}}})
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"select": "*", "to": "{nam}"}, 'there is no placeholder {nam}; did you mean "name"?'),
-        ({"select": "*", "to": "a{"}, "has a single `{`; write `{{` for the character itself"),
-        ({"select": "*"}, "give either `select` and `to`, or `names`"),
-        ({"select": "*", "to": "a", "names": {"a": "b"}}, "give either `select` and `to`, or `names`"),
+        ({"select": "*", "to": "{nam}"}, 'did you mean "name"?'),
+        ({"select": "*", "to": "a{"}, "`{`; write `{{` for the character"),
+        ({"select": "*"}, "either `select` and `to`"),
+        ({"select": "*", "to": "a", "names": {"a": "b"}}, "either `select` and `to`"),
         ({"names": {"a": ""}}, "at least 1 character"),
-        ({}, "give either `select` and `to`, or `names`"),
+        ({}, "either `select` and `to`"),
     ],
 )
 def test_templates_are_checked_before_a_run(options: dict[str, Any], message: str) -> None:
@@ -903,14 +899,14 @@ def test_any_list_of_edits_gives_a_valid_model_or_an_error(operations: list[dict
 
 def test_a_pattern_that_gives_an_empty_name_is_refused() -> None:
     for word in ("rename_nodes", "rename_tensors"):
-        with pytest.raises(RequestError, match=f"{word}: the new name of .* is empty"):
+        with pytest.raises(RequestError, match=f"{word}: the new name"):
             edit(CHAIN, {word: {"select": "/(no)?[a-z]/", "to": "{1}"}})
 
 
 def test_an_input_index_beyond_the_next_is_refused() -> None:
     custom = """<ir_version: 8, opset_import: ["" : 17, "acme" : 1]>
     g (float[2] x) => (float[2] y) { [foo] h = acme.Foo (x)  y = Relu (h) }"""
-    with pytest.raises(RequestError, match=r"input 1000000000 is far beyond the last one, which is 0"):
+    with pytest.raises(RequestError, match="input 1000000000 is far beyond"):
         edit(custom, {"connect": {"select": "foo", "input": 10**9, "tensor": "x"}})
 
 

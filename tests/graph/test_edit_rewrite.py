@@ -245,9 +245,7 @@ def test_matches_that_would_create_a_cycle_are_skipped() -> None:
         "replacement": "(x, z) => (a, b) { a, b = custom.Both (x, z) }",
     }
     text = "g (float[2, 4] x) => (float[2, 4] y) { a = Neg (x) e = Exp (a) t = Relu (x) y = Add (t, e) }"
-    assert "an outside node depends on one part of the match and another part depends on it" in refusal(
-        text, "rewrite", **rule
-    )
+    assert "match and another part" in refusal(text, "rewrite", **rule)
     apart = "g (float[2, 4] x) => (float[2, 4] y, float[2, 4] a) { a = Neg (x) t = Relu (x) y = Add (t, x) }"
     assert ops(edit(apart, {"rewrite": rule})) == ["Both"]
 
@@ -305,7 +303,7 @@ def test_equal_precision_constraints_are_kept_and_conflicts_prevent_a_match() ->
     for node, precision in zip(model.graph.node, ("fp16", "fp32"), strict=True):
         asked = node.metadata_props.add()
         asked.key, asked.value = PRECISION_KEY, precision
-    assert "their nodes have different requested precisions" in refusal(model, "rewrite", **SWISH)
+    assert "their nodes have different" in refusal(model, "rewrite", **SWISH)
     del model.graph.node[1].metadata_props[:]
     (node,) = edit(model, {"rewrite": SWISH}).graph.node
     assert [(each.key, each.value) for each in node.metadata_props] == [(PRECISION_KEY, "fp16")]
@@ -349,19 +347,19 @@ def test_many_commutative_nodes_are_matched_quickly() -> None:
     [
         (
             {"pattern": "(x) => (y) { y = Relu(x }"},
-            "`pattern` cannot be parsed: line 1: Expected character ) not found.",
+            "line 1: Expected character ) not",
         ),
-        ({"pattern": "(x) => (y) { y = Relu(z) }"}, "`pattern`: 'z' is neither an input nor defined before; known: x"),
-        ({"pattern": "(x) => (z) { y = Relu(x) }"}, "`pattern`: 'z' is neither an input nor defined before"),
+        ({"pattern": "(x) => (y) { y = Relu(z) }"}, "`pattern`: 'z' is neither"),
+        ({"pattern": "(x) => (z) { y = Relu(x) }"}, "`pattern`: 'z' is neither"),
         ({"pattern": "(x) => (y) { y = Relu(x) y = Relu(x) }"}, "`pattern`: 'y' is defined twice"),
-        ({"pattern": "(x) => (x) { y = Relu(x) }"}, "`pattern`: output 'x' is produced by none of its nodes"),
+        ({"pattern": "(x) => (x) { y = Relu(x) }"}, "`pattern`: output 'x' is produced"),
         ({"pattern": "(x, z) => (y, w) { y = Relu(x) w = Relu(z) }"}, "are not connected"),
-        ({"replacement": "(z) => (y) { y = Relu(z) }"}, "`replacement`: 'z' is not an input of the pattern; known: x"),
-        ({"replacement": "(x) => (y, x) { y = Relu(x) }"}, "`replacement` has 2 outputs, and `pattern` has 1"),
-        ({"replacement": "(x) => (y) { y = Elu <alpha = $a> (x) }"}, "`replacement`: $a is not in the pattern"),
-        ({"where": {"ranks": {"z": 1}}}, "`where`: 'z' is not an input of the pattern; known: x"),
-        ({"where": {"attributes": {"axis": 1}}}, "`where`: $axis is not an attribute of the pattern; it has none"),
-        ({"where": {"dtypes": {"x": "flot32"}}}, "there is no element type 'flot32'"),
+        ({"replacement": "(z) => (y) { y = Relu(z) }"}, "`replacement`: 'z' is not"),
+        ({"replacement": "(x) => (y, x) { y = Relu(x) }"}, "2 outputs, and `pattern` has 1"),
+        ({"replacement": "(x) => (y) { y = Elu <alpha = $a> (x) }"}, "`replacement`: $a is not"),
+        ({"where": {"ranks": {"z": 1}}}, "`where`: 'z' is not"),
+        ({"where": {"attributes": {"axis": 1}}}, "`where`: $axis is not"),
+        ({"where": {"dtypes": {"x": "flot32"}}}, "no element type 'flot32'"),
     ],
 )
 def test_malformed_rules_are_reported(change: dict[str, Any], message: str) -> None:
@@ -394,7 +392,7 @@ def test_rewriting_random_graphs_keeps_outputs(data: st.DataObject) -> None:
     try:
         after = rewritten(text, **rule)
     except RequestError as error:
-        assert "the pattern has no match" in str(error)
+        assert "pattern has no match" in str(error)
         return
     same_outputs(parse(text), after, X)
 
@@ -406,23 +404,23 @@ TANH = "(x) => (y) { y = Tanh(x) }"
 @pytest.mark.parametrize(
     ("pattern", "replacement", "where", "message"),
     [
-        ("", TANH, {}, "`pattern` is empty: write `(inputs) => (outputs) { nodes }`"),
-        ("(x) => (y) { y = Relu(x) } more", TANH, {}, "`pattern` cannot be parsed: line 1: "),
-        ("(x, u) => (y) { y = Relu(x) }", "(u) => (y) { y = Neg(u) }", {}, "input 'u' is read by none of its nodes"),
-        ("(x, x) => (y) { y = Add(x, x) }", TANH, {}, "`pattern`: input 'x' is listed twice"),
-        ("(x) => (y, y) { y = Relu(x) }", TANH, {}, "`pattern`: output 'y' is listed twice"),
-        ("(x) => (y) { y = Relu(x) }", "(x) => (y) { y = Elu<alpha = $a>(x) }", {}, "it has no such variables"),
+        ("", TANH, {}, "write `(inputs) => (outputs) { nodes }`"),
+        ("(x) => (y) { y = Relu(x) } more", TANH, {}, "cannot be parsed: line 1:"),
+        ("(x, u) => (y) { y = Relu(x) }", "(u) => (y) { y = Neg(u) }", {}, "'u' is read by none"),
+        ("(x, x) => (y) { y = Add(x, x) }", TANH, {}, "`pattern`: input 'x' is listed"),
+        ("(x) => (y, y) { y = Relu(x) }", TANH, {}, "`pattern`: output 'y' is listed"),
+        ("(x) => (y) { y = Relu(x) }", "(x) => (y) { y = Elu<alpha = $a>(x) }", {}, "no such variables"),
         (
             "(x, c) => (y) { y = Add(x, c) }",
             TANH,
             {"constants": {"c": [1, [2]]}},
-            "'c' must be a number, or nested lists",
+            "'c' must be a number",
         ),
         (
             "(x, c) => (y) { y = Add(x, c) }",
             TANH,
             {"constants": {"c": "one"}},
-            "'c' must be a number, or nested lists",
+            "'c' must be a number",
         ),
     ],
 )

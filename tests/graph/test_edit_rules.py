@@ -67,7 +67,7 @@ def test_rules_are_applied_until_none_matches() -> None:
 
 
 def test_a_rule_can_be_switched_off() -> None:
-    with pytest.raises(RequestError, match="none of these rules matches anywhere"):
+    with pytest.raises(RequestError, match="none of these rules"):
         edit(RELUS, {"apply_rules": {"rules": "successive_*", "omit": ["successive_relu"]}})
     assert edit(RELUS, {"apply_rules": {"rules": "add_0", "allow_empty": True}})
 
@@ -115,7 +115,7 @@ def test_nodes_with_different_precision_constraints_are_not_fused() -> None:
     for node, precision in zip(model.graph.node, ("fp16", "fp32"), strict=True):
         asked = node.metadata_props.add()
         asked.key, asked.value = PRECISION_KEY, precision
-    assert "none of these rules matches" in refusal(model, "apply_rules", rules="successive_relu")
+    assert "none of these rules" in refusal(model, "apply_rules", rules="successive_relu")
     model.graph.node[0].metadata_props[0].value = "fp32"
     (node,) = edit(model, {"apply_rules": {"rules": "successive_relu"}}).graph.node
     assert {each.key: each.value for each in node.metadata_props}[PRECISION_KEY] == "fp32"
@@ -175,17 +175,17 @@ def test_a_rule_may_produce_an_operator_of_another_domain(tmp_path: Path) -> Non
     assert [(node.domain, node.op_type) for node in edited.model.graph] == [("my", "Twice"), ("", "Relu")]
 
 
-@pytest.mark.representatives("x = (\\n-mine.py:1: SyntaxError", "x = 1-mine.py: it must have `rules`")
+@pytest.mark.representatives("x = (\\n-mine.py:1: SyntaxError", "x = 1-have `rules`")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rules = 3", "mine.py: TypeError: 'int' object is not iterable"),
-        ("rules = [3]", "mine.py: it must have `rules`: onnxscript's RewriteRuleSet, or a list of RewriteRule"),
-        ("x = 1", "mine.py: it must have `rules`"),
-        ("import nowhere_at_all", "mine.py:1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        ("rules = 3", "mine.py: TypeError: 'int' object"),
+        ("rules = [3]", "`rules`: onnxscript's RewriteRuleSet"),
+        ("x = 1", "have `rules`"),
+        ("import nowhere_at_all", "mine.py:1: ModuleNotFoundError: No module"),
         ("x = (\n", "mine.py:1: SyntaxError"),
         ("raise SystemExit(3)", "mine.py:1: SystemExit: 3"),
-        (MY_RULES.replace("return op.Identity(x)", "return 1 / 0"), "mine.py:8: ZeroDivisionError: division by zero"),
+        (MY_RULES.replace("return op.Identity(x)", "return 1 / 0"), "mine.py:8: ZeroDivisionError: division"),
     ],
 )
 def test_mistakes_in_a_file_are_reported_with_their_line(tmp_path: Path, text: str, message: str) -> None:
@@ -201,8 +201,8 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     ("settings_", "message"),
     [
         ({}, "give `rules`, or a `file`"),
-        ({"rules": "succesive_relu"}, "there is no rule 'succesive_relu'; did you mean \"successive_relu\""),
-        ({"rules": "*", "omit": ["add_1"]}, "there is no rule 'add_1'"),
+        ({"rules": "succesive_relu"}, 'did you mean "successive_relu"'),
+        ({"rules": "*", "omit": ["add_1"]}, "no rule 'add_1'"),
     ],
 )
 def test_unknown_rules_are_reported_before_the_run(settings_: dict[str, Any], message: str) -> None:
@@ -249,17 +249,17 @@ def test_a_function_of_a_file_changes_the_model(tmp_path: Path) -> None:
 
 def test_an_invalid_result_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path, EDIT)
-    with pytest.raises(RequestError, match="the operations leave a model that is not valid"):
+    with pytest.raises(RequestError, match="operations leave a model"):
         edit(NEGS, {"run_python": {"file": path, "arguments": {"what": "NoSuchOp"}}})
 
 
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({"function": "edi"}, "there is no function 'edi' in it; did you mean \"edit\"?"),
-        ({"function": "wrong"}, "wrong returned int; it may return an onnx_ir.Model, a"),
+        ({"function": "edi"}, 'did you mean "edit"?'),
+        ({"function": "wrong"}, "return an onnx_ir.Model"),
         ({"function": "fails"}, "mine.py:18: KeyError: 'no\\nsuch'"),
-        ({"arguments": {"nothing": 1}}, "TypeError: edit() got an unexpected keyword argument 'nothing'"),
+        ({"arguments": {"nothing": 1}}, "unexpected keyword argument 'nothing'"),
     ],
 )
 def test_mistakes_in_a_function_are_reported(tmp_path: Path, settings_: dict[str, Any], message: str) -> None:
@@ -285,8 +285,8 @@ def test_rules_are_tried_only_at_their_last_operator(monkeypatch: pytest.MonkeyP
     ("line", "message"),
     [
         ("model.graph = None", "leaves a model without a graph"),
-        ("model.graph[0].op_type = 5", "the model cannot be written: "),
-        ("model.graph.inputs[0].name = None", "the model cannot be written: "),
+        ("model.graph[0].op_type = 5", "model cannot be written:"),
+        ("model.graph.inputs[0].name = None", "model cannot be written:"),
         ("raise SystemExit(0)", "broken.py:2: SystemExit: 0"),
         ("import no_such_module", "broken.py:2: ModuleNotFoundError: "),
     ],

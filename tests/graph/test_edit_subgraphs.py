@@ -99,7 +99,7 @@ def test_a_branch_captures_tensors_named_like_its_inputs() -> None:
     model = edit(TWO_IFS, {"set_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=other)
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], -np.maximum(X, 0) * 2)
     lost = parse("agraph (float[3] q) => (float[3] r) { r = Neg(q) }")
-    with pytest.raises(RequestError, match="a branch of an If has no inputs: give with `connect` the tensors for 'q'"):
+    with pytest.raises(RequestError, match="`connect` the tensors for 'q'"):
         edit(TWO_IFS, {"set_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=lost)
 
 
@@ -122,7 +122,7 @@ def test_a_model_becomes_the_body_of_a_loop_and_of_a_scan() -> None:
             TWO_IFS,
             "first/else_branch",
             "b (float[3] q) => (float[3] r) { r = Neg(q) }",
-            "passes no inputs to its else_branch",
+            "inputs to its else_branch",
         ),
         (TWO_IFS, "first/else_branch", "b () => (float[3] r, float[3] s) { r = Neg(x) s = Neg(x) }", "1 outputs"),
         (TWO_IFS, "first/else_branch", "b () => (int64[3] r) { r = Cast<to = 7>(x) }", "requires float32 for 'r'"),
@@ -130,7 +130,7 @@ def test_a_model_becomes_the_body_of_a_loop_and_of_a_scan() -> None:
             TWO_IFS,
             "first/else_branch",
             "b () => (float[3] r) { r = Neg(xx) }",
-            "no tensor 'xx' that is visible from the main graph",
+            "no tensor 'xx'",
         ),
         (
             TWO_IFS,
@@ -138,12 +138,12 @@ def test_a_model_becomes_the_body_of_a_loop_and_of_a_scan() -> None:
             "b () => (float[3] r) { r = Neg(m) }",
             "'m' is in first/then_branch, which",
         ),
-        (TWO_IFS, "first/else_branch", "b () => float[3] r", "`text` cannot be parsed: [ParseError at position"),
+        (TWO_IFS, "first/else_branch", "b () => float[3] r", "`text` cannot be parsed"),
         (
             TWO_IFS,
             "first/else_brunch",
             "b () => (float[3] r) { r = Neg(x) }",
-            "has no subgraph 'else_brunch'; it has then_branch",
+            "'else_brunch'; it has then_branch",
         ),
         (
             LOOP,
@@ -161,7 +161,7 @@ def test_a_model_becomes_the_body_of_a_loop_and_of_a_scan() -> None:
             SCAN,
             "scan/body",
             "b (float[3] s) => (float[3] n) { n = Neg(s) }",
-            "passes 2 inputs to its body; this one takes 1",
+            "2 inputs to its body",
         ),
     ],
 )
@@ -177,7 +177,7 @@ def test_invalid_bodies_are_refused(model: str, scope: str, text: str, message: 
 def test_a_body_has_one_source(settings: dict[str, object]) -> None:
     with pytest.raises(
         ValueError,
-        match=r"give the subgraph with `text`, `model` or `copy_of`|`connect` belongs to `model` and `copy_of`",
+        match=r"`text`, `model` or `copy_of`|`connect`",
     ):
         edit(TWO_IFS, {"set_subgraph": {"scope": "first/else_branch", **settings}})
 
@@ -206,9 +206,7 @@ def test_copying_out_of_scope_is_refused() -> None:
         else_branch = no3 () => (float[3] l) { l = Identity(x) }>
     }"""
     branch = "outer/then_branch/inner"
-    with pytest.raises(
-        RequestError, match="reads 'u', which is not visible at 'other': give another tensor with `connect`"
-    ):
+    with pytest.raises(RequestError, match="not visible at 'other'"):
         edit(text, {"set_subgraph": {"scope": "other/else_branch", "copy_of": f"{branch}/then_branch"}})
     model = edit(text, {"set_subgraph": {"scope": "other/else_branch", "copy_of": f"{branch}/else_branch"}})
     np.testing.assert_array_equal(run(model, _feeds(False))["z"], X * 5)
@@ -221,7 +219,7 @@ def test_a_body_is_added_to_a_node_without_one() -> None:
     added = {"scope": "second/else_branch", "text": "n () => (float[3] r) { r = Neg(x) }"}
     result = edit(model, {"set_subgraph": added})
     np.testing.assert_array_equal(run(result, _feeds(False))["y"], -X)
-    with pytest.raises(RequestError, match="If 'second' has no subgraph 'body'; it has then_branch and else_branch"):
+    with pytest.raises(RequestError, match="'body'; it has then_branch"):
         edit(model, {"set_subgraph": {**added, "scope": "second/body"}})
 
 
@@ -249,24 +247,24 @@ def test_nodes_are_wrapped_in_an_if(flag: bool) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"select": ["a", "c"], "condition": "flag"}, "these nodes cannot be replaced by one: 'b'"),
+        ({"select": ["a", "c"], "condition": "flag"}, "replaced by one: 'b'"),
         (
             {"select": "b", "condition": "flug"},
-            "there is no tensor 'flug' that is visible from the main graph; did you mean \"flag\" ([])?",
+            'did you mean "flag" ([])?',
         ),
-        ({"select": "b", "condition": "x"}, "the condition 'x' is not a bool"),
-        ({"select": "b", "condition": "flag", "otherwise": {"q": "x"}}, "`otherwise`: the nodes have no output 'q'"),
+        ({"select": "b", "condition": "x"}, "condition 'x' is not a bool"),
+        ({"select": "b", "condition": "flag", "otherwise": {"q": "x"}}, "nodes have no output 'q'"),
         (
             {"select": "b", "condition": "flag", "otherwise": {"b": "q"}},
-            "there is no tensor 'q' that is visible from the main graph",
+            "no tensor 'q'",
         ),
-        ({"select": "b", "condition": "late"}, "the condition 'late' depends on the selected nodes"),
-        ({"select": "b", "condition": "flags"}, "the condition 'flags' is [3], but an If requires one bool"),
-        ({"select": "b", "condition": "flag", "otherwise": {"b": "c"}}, "`otherwise`: 'c' depends on the selected"),
-        ({"select": "b", "condition": "flag", "otherwise": {"b": "b"}}, "`otherwise`: 'b' depends on the selected"),
+        ({"select": "b", "condition": "late"}, "condition 'late' depends"),
+        ({"select": "b", "condition": "flags"}, "condition 'flags' is [3]"),
+        ({"select": "b", "condition": "flag", "otherwise": {"b": "c"}}, "`otherwise`: 'c' depends"),
+        ({"select": "b", "condition": "flag", "otherwise": {"b": "b"}}, "`otherwise`: 'b' depends"),
         (
             {"select": "b", "condition": "flag", "otherwise": {"b": "whole"}},
-            "`otherwise`: 'b' is float32, but 'whole' is int64, and an If has one type for both. Insert a Cast",
+            "`otherwise`: 'b' is float32",
         ),
     ],
 )
@@ -280,15 +278,13 @@ def test_invalid_wraps_are_refused(settings: dict[str, object], message: str) ->
 def test_the_other_branch_must_return_a_sequence_for_a_sequence() -> None:
     text = """agraph (float[2, 4] x, bool flag) => (float[2, 4] y) {
       s = SplitToSequence<axis = 0, keepdims = 1>(x) y = ConcatFromSequence<axis = 0>(s) }"""
-    with pytest.raises(
-        RequestError, match="'s' is a sequence of float32, but 'x' is float32, and an If has one type for both"
-    ):
+    with pytest.raises(RequestError, match="float32, but 'x' is float32"):
         edit(text, {"wrap_in_if": {"select": {"output": "s"}, "condition": "flag", "otherwise": {"s": "x"}}})
 
 
 def test_two_inputs_need_an_explicit_other_branch() -> None:
     text = "agraph (float[3] x, float[3] z, bool flag) => (float[3] y) { [n] y = Add(x, z) }"
-    with pytest.raises(RequestError, match="give the value of 'y' when the condition is false"):
+    with pytest.raises(RequestError, match="give the value of 'y'"):
         edit(text, {"wrap_in_if": {"select": "n", "condition": "flag"}})
 
 
@@ -345,7 +341,7 @@ def test_nodes_needed_only_by_the_condition_are_removed_with_the_if() -> None:
 
 
 def test_only_an_if_can_be_inlined_and_the_other_branch_is_removed() -> None:
-    with pytest.raises(RequestError, match="'loop' is of type Loop; only an If has branches"):
+    with pytest.raises(RequestError, match="'loop' is of type"):
         edit(LOOP, {"inline_branch": {"select": "loop", "branch": "then_branch"}})
     nested = """agraph (float[3] x, bool flag) => (float[3] y) {
       [outer] y = If(flag) <then_branch = p () => (float[3] t) {

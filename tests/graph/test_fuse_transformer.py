@@ -93,7 +93,7 @@ def test_only_requested_fusions_are_applied() -> None:
 @pytest.mark.thorough
 def test_nothing_fused_is_an_error_unless_allowed() -> None:
     model = parsed('<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Relu (x) }')
-    with pytest.raises(RequestError, match=r"operations\[0\]: nothing was fused: .* patterns of `bert`; try another"):
+    with pytest.raises(RequestError, match="patterns of `bert`; try"):
         operate(model, FuseTransformer(model_type="bert"))
     same, _ = operate(model, FuseTransformer(model_type="bert", allow_empty=True))
     assert op_types(same) == ["Relu"]
@@ -139,9 +139,7 @@ def test_an_rms_norm_before_opset_23_becomes_an_operator_of_onnx_runtime(tmp_pat
 
 def test_layer_normalization_before_opset_17_is_reported() -> None:
     model = encoder(13)
-    with pytest.raises(
-        RequestError, match="LayerNormalization, which ONNX does not have at opset 13: convert the model"
-    ):
+    with pytest.raises(RequestError, match="LayerNormalization, which ONNX does"):
         operate(model, FuseTransformer(model_type="bert", fusions=("layer_norm",)))
 
 
@@ -172,14 +170,14 @@ def test_sparse_and_large_weights_are_reported(monkeypatch: pytest.MonkeyPatch) 
     from ndld_flow.graph.edit import transformer_fusions
 
     monkeypatch.setattr(transformer_fusions, "INLINE_LIMIT_BYTES", 100)
-    with pytest.raises(RequestError, match="ONNX Runtime's optimizer takes models of at most"):
+    with pytest.raises(RequestError, match="ONNX Runtime's optimizer takes"):
         operate(encoder(), FuseTransformer(model_type="bert"))
     model = parsed('<ir_version: 8, opset_import: ["": 17]> g (float[3] x) => (float[3] y) { y = Add (x, w) }')
     values = onnx.numpy_helper.from_array(np.ones(1, np.float32), "w")
     model.graph.sparse_initializer.append(
         onnx.helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.array([1])), [3])
     )
-    with pytest.raises(RequestError, match="does not support sparse initializers: use `make_dense` first"):
+    with pytest.raises(RequestError, match="initializers: use `make_dense` first"):
         operate(model, FuseTransformer(model_type="bert"))
 
 

@@ -326,7 +326,7 @@ def test_a_file_that_is_no_model_is_a_request_error(tmp_path: Path) -> None:
         (tmp_path / "model.onnx").write_bytes(content)
         with pytest.raises(ModelError):
             lint(tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match="the model file does not exist"):
+    with pytest.raises(ModelError, match="file does not exist"):
         lint(tmp_path / "none.onnx")
 
 
@@ -494,7 +494,7 @@ def test_channels_a_hundredfold_apart_are_reported(tmp_path: Path) -> None:
     path = models.save(model, tmp_path / "mixed.onnx")
     (result,) = lint(path, checks=("channel_scales",)).findings
     assert (result.severity, result.check) == ("info", "channel_scales")
-    assert "output 'y': values of channel 0 reach" in result.message
+    assert "output 'y': values of channel 0" in result.message
     alike = models.save(models.cnn_model(), tmp_path / "alike.onnx")
     assert lint(alike, checks=("channel_scales",)).findings == ()
 

@@ -449,10 +449,10 @@ def test_what_stays_is_noted_with_the_reason(tmp_path: Path) -> None:
     source = models.save(build(OTHER["an early end"]), tmp_path / "source.onnx")
     (tmp_path / "out").mkdir()
     change = edit_path(source, tmp_path / "out" / "model.onnx", {"loop_to_lstm": {"allow_empty": True}})
-    assert ["when it ends depends on what it computes" in note for note in change.notes] == [True]
-    with pytest.raises(RequestError, match="no Loop is replaced by LSTM"):
+    assert ["when it ends depends" in note for note in change.notes] == [True]
+    with pytest.raises(RequestError, match="replaced by LSTM"):
         edit_path(source, tmp_path / "out" / "model.onnx", "loop_to_lstm")
-    with pytest.raises(RequestError, match="there is none among the selected nodes"):
+    with pytest.raises(RequestError, match="none among the selected"):
         edit("g (float[1] x) => (float[1] y) { y = Relu(x) }", "loop_to_lstm")
 
 

@@ -538,7 +538,7 @@ def test_an_unknown_operator_stays_and_is_logged(tmp_path: Path, caplog: pytest.
     nodes = [helper.make_node("NoSuchOperator", ["x"], ["i"]), helper.make_node("Identity", ["i"], ["y"])]
     _, change = sanitize(one_graph(tmp_path, nodes, [X], [Y]))
     assert change.after.nodes_by_type == {"NoSuchOperator": 1}
-    assert "ONNX has no operator NoSuchOperator at opset" in caplog.text
+    assert "ONNX has no operator" in caplog.text
 
 
 @pytest.mark.representatives("fuse", "remove_unused")

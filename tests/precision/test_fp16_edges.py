@@ -229,7 +229,7 @@ def test_constraints_are_applied_to_old_opsets(tmp_path: Path) -> None:
 
 def test_an_old_operator_that_cannot_be_raised_is_refused_with_the_reason(tmp_path: Path) -> None:
     body = "y = BatchNormalization<is_test = 0>(x, c, c, c, c)"
-    with pytest.raises(RequestError, match=r"opset 6 is too old .*: not all .* BatchNormalization .* is_test"):
+    with pytest.raises(RequestError, match=r"not all .* BatchNormalization .* is_test"):
         convert(onnx.parser.parse_model(OLD.replace("BODY", body)), tmp_path)
 
 

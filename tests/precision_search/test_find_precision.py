@@ -98,7 +98,7 @@ def test_a_search_whose_samples_read_one_row_is_weak(tmp_path: Path) -> None:
     result, ran = search(tmp_path, model, inputs, made="off")
     assert result.passed and not result.kept and result.power is not None
     assert result.power.reached == (PartsReached(parts="rows", of="table", reached=1, count=43),)
-    assert ", weak: 1 of 43 rows of table are read" in ran.result.summary
+    assert ", weak: 1 of 43 rows" in ran.result.summary
     (tmp_path / "made").mkdir()
     result, ran = search(tmp_path / "made", model, inputs)
     assert result.kept and "weak" not in ran.result.summary
@@ -121,7 +121,7 @@ def test_a_hidden_layer_that_overflows_is_found(tmp_path: Path) -> None:
     assert result.kept[0].without["nonfinite"] > 0
     assert result.kept_macs_share == pytest.approx(1 / 7)
     assert result.is_fitted and len(result.samples) == result.sample_count
-    assert f"judged on the {result.sample_count} samples that it was fitted to" in ran.result.summary
+    assert f"judged on the {result.sample_count} samples" in ran.result.summary
     assert result.first_divergent == result.kept[0].outputs[0]
     assert ran.result.summary.startswith("keeps 2 of 15 nodes in fp32 (MatMul, Mul): slice_rms NaN -> 0.")
     assert ran.result.metrics["kept"] == 2
@@ -159,7 +159,7 @@ def test_a_variance_out_of_range_reports_its_effect_on_a_channel(tmp_path: Path)
     check(result)
     assert list(causes(result).values()) == ["range"]
     assert "4 of 4 values beyond 65504 (largest 2e+07)" in result.kept[0].evidence[0].sentence
-    assert "clamping them scales a channel by 17.5" in result.kept[0].evidence[0].sentence
+    assert "them scales a channel by 17.5" in result.kept[0].evidence[0].sentence
 
 
 @pytest.mark.thorough
@@ -192,8 +192,8 @@ def test_a_bound_that_cannot_be_met_fails_and_delivers_the_best_set(tmp_path: Pa
     assert not ran.result.passed
     assert {"loud", "hushed"} <= set(causes(result))
     assert result.metrics_found["cosine"] > 0.999
-    assert "; the tolerance is not met (max_abs " in ran.result.summary
-    assert any("not met even with every candidate kept" in note for note in result.notes)
+    assert "not met (max_abs" in ran.result.summary
+    assert any("not met even" in note for note in result.notes)
 
 
 def test_a_budget_ends_the_search_with_the_best_set_so_far(tmp_path: Path) -> None:
@@ -268,11 +268,8 @@ def test_a_range_too_wide_for_int8_is_found(tmp_path: Path) -> None:
     sensitivity = result.kept[0].evidence[-1]
     assert sensitivity.cause == "sensitivity"
     assert sensitivity.value is not None
-    assert (
-        f"with only this node in int8, the error of its output is {percent(sensitivity.value)} ("
-        in sensitivity.sentence
-    )
-    assert "of them are less than half of one of 255 steps" in said(result, "wide")
+    assert f"output is {percent(sensitivity.value)}" in sensitivity.sentence
+    assert "255 steps" in said(result, "wide")
     assert "fp16" not in ran.out.joinpath(PrecisionDocument.main).read_text()
 
 
@@ -288,17 +285,17 @@ def test_a_model_without_fp32_passes_with_a_note(tmp_path: Path, precision: str)
     result, _ = search(tmp_path, models_precision.integer_model(), precision=precision)
     assert result.passed and result.kept == () and result.candidate_count == 0
     assert len(result.trials) == 1
-    assert f"no node of this model becomes {precision}" in " ".join(result.notes)
+    assert f"model becomes {precision}" in " ".join(result.notes)
 
 
 def test_int8_of_a_model_without_fp32_is_refused(tmp_path: Path) -> None:
     """`quantize` refuses it too."""
-    with pytest.raises(RequestError, match="there is nothing to search"):
+    with pytest.raises(RequestError, match="nothing to search"):
         search(tmp_path, models_precision.integer_model(), precision="int8")
 
 
 def test_operators_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="no Softmax of the model of candidate would become fp16"):
+    with pytest.raises(RequestError, match="candidate would become fp16"):
         search(tmp_path, models_precision.fine_model(), op_types=["Softmax"])
     (tmp_path / "other").mkdir()
     with pytest.raises(RequestError, match='did you mean "MatMul"'):
@@ -321,9 +318,9 @@ NOTHING = "g (float[n] x) => (seq(float[n]) y) { square = Mul(x, x) y = Sequence
 @pytest.mark.parametrize(
     ("text", "tolerance", "message"),
     [
-        (NAN, {"cosine": 0.99}, 'output "y" of the unconverted model is NaN or infinite everywhere'),
-        (SCALAR, {"top1": 0.9}, "no trial can meet it.*top1 is not defined for this output"),
-        (NOTHING, {"cosine": 0.99}, "no output to compare on these samples"),
+        (NAN, {"cosine": 0.99}, 'output "y" of the unconverted'),
+        (SCALAR, {"top1": 0.9}, "it.*top1 is not defined"),
+        (NOTHING, {"cosine": 0.99}, "no output to compare"),
     ],
 )
 def test_an_impossible_bound_is_refused_before_any_trial(
@@ -336,7 +333,7 @@ def test_an_impossible_bound_is_refused_before_any_trial(
 
 def test_bf16_of_an_old_opset_is_refused(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.onnx", "g (float[n] x) => (float[n] y) { y = Exp(x) }", opset=12)
-    with pytest.raises(RequestError, match="bf16 requires opset 13 or later, but the model has 12"):
+    with pytest.raises(RequestError, match="bf16 requires opset 13"):
         run_step(FindPrecision, path, tmp_path / "ran", {"precision": "bf16"}, {"x": {"shape": [4]}})
 
 
@@ -344,7 +341,7 @@ def test_the_summary_names_the_unmet_bound(tmp_path: Path) -> None:
     tolerance = {"cosine": 0.5, "snr_db": 900.0}
     result, ran = search(tmp_path, models_precision.fine_model(), tolerance=tolerance, trials=1)
     assert not result.passed
-    assert "; the tolerance is not met (snr_db " in ran.result.summary
+    assert "not met (snr_db" in ran.result.summary
     assert ran.result.summary.endswith(" is less than 900)")
 
 
@@ -373,9 +370,7 @@ def check_converted(recipe: Path, precision_search: PrecisionSearch) -> None:
     """Check that `convert_fp16` kept the found nodes and gave the reasons; the run itself checked the accuracy."""
     log = step_file(recipe, "half", "log.txt")
     for node in precision_search.kept:
-        assert (
-            f"kept in fp32: {node.op_type} '{node.node}': found by search: overflow, {node.evidence[0].sentence}" in log
-        )
+        assert f"{node.op_type} '{node.node}': found by search: overflow, {node.evidence[0].sentence}" in log
     assert precision_search.metrics_found["cosine"] > 0.999
 
 
@@ -416,7 +411,7 @@ def test_settings_that_differ_from_the_search_are_reported(tmp_path: Path, told:
 
 def test_an_unknown_node_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
     file = found_file(tmp_path, told)
-    with pytest.raises(RequestError, match='its MatMul "loud" is not in the model of this step; this one has MatM'):
+    with pytest.raises(RequestError, match='MatMul "loud" is not'):
         use(ConvertFp16, tmp_path, file, models_precision.fine_model())
 
 
@@ -430,7 +425,7 @@ def test_a_renamed_node_is_found_by_its_output(tmp_path: Path, told: PrecisionSe
 
 def test_a_search_for_another_precision_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
     file = found_file(tmp_path, told, precision="int8")
-    with pytest.raises(RequestError, match="was for int8, but convert_fp16 converts to fp16"):
+    with pytest.raises(RequestError, match="convert_fp16 converts to fp16"):
         use(ConvertFp16, tmp_path, file, models_precision.overflowing_model())
 
 

@@ -113,7 +113,7 @@ def test_times_of_silero_add_up(sample_model: Callable[[str], Path], tmp_path: P
 def test_several_profiles_in_one_folder_are_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(TEXT)
-    with pytest.raises(RequestError, match=r"contains several profiles \(a\.json, b\.json\); give one file"):
+    with pytest.raises(RequestError, match=r"several profiles \(a\.json, b\.json\)"):
         read_profile(tmp_path)
     assert read_profile(tmp_path / "b.json").label == "b"
 
@@ -182,7 +182,7 @@ def test_unbounded_passes_and_nodes_are_refused(tmp_path: Path) -> None:
     """Every pass with nodes of its own: samples of all nodes in all passes would fill the memory."""
     lines = [line for at in range(6_000) for line in one_pass(at * 100, f"n{at}")]
     (tmp_path / "x.json").write_text(document(*lines))
-    with pytest.raises(RequestError, match="are more than can be kept"):
+    with pytest.raises(RequestError, match="be kept"):
         read_profile(tmp_path / "x.json")
 
 

@@ -62,17 +62,17 @@ def verdict_in(comparison: Comparison, metric: str = "latency.median", base: int
 @pytest.mark.parametrize(
     ("candidate", "clock", "reason"),
     [
-        (side(10), "cpu", "one thread that never waits"),
+        (side(10), "cpu", "thread that never waits"),
         (
             side(20, cpu_ms=10, queued_ms=10),
             "cpu",
-            "one thread that never waits",
+            "thread that never waits",
         ),  # others had the CPU half of the time
         (side(10, cpu_ms=18, threads=2), "wall", "2 threads"),
         (side(10, cpu_ms=18), "wall", "several threads"),  # threads that nobody counted
-        (side(20, cpu_ms=10, queued_ms=0), "wall", "50% of a pass that are spent waiting"),
-        (side(10, cpu_ms=9, queued_ms=None), "wall", "10% of a pass that are spent waiting"),
-        (side(10, cpu_ms=9.9, queued_ms=None), "cpu", "one thread that never waits"),
+        (side(20, cpu_ms=10, queued_ms=0), "wall", "50% of a pass"),
+        (side(10, cpu_ms=9, queued_ms=None), "wall", "10% of a pass"),
+        (side(10, cpu_ms=9.9, queued_ms=None), "cpu", "thread that never waits"),
     ],
 )
 def test_cpu_time_decides_only_where_it_covers_all_work(candidate: RoundSide, clock: str, reason: str) -> None:

@@ -126,7 +126,7 @@ def test_a_transposed_convolution_is_for_tensorrt_only(tmp_path: Path) -> None:
 
 def test_operators_without_a_gain_are_not_quantized(tmp_path: Path) -> None:
     """Eight channels are 4 multiply-accumulates an element."""
-    with pytest.raises(RequestError, match=r"nothing was quantized: 4 layers not quantized \(low intensity\)"):
+    with pytest.raises(RequestError, match="nothing was quantized: 4 layers"):
         quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "p")
     model, result = quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q", allow_empty=True)
     assert result.metrics["layers"] == 0

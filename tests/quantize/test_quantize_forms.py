@@ -86,7 +86,7 @@ def test_the_first_and_last_layers_can_be_left_in_floats(tmp_path: Path) -> None
     assert result.metrics["layers"] == 3
     with pytest.raises(RequestError, match=r"nothing was quantized: .*excluded"):
         quantize(source, tmp_path / "both", exclude={"first": 3, "last": 3})
-    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+    with pytest.raises(ValidationError, match="equal to 0"):
         Quantize.model_validate({"exclude": {"first": -1}})
 
 

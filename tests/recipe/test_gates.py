@@ -200,13 +200,13 @@ def test_a_gate_has_at_most_500_characters() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 < 2", "a gate names at least one metric"),
-        ("speed < 2", "`speed` is not a metric; write `step.metric`"),
+        ("1 < 2", "gate names at least"),
+        ("speed < 2", "not a metric; write `step.metric`"),
         ("a.b < True", "consists of metrics, numbers"),
         ("a.b + +a.c < 1", "consists of metrics, numbers"),
         ("a.b ** 2 < 1", "consists of metrics, numbers"),
-        ("a.b != 1", "compares two sides with one of <= < >= > =="),
-        ("a.b < 1 < 2", "compares two sides with one of <= < >= > =="),
+        ("a.b != 1", "compares two sides"),
+        ("a.b < 1 < 2", "compares two sides"),
         ("(1).a < a.b", "consists of metrics, numbers"),
     ],
 )

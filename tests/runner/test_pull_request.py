@@ -118,7 +118,7 @@ def test_a_refusal_is_one_paragraph_with_the_remedy(forge: Forge, service: str, 
     with pytest.raises(RequestError) as caught:
         post(forge, service, "x")
     text = str(caught.value)
-    assert f"so it is and not otherwise (HTTP {status})" in text
+    assert f"not otherwise (HTTP {status})" in text
     assert TOKEN not in text and "\n" not in text
     assert (("pull-requests: write" if service == "GitHub" else "GITLAB_TOKEN") in text) == has_remedy
 
@@ -217,7 +217,7 @@ def test_a_workflow_run_finds_its_pull_request_by_branch_and_commit(forge: Forge
 
 
 def test_outside_of_ci_there_is_no_pull_request() -> None:
-    with pytest.raises(RequestError, match="Write the Markdown to a file with --to"):
+    with pytest.raises(RequestError, match="Write the Markdown"):
         find_discussion({})
 
 

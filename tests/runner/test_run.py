@@ -360,7 +360,7 @@ def test_errors_name_the_step_whose_model_fails_and_no_path_of_the_store(in_fold
     (in_folder / "r.yaml").write_text(
         f"model: model.onnx\nsteps: {{sanitize: {{}}, speed: {{step: profile, {quick}}}}}\n"
     )
-    with pytest.raises(RequestError, match=r"step speed: .*model\.onnx of step sanitize fails at run time") as raised:
+    with pytest.raises(RequestError, match=r"model\.onnx of step sanitize") as raised:
         api.run("r.yaml")
     assert "objects" not in str(raised.value)
 

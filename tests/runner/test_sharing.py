@@ -151,12 +151,10 @@ def test_a_user_without_permission_is_shown_the_owner_and_the_remedy(users: User
         path.chmod(0o700)
     found = users.work(BOB, 0o022, "x", GROUP, outputs=outputs)
     assert found["exit_code"] == 2
-    assert f"{objects} belongs to {ALICE} (group {GROUP}) and has mode 0700" in found["error"]
+    assert f"{objects} belongs to {ALICE} (group {GROUP})" in found["error"]
     assert f"chmod -R g+rwX {outputs}" in found["error"]
     found = users.work(STRANGER, 0o022, "x", outputs=outputs)
-    assert f"{outputs} belongs to root (group {GROUP}) and has mode 2775" in found["error"].replace(
-        " it ", f" {outputs} "
-    )
+    assert f"{outputs} belongs to root (group {GROUP})" in found["error"].replace(" it ", f" {outputs} ")
 
 
 @as_others
@@ -203,7 +201,7 @@ def test_new_outputs_are_for_the_group_if_the_user_says_so(tmp_path: Path, monke
 def test_a_project_cannot_open_folders_to_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path(PROJECT_FILE).write_text("shared: group\n")
-    with pytest.raises(RequestError, match="a project cannot decide who may write"):
+    with pytest.raises(RequestError, match="project cannot decide who"):
         Outputs(Path("outputs")).prepare()
     assert not Path("outputs").exists()
 

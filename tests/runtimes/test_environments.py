@@ -92,7 +92,7 @@ def test_steps_run_in_their_environments(tmp_path: Path) -> None:
     assert graphs.notes[1].startswith(f"next ({after}): ")
     assert (run / "next" / "optimized.onnx").is_file()
     for page in (run / "report.html", run / "latency" / "comparison.html"):
-        assert "The same operators, connected in the same way." in page.read_text(encoding="utf-8")
+        assert "same operators, connected" in page.read_text(encoding="utf-8")
 
     assert run_once(wanted, outputs=outputs, trust=True).nothing_to_do
     write_environment(tmp_path / "now", "1.90.0", add=0.5)  # another build of the same release
@@ -174,7 +174,7 @@ def test_only_exact_releases_of_packages_are_accepted(environment: dict[str, Any
 
 def test_an_unknown_environment_is_named(tmp_path: Path) -> None:
     wanted = recipe(tmp_path, now={"onnxruntime": "1.90.0"})
-    with pytest.raises(RecipeError, match=r"there is no environment 'next'"):
+    with pytest.raises(RecipeError, match="no environment 'next'"):
         api.plan(wanted, outputs=tmp_path / "outputs", trust=True)
 
 
@@ -187,7 +187,7 @@ def test_a_step_on_a_target_has_no_environment(tmp_path: Path) -> None:
 
 def test_a_folder_without_an_environment_is_refused(tmp_path: Path) -> None:
     wanted = recipe(tmp_path, now=str(tmp_path / "nothing"), next=str(tmp_path / "nothing"))
-    with pytest.raises(BackendError, match="there is no virtual environment of Python"):
+    with pytest.raises(BackendError, match="virtual environment of Python"):
         api.run(wanted, outputs=tmp_path / "outputs", trust=True)
 
 

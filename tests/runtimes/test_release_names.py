@@ -77,12 +77,12 @@ def test_a_release_has_its_names_or_those_of_the_nearest(asked: str, found: str,
 
 @pytest.mark.parametrize("asked", ["10.7", "8.6.1", "9", "", "newest", "٣.1"])
 def test_old_releases_and_invalid_versions_are_refused(asked: str) -> None:
-    with pytest.raises(RequestError, match=r"give 10\.8 or later, such as 11\.4"):
+    with pytest.raises(RequestError, match=r"10\.8 or later, such as 11\.4"):
         names_of_release("tensorrt", asked)
 
 
 def test_old_releases_of_rtx_are_refused_by_its_name() -> None:
-    with pytest.raises(RequestError, match=r"TensorRT-RTX 1\.4 is not supported: give 1\.5 or later"):
+    with pytest.raises(RequestError, match=r"TensorRT-RTX 1\.4 is not supported"):
         names_of_release("tensorrt_rtx", "1.4")
 
 

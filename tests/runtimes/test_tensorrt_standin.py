@@ -410,7 +410,7 @@ def test_an_engine_is_built_opened_inspected_and_run(
     assert context.infer_shapes() == ["x"]
     assert not context.execute_async_v3(0)
     assert not context.set_input_shape("x", (5, 3, 8, 8))
-    assert "does not satisfy any optimization profiles" in session.errors
+    assert "does not satisfy any" in session.errors
     assert context.set_input_shape("x", (3, 3, 8, 12))
     assert context.get_tensor_shape("Add_3_out") == (3, 8, 8, 12)
     assert not context.execute_async_v3(0)
@@ -515,15 +515,15 @@ def _miss_in_timing_cache(session: Session) -> None:
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (_without_profile, "no optimization profile has been defined"),
-        (_of_wrong_rank, "has 4 dimensions but profile 0 has 3"),
-        (_of_other_channels, "At dimension axis 1, profile has min=4"),
+        (_without_profile, "no optimization profile"),
+        (_of_wrong_rank, "4 dimensions but profile 0 has 3"),
+        (_of_other_channels, "axis 1, profile has min=4"),
         (_int8_without_ranges, "no scaling factors detected"),
         (_int8_and_fp8, "cannot be used together"),
         (_weights_that_stream, "requires a strongly typed network"),
-        (_on_dla, "Default device type is DLA"),
-        (_obey_what_is_not_allowed, "precision HALF is set, and BuilderFlag FP16 is not"),
-        (_miss_in_timing_cache, "Timing cache miss for Conv_0"),
+        (_on_dla, "device type is DLA"),
+        (_obey_what_is_not_allowed, "BuilderFlag FP16 is not"),
+        (_miss_in_timing_cache, "cache miss for Conv_0"),
     ],
 )
 def test_networks_that_tensorrt_refuses_are_not_built(load: Load, ask: Callable[[Session], None], says: str) -> None:
@@ -549,10 +549,10 @@ def test_strong_typing_refuses_precisions(load: Load, flag: str) -> None:
     assert not layer.precision_is_set
     layer.set_output_type(0, session.trt.DataType.HALF)
     assert not layer.output_type_is_set(0)
-    assert "not supported for strongly typed networks" in session.errors
+    assert "not supported for strongly" in session.errors
     session.set_flags(flag)
     assert session.build() is None
-    assert f"k{flag} cannot be used with a strongly typed network" in session.errors
+    assert f"k{flag} cannot be used" in session.errors
 
 
 def test_precisions_show_in_the_layers(load: Load) -> None:
@@ -686,7 +686,7 @@ def test_a_version_compatible_engine_needs_trust_for_its_code_or_its_lean_runtim
     old, new = Session(load("10.8")), Session(load("10.16"))
     old.add_profile()
     old.set_flags("EXCLUDE_LEAN_RUNTIME")
-    assert "can only be set if kVERSION_COMPATIBLE is set" in old.errors
+    assert "if kVERSION_COMPATIBLE is set" in old.errors
     old.set_flags("VERSION_COMPATIBLE")
     data = old.build()
     runtime = new.trt.Runtime(new.logger)

@@ -122,9 +122,9 @@ def test_hostile_names_are_shown_on_one_line(in_folder: Path) -> None:
 
 def test_patterns_without_a_match_are_refused(in_folder: Path) -> None:
     touch("c/readme.txt")
-    with pytest.raises(RequestError, match=r"the folder c has no file of a known type: \.npy, .*\.png"):
+    with pytest.raises(RequestError, match=r"known type: \.npy, .*\.png"):
         find_files(["c"])
-    with pytest.raises(RequestError, match=r"no file matches c/\*\.png \(looked in "):
+    with pytest.raises(RequestError, match=r"matches c/\*\.png \(looked"):
         find_files(["c/readme.txt", "c/*.png"])
 
 
@@ -141,7 +141,7 @@ def test_pipes_are_not_waited_for(in_folder: Path) -> None:
     Path("c").mkdir()
     os.mkfifo("c/a.png")
     for pattern in ("c", "c/*.png", "c/a.png"):
-        with pytest.raises(RequestError, match=r"c/a\.png is not a regular file"):
+        with pytest.raises(RequestError, match=r"c/a\.png is not a regular"):
             find_files([pattern])
 
 
@@ -149,7 +149,7 @@ def test_too_many_files_are_refused(in_folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(found_files, "MOST_FILES", 3)
     touch(*(f"c/{i}.png" for i in range(4)), "d/a.png", "d/b.png")
     for patterns in (["c"], ["c/*"], ["d", "d"]):
-        with pytest.raises(RequestError, match=r"matches more than 3 files\. Choose fewer"):
+        with pytest.raises(RequestError, match=r"3 files\. Choose fewer"):
             find_files(patterns)
 
 
@@ -237,13 +237,13 @@ def test_missing_files_are_reported_before_anything_runs(toy: Toy) -> None:
     ]:
         with pytest.raises(RequestError, match=words):
             toy.plan(f"inputs.x.data={data}")
-    with pytest.raises(RequestError, match=r"data\.x: no file matches none"):
+    with pytest.raises(RequestError, match="no file matches none"):
         toy.plan("+steps.look.data={x: 'none*.png'}")
 
 
 def test_an_impossible_file_name_is_an_error(toy: Toy) -> None:
     toy.write(RECIPE.replace("data: images", 'data: "a\\0.png"'), LOOK)
-    with pytest.raises(RequestError, match=r"a␀\.png cannot be read: embedded null"):
+    with pytest.raises(RequestError, match=r"a␀\.png cannot be read"):
         toy.plan()
 
 
@@ -252,7 +252,7 @@ def test_a_loader_is_code(toy: Toy) -> None:
     loader = ("steps.look.loader=load.py", "steps.look.samples=1")
     with pytest.raises(RecipeError, match="runs Python code"):
         load_recipe(toy.recipe, loader, trust=False)
-    with pytest.raises(RecipeError, match="give either `loader` or files in `data`"):
+    with pytest.raises(RecipeError, match="give either `loader`"):
         toy.plan(*loader, "+steps.look.data={x: images}")
     assert summary(toy, *loader) == "1: load.py sample 0=255"
     assert toy.plan(*loader)["look"] == ("reused", "")

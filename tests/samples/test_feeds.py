@@ -141,14 +141,14 @@ def test_inputs_that_do_not_fit_are_errors(
 
 
 def test_an_input_that_is_no_tensor_is_named_as_such() -> None:
-    with pytest.raises(RequestError, match=r'input "x" is seq\(tensor\(float\)\): only tensors'):
+    with pytest.raises(RequestError, match='input "x" is seq\\(tensor\\(float\\)\\): only'):
         want_inputs([TensorSpec("x", "seq(tensor(float))", None)], {}, "m.onnx")
-    with pytest.raises(RequestError, match='input "x": the model does not declare its shape'):
+    with pytest.raises(RequestError, match='input "x": the model does'):
         want_inputs([TensorSpec("x", "float32", None)], {}, "m.onnx")
 
 
 def test_an_unknown_input_names_the_nearest() -> None:
-    with pytest.raises(RequestError, match='"imge" is not an input of half; did you mean "image"') as error:
+    with pytest.raises(RequestError, match='did you mean "image"') as error:
         make_feeds([TensorSpec("image", "float32", (1,))], {"imge": InputSpec()}, model="half")
     assert error.value.exit_code == 2
 
@@ -174,17 +174,17 @@ def test_files_are_cast_within_a_family_and_refused_across(in_folder: Path) -> N
     feed = make_feeds([half], specs({"x": {"data": "f64.npy"}}))["x"]
     assert feed.values.dtype == np.float16
     assert feed.description == "f64.npy cast, float16 2"
-    with pytest.raises(RequestError, match=r"big\.npy contains float32 values that do not fit the model's float16"):
+    with pytest.raises(RequestError, match=r"big\.npy contains float32 values"):
         values(half, data="big.npy")
-    with pytest.raises(RequestError, match=r"i\.npy contains int64, but the model expects float16"):
+    with pytest.raises(RequestError, match=r"i\.npy contains int64"):
         values(half, data="i.npy")
-    with pytest.raises(RequestError, match="do not fit the model's uint8"):
+    with pytest.raises(RequestError, match="fit the model's uint8"):
         values(TensorSpec("x", "uint8", (2,)), data="i.npy")
 
 
 def test_a_file_of_another_shape_names_both(in_folder: Path) -> None:
     np.save("x.npy", np.zeros((1, 4, 2, 2), np.float32))
-    with pytest.raises(RequestError, match=r"x\.npy has shape 1x4x2x2, expected batchx3xhxw"):
+    with pytest.raises(RequestError, match="shape 1x4x2x2, expected batchx3xhxw"):
         values(X, data="x.npy")
     np.save("x.npy", np.zeros((1, 3, 2, 2), np.float32))
     with pytest.raises(RequestError, match="1x3x2x2, expected 1x3x4x4"):
@@ -254,7 +254,7 @@ def test_integer_inputs_get_the_pixels_and_gray_models_one_channel(in_folder: Pa
         (TensorSpec("x", "float32", (1, 7, 4, 4)), {}, "7 channels"),
         (TensorSpec("x", "float32", (1, 4)), {}, "3 or 4 dimensions"),
         (TensorSpec("x", "bool", (1, 3, 4, 4)), {}, "bool"),
-        (X, {"mean": [0.1, 0.2]}, "`mean` has 2 numbers, the input 3 channels"),
+        (X, {"mean": [0.1, 0.2]}, "`mean` has 2 numbers"),
         (X, {"std": [0.0]}, "`std` divides"),
     ],
 )
@@ -282,7 +282,7 @@ def test_a_batch_replaces_free_first_dimensions_and_repeats_files(in_folder: Pat
     assert feeds["x"].values.shape == (3, 3, 8, 8)
     assert feeds["m"].values.tolist() == [[1, 2]] * 3
     assert feeds["s"].values.shape == (2, 3, 4)
-    with pytest.raises(RequestError, match="half has no input whose first dimension is dynamic"):
+    with pytest.raises(RequestError, match="half has no input"):
         make_feeds([TensorSpec("x", "float32", (1, 2))], {}, batch=2, model="half")
 
 
@@ -309,7 +309,7 @@ def test_a_dimension_of_minus_one_is_free(tmp_path: Path) -> None:
 
 def test_fixed_dimensions_must_exist() -> None:
     assert fix_dimensions([X], {"h": 8})[0].shape == ("batch", 3, 8, "w")
-    with pytest.raises(RequestError, match='no input has a dimension "bach"; did you mean "batch"'):
+    with pytest.raises(RequestError, match='did you mean "batch"'):
         fix_dimensions([X], {"bach": 8})
 
 

