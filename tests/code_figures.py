@@ -84,7 +84,7 @@ def deepest_path(imports: Mapping[str, frozenset[str]]) -> Sequence[str]:
         if name in open_names:
             raise ValueError(f"{name} imports itself through others")
         open_names.add(name)
-        paths = [path_from(each) for each in sorted(imports[name])]
+        paths = [path_from(item) for item in sorted(imports[name])]
         open_names.remove(name)
         return name, *max(paths, key=len, default=())
 
@@ -115,7 +115,7 @@ def measure(root: Path) -> Iterator[tuple[str, str]]:
     path = deepest_path({module.name: imports_of(module, names) for module in modules})
     lines = sum(module.lines for module in modules)
     yield "lines, files", f"{lines:,} in {len(modules)}"
-    lengths = [_last_line(each) - each.lineno + 1 for module in modules for each in module.functions()]
+    lengths = [_last_line(function) - function.lineno + 1 for module in modules for function in module.functions()]
     yield "lines of a function: median, 95th percentile, most", _describe(lengths)
     yield "lines of a file: median, 95th percentile, most", _describe([module.lines for module in modules])
     headers = sum(module.header_lines for module in modules)

@@ -134,7 +134,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print how the attacks went, where some were made."""
     reports = [report for kind in terminalreporter.stats.values() for report in kind]
     ended = [report for report in reports if getattr(report, "when", "") == "teardown"]
-    lines = list(format_tallies(one for report in ended for one in report.user_properties))
+    lines = list(format_tallies(item for report in ended for item in report.user_properties))
     if lines:
         terminalreporter.section("attacks")
     for line in lines:
@@ -151,7 +151,7 @@ def tally(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Tally]]:
         return tallies[-1]
 
     yield begin
-    request.node.user_properties += [one.as_property() for one in tallies]
+    request.node.user_properties += [tally.as_property() for tally in tallies]
 
 
 @pytest.fixture(scope="session", autouse=True)

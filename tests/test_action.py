@@ -161,7 +161,7 @@ def test_a_request_is_compared_with_the_base_branch(after_push: Project, forge: 
     assert not job.saved
     again = after_push.job("pull_request")
     after_push.carry_out(again, **{GATE[after_push.service]: "model.bytes <= 1 B"})
-    assert [each["id"] for each in forge.comments] == [1], "the same comment"
+    assert [comment["id"] for comment in forge.comments] == [1], "the same comment"
     assert "gate failed" in forge.comments[0]["body"]
 
 

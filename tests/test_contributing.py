@@ -162,8 +162,10 @@ def test_a_runtime_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPat
     quick = {"runs": 1, "passes": 4, "duration": 0, "stable": 0, "warmup": 0, "layer_passes": 4}
     with pytest.MonkeyPatch.context() as patch:
         # Files of users that earlier tests have loaded must not make a user's module of what a package has.
-        patch.setattr(sys, "meta_path", [each for each in sys.meta_path if each is not user_code._FINDER])
-        patch.setattr(sys, "path_hooks", [each for each in sys.path_hooks if each is not user_code._open_folder])
+        patch.setattr(sys, "meta_path", [item for item in sys.meta_path if item is not user_code._FINDER])
+        patch.setattr(
+            sys, "path_hooks", [path_hook for path_hook in sys.path_hooks if path_hook is not user_code._open_folder]
+        )
         word = in_package(runtimes, place, patch)
         patch.setenv("PYTHONPATH", str(place))
         forget_runtimes()
@@ -246,7 +248,7 @@ def test_a_check_of_models_is_one_file(tmp_path: Path) -> None:
     assert findings.checks_run == (word,)
     [finding] = findings.findings
     assert (finding.severity, finding.check, finding.node) == ("info", word, "n" * 201)
-    assert set(findings.checks_skipped) == {each.name for each in check.all_checks()}
+    assert set(findings.checks_skipped) == {item.name for item in check.all_checks()}
 
 
 _STEP_WITH_DOCUMENT = """

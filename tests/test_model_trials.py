@@ -76,7 +76,7 @@ def test_every_step_is_tried_after_what_it_reads() -> None:
     for name in names:
         needed = list(closure(entries, name))
         assert needed[-1] == name
-        assert [names.index(each) for each in needed] == sorted(names.index(each) for each in needed)
+        assert [names.index(item) for item in needed] == sorted(names.index(item) for item in needed)
     assert names[-1] == "lint"
     assert "skip" in recipe_entries(with_slow=False, in_full=False)["lint"]
     assert "skip" not in recipe_entries(with_slow=False)["lint"]

@@ -258,14 +258,14 @@ def test_engines_are_built_for_three_generations(checkout: Path, sample_model: C
     outcomes = Counter((constraint.precision, constraint.outcome) for constraint in build.constraints)
     assert outcomes == {("fp16", "Casts in the model"): 327, ("fp32", "the layer has it already"): 3}
     report = Path(done.report).read_text()
-    for told in (
+    for text in (
         "8.6, 8.9, 12.0",
         "1\u00d73\u00d7640\u00d7640",
         "STRONGLY_TYPED",
         "Precision constraints",
         "Layers by precision",
     ):
-        assert told in report
+        assert text in report
     # What computes in FP16 alone is a model that is silently destroyed, and the recipe says so.
     bare = ("~steps.precise.op_types", "~steps.engine", "gates=['agree.cosine >= 0.999']")
     assert not api.run(recipe, [model, *bare]).passed

@@ -86,7 +86,7 @@ def _outcome(contender: str, cosine: float | None, failed: str = "") -> Outcome:
 def _row(rival: Outcome, times: Times | None) -> Row:
     ours = _outcome("optimize_any", 1.0)
     delivered = {"optimize_any": [(ours.deliveries[0], _times(5, 5, 5))]}
-    delivered["rival"] = [(each, times) for each in rival.deliveries if times is not None]
+    delivered["rival"] = [(delivery, times) for delivery in rival.deliveries if times is not None]
     source = _times(10, 10, 10)
     return Row("tiny", {"optimize_any": ours, "rival": rival}, delivered, source, source)
 
@@ -137,7 +137,7 @@ def test_wall_time_decides_where_threads_spin() -> None:
 
 def test_results_of_other_terms_are_apart() -> None:
     terms = [Terms(), Terms(threads=2), Terms(loaded=True), Terms(budget="60 s")]
-    assert len({each.name for each in terms}) == len(terms)
+    assert len({term.name for term in terms}) == len(terms)
 
 
 def test_a_model_does_not_always_follow_the_same_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_a_model_does_not_always_follow_the_same_one(monkeypatch: pytest.MonkeyP
     judging._time([Delivery(name) for name in "abcd"], [{}], 1, 60)
     assert {turns.count(name) for name in "abcd"} == {60}
     for name in "abcd":
-        before = {one for one, other in itertools.pairwise(turns) if other == name}
+        before = {item for item, other in itertools.pairwise(turns) if other == name}
         assert before >= set("abcd") - {name}
 
 
@@ -189,7 +189,7 @@ def _tiny(folder: Path, model: Path, count: int) -> Iterator[Sample]:
     text = "g (float[8, 512] x) => (float[8, 512] y) { a = MatMul(x, v) b = Relu(a) y = MatMul(b, w) }"
     proto = onnx.load(write_model(model, text))
     proto.graph.initializer.extend(
-        onnx.numpy_helper.from_array(each, name) for each, name in zip(weights, "vw", strict=True)
+        onnx.numpy_helper.from_array(weight, name) for weight, name in zip(weights, "vw", strict=True)
     )
     onnx.save(proto, model)
     for _ in range(count):
@@ -206,9 +206,9 @@ def test_a_model_goes_through_the_whole_comparison(tmp_path: Path, monkeypatch: 
     contest("tiny", tmp_path, arguments)
     measure("tiny", tmp_path, arguments)
     results = tmp_path / arguments.terms.name
-    outcomes = {contender: each for (_, contender), each in read_outcomes(results).items()}
+    outcomes = {contender: outcome for (_, contender), outcome in read_outcomes(results).items()}
     assert sorted(outcomes) == names
-    assert not any(each.failed for each in outcomes.values())
+    assert not any(outcome.failed for outcome in outcomes.values())
     measured = read_measured(results)["tiny"]
     found = row("tiny", outcomes, measured, source_key("tiny", tmp_path), arguments.terms)
     assert outcomes["optimize_onnxruntime"].right(BOUND)

@@ -80,7 +80,7 @@ def test_examples_and_presets_work_from_a_wheel_in_an_empty_folder(installed: In
 )
 def test_the_base_is_small(installed: Installation) -> None:
     sizes = installed.sizes()
-    assert sum(sizes.values()) <= LIMIT_BYTES, sorted(sizes.items(), key=lambda each: -each[1])
+    assert sum(sizes.values()) <= LIMIT_BYTES, sorted(sizes.items(), key=lambda item: -item[1])
     brought = {distribution for extra in EXTRAS.values() for distribution in extra.distributions}
     assert not brought & {name.lower().replace("_", "-") for name in sizes}
 
@@ -95,7 +95,7 @@ def test_the_first_recipe_passes_without_extras(installed: Installation, tmp_pat
     assert compared.returncode in (0, 1, 4), compared.stderr
     [page] = tmp_path.glob("outputs/**/comparison.html")
     assert not list(page.parent.glob("*.png")), "Matplotlib is not here"
-    checks = {each["name"]: each for each in json.loads(installed.run("doctor", "--json", cwd=tmp_path).stdout)}
+    checks = {item["name"]: item for item in json.loads(installed.run("doctor", "--json", cwd=tmp_path).stdout)}
     assert checks["onnxruntime files"]["found"].startswith("onnxruntime ")
     states = {name: checks[f"extra [{name}]"]["state"] for name in EXTRAS}
     assert set(states.values()) == {"absent"}, states

@@ -162,8 +162,8 @@ def test_an_engine_may_be_the_reference(bench: Bench) -> None:
     assert ran.result.passed
     assert accuracy.execution_reference is not None
     assert accuracy.execution_candidate is not None
-    built = [each.built for each in (accuracy.execution_reference, accuracy.execution_candidate)]
-    assert [each.name for each in built if each is not None] == ["shipped", "engine"]
+    built = [item.built for item in (accuracy.execution_reference, accuracy.execution_candidate)]
+    assert [item.name for item in built if item is not None] == ["shipped", "engine"]
 
 
 def test_a_sample_outside_of_the_profile_is_refused_before_the_reference_runs(

@@ -139,8 +139,8 @@ def test_shown_values_are_the_computed_values(tmp_path: Path) -> None:
     values = np.linspace(-2, 2, 32, dtype=np.float32).reshape(1, 2, 4, 4)
     np.save(tmp_path / "x.npy", values)
     ran, result = look(tmp_path / "a", SMALL, {"x": {"data": str(tmp_path / "x.npy")}}, tensors=["*"], arrays=True)
-    assert [each.tensor for each in result.tensors] == ["x", "a", "b", "y"]
-    assert [(each.position, each.op_type) for each in result.tensors] == [
+    assert [tensor.tensor for tensor in result.tensors] == ["x", "a", "b", "y"]
+    assert [(tensor.position, tensor.op_type) for tensor in result.tensors] == [
         (-1, "Input"),
         (0, "Neg"),
         (1, "Tanh"),
@@ -153,7 +153,9 @@ def test_shown_values_are_the_computed_values(tmp_path: Path) -> None:
         assert np.allclose(decoded(ran.out, shown), right[0], atol=4 / 65532)
         assert np.allclose(np.load(ran.out / shown.array_file), right, atol=1e-6)
         assert named(result)[name].range.maximum == pytest.approx(right.max())
-        assert [each.mean for each in named(result)[name].channels] == pytest.approx(right.mean((0, 2, 3)), abs=1e-6)
+        assert [channel.mean for channel in named(result)[name].channels] == pytest.approx(
+            right.mean((0, 2, 3)), abs=1e-6
+        )
 
 
 def test_both_sides_of_a_map_can_be_subtracted(tmp_path: Path) -> None:
@@ -176,7 +178,7 @@ def test_channels_that_differ_most_are_shown_first(tmp_path: Path) -> None:
     shown = result.tensors[0].maps[0]
     assert (shown.channel_numbers, shown.total_channels) == ((3, 77, 150), 200)
     assert (result.tensors[0].channels_by, result.tensors[0].channel_count) == ("difference", 200)
-    assert [each.channel for each in result.tensors[0].channels] == list(range(200))
+    assert [channel.channel for channel in result.tensors[0].channels] == list(range(200))
     changed[[3, 77, 150]] = 0
     _, alone = look(tmp_path / "b", _scaled(tmp_path / "c.onnx", changed), {"x": {}}, tensors=["y"], channels=197)
     assert alone.tensors[0].channels_by == "energy"
@@ -204,7 +206,7 @@ def test_maps_stay_within_their_byte_limit(tmp_path: Path) -> None:
     assert 80_000 < sum(sizes) <= 100 * 1024
     assert len(sizes) == len(result.tensors) == 2
     _, small = look(tmp_path / "b", tmp_path / "m.onnx", {"x": {}}, every=1, map_side=10)
-    assert [(each.maps[0].width, each.maps[0].scale) for each in small.tensors] == [(10, 13), (10, 7)]
+    assert [(tensor.maps[0].width, tensor.maps[0].scale) for tensor in small.tensors] == [(10, 13), (10, 7)]
 
 
 def test_samples_of_different_sizes_share_the_byte_limit(tmp_path: Path) -> None:
@@ -214,7 +216,7 @@ def test_samples_of_different_sizes_share_the_byte_limit(tmp_path: Path) -> None
     inputs: Given = {"x": {"data": str(tmp_path / "*.png")}}
     ran, result = look(tmp_path / "a", text, inputs, reference=text, map_bytes="60 kB")
     shown = named(result)["y"].maps[::2]
-    assert [(each.full_height, each.full_width) for each in shown] == [(30, 20), (280, 300), (285, 290)]
+    assert [(item.full_height, item.full_width) for item in shown] == [(30, 20), (280, 300), (285, 290)]
     assert shown[0].scale == 1
     assert shown[1].scale == shown[2].scale > 1
     sizes = [path.stat().st_size for path in (ran.out / "maps").iterdir()]
@@ -253,7 +255,7 @@ def test_layers_across_the_whole_model_are_chosen_by_default(cnn: ModelView, tmp
     _, large = look(tmp_path / "b", long, {})
     assert len(large.tensors) == 33
     assert (large.tensors[0].tensor, large.tensors[-1].tensor) == ("x", "y")
-    assert [each.position for each in large.tensors] == sorted(each.position for each in large.tensors)
+    assert [tensor.position for tensor in large.tensors] == sorted(tensor.position for tensor in large.tensors)
     assert "i" not in named(large)
 
 
@@ -378,13 +380,13 @@ def test_histograms_of_both_sides_use_the_same_bins(samples: Sequence[tuple[Arra
         meter.add(*sample)
     histograms = meter.histograms()
     assert (histograms[0].low, histograms[0].high) == (histograms[1].low, histograms[1].high)
-    for side, each in enumerate(histograms):
+    for side, histogram in enumerate(histograms):
         values = np.concatenate([sample[side] for sample in samples]).astype(np.float64)
         values = values[np.isfinite(values)]
-        assert sum(each.counts) == values.size
-        edges = np.linspace(each.low, each.high, 65)
-        slack = (each.high - each.low) * 1e-9
-        for count, low, high in zip(each.counts, edges, edges[1:], strict=False):
+        assert sum(histogram.counts) == values.size
+        edges = np.linspace(histogram.low, histogram.high, 65)
+        slack = (histogram.high - histogram.low) * 1e-9
+        for count, low, high in zip(histogram.counts, edges, edges[1:], strict=False):
             sure = np.count_nonzero((values > low + slack) & (values < high - slack))
             perhaps = np.count_nonzero((values >= low - slack) & (values <= high + slack))
             assert sure <= count <= perhaps
@@ -412,7 +414,7 @@ def test_dimension_roles_are_guessed_from_operators_and_can_be_set(tmp_path: Pat
     model = tmp_path / "m.onnx"
     onnx.save(b.model([tensor("x", [1, 3, 8, 6])], [tensor("y", [1, 1, 7])]), model)
     ran, outcome = look(tmp_path / "a", model, {"x": {}}, every=1)
-    layouts = {name: each.layout for name, each in named(outcome).items()}
+    layouts = {name: item.layout for name, item in named(outcome).items()}
     expected = {conv: "NCHW", relu: "NCHW", turned: "NHWC", back: "NCHW", rows: "NC", "y": "NLC"}
     assert {name: layouts[name] for name in expected} == expected
     shown = named(outcome)[turned].maps[0]
@@ -421,7 +423,7 @@ def test_dimension_roles_are_guessed_from_operators_and_can_be_set(tmp_path: Pat
     sound = """g (float[1, 3, 9] x, float[3, 1, 1] w, float[9, 9] v) => (float[1, 3, 9] y)
         { c = Conv<group = 3>(x, w) y = MatMul(c, v) }"""
     _, flat = look(tmp_path / "c", sound, {}, every=1)
-    assert [each.layout for each in flat.tensors] == ["NCL", "NLC"]
+    assert [tensor.layout for tensor in flat.tensors] == ["NCL", "NLC"]
     _, result = look(tmp_path / "b", model, {"x": {}}, tensors=[relu], layout={"*": "NHWC"})
     assert (result.tensors[0].maps[0].channels, result.tensors[0].channel_count) == (6, 6)
 
@@ -460,7 +462,7 @@ def test_an_overflow_that_onnxruntime_hides_is_shown(tmp_path: Path) -> None:
     inputs: Given = {"x": {"data": str(tmp_path / "x.npy")}}
     ran, result = look(tmp_path / "a", half, inputs, reference=full, tensors=["*"])
     assert result.arithmetic == "stored"
-    large, back = (each.tensor for each in result.tensors[1:3])
+    large, back = (tensor.tensor for tensor in result.tensors[1:3])
     assert (result.first_nonfinite, named(result)[large].range.inf_count) == (large, 2)
     assert (named(result)[large].dtype, named(result)[large].reference_dtype) == ("float16", "float32")
     assert [layer.tensor for layer in result.divergence] == ["x", large, back, "y"]
@@ -520,7 +522,9 @@ def test_data_larger_than_memory_gives_equal_results(tmp_path: Path, monkeypatch
     ):  # kernels are fused in another way: the last bits differ
         assert (item.tensor, item.range.elements) == (other.tensor, other.range.elements)
         assert item.range.maximum == pytest.approx(other.range.maximum, rel=1e-5)
-        assert [each.rms for each in item.channels] == pytest.approx([each.rms for each in other.channels], abs=1e-5)
+        assert [channel.rms for channel in item.channels] == pytest.approx(
+            [channel.rms for channel in other.channels], abs=1e-5
+        )
 
 
 # Stopping early
@@ -697,7 +701,7 @@ def test_each_sample_has_its_own_noise_on_the_named_inputs_only(tmp_path: Path) 
     inputs: Given = {"x": {"data": 1}, "z": {"data": 0}}
     ran, _ = look(tmp_path / "a", text, inputs, tensors=["x", "z"], noise=noise, samples=2, arrays=True)
     x, z = ([np.load(ran.out / f"arrays/{i:04}-{sample}-candidate.npy") for sample in (0, 1)] for i in (0, 1))
-    assert {float(value) for each in x for value in each} == {1.0}
+    assert {float(value) for item in x for value in item} == {1.0}
     assert abs(np.corrcoef(z[0], z[1])[0, 1]) < 0.5
 
 

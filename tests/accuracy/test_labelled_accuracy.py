@@ -71,7 +71,7 @@ def test_a_metric_per_sample_is_averaged_for_both_models(tmp_path: Path) -> None
     assert ran.result.metrics["drop.accuracy"] == Metric(value=0.75)
     assert "accuracy 0.25 (reference 1)" in ran.result.summary
     assert accuracy.metric_file == "metric.py"
-    assert [each.name for each in accuracy.labelled] == ["accuracy", "largest"]
+    assert [item.name for item in accuracy.labelled] == ["accuracy", "largest"]
     assert [sample.label for sample in accuracy.samples] == ["0", "1", "2", "3"]
     assert [sample.scores_candidate["accuracy"] for sample in accuracy.samples] == [0, 0, 0, 1]
     assert {sample.scores_reference["accuracy"] for sample in accuracy.samples} == {1.0}

@@ -191,9 +191,9 @@ def rotary() -> onnx.ModelProto:
 def test_the_search_for_precision_sees_large_positions(tmp_path: Path) -> None:
     onnx.save(rotary(), tmp_path / "model.onnx")
     found = {}
-    for made in ("off", "auto"):
-        ran = run_step(FindPrecision, tmp_path / "model.onnx", tmp_path / made, {"made": made})
-        found[made] = PrecisionSearch.model_validate_json((ran.out / PrecisionDocument.main).read_text())
+    for text in ("off", "auto"):
+        ran = run_step(FindPrecision, tmp_path / "model.onnx", tmp_path / text, {"made": text})
+        found[text] = PrecisionSearch.model_validate_json((ran.out / PrecisionDocument.main).read_text())
     assert (found["off"].sample_count, found["auto"].sample_count) == (1, 1 + AUTO)
     assert not found["off"].kept and found["auto"].kept
 

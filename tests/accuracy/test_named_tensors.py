@@ -96,7 +96,7 @@ def test_samples_may_have_sequences_of_different_lengths(late: bool, tmp_path: P
     split = [node("Identity", ["x"], ["y"]), node("SplitToSequence", ["y"], ["s"], axis=0)]
     other = [node("Clip", ["x", "", "six"], ["y"]), node("SplitToSequence", ["y"], ["s"], axis=0)]
     six = node("Constant", [], ["six"], value_float=6.0)
-    first, second = (write(tmp_path / f"{len(each)}.onnx", each, SEQUENCE) for each in (split, [six, *other]))
+    first, second = (write(tmp_path / f"{len(item)}.onnx", item, SEQUENCE) for item in (split, [six, *other]))
     settings = {"samples": 2, "made": "off", "power": "off"}
     passed, accuracy = compare(tmp_path / "1", first, first, data, **settings)
     assert passed
@@ -118,7 +118,7 @@ def test_texts_in_sequences_are_compared(tmp_path: Path) -> None:
     def texts(path: Path, *words: str) -> Path:
         constants = [node("Constant", [], [f"c{index}"], value_strings=[word]) for index, word in enumerate(words)]
         return write(
-            path, [*constants, node("SequenceConstruct", [each.output[0] for each in constants], ["s"])], TEXTS
+            path, [*constants, node("SequenceConstruct", [constant.output[0] for constant in constants], ["s"])], TEXTS
         )
 
     first, second = texts(tmp_path / "a.onnx", "a", "b"), texts(tmp_path / "b.onnx", "a", "c")

@@ -42,7 +42,7 @@ X: dict[str, Any] = {"x": normal(1, 3, 16, 16)}
 
 
 def test_tensors_are_listed_in_order_with_those_inside_bodies(tmp_path: Path) -> None:
-    places = {place.name: place for place in tensors_of(models.make_ctrl(tmp_path / "ctrl.onnx"))}
+    places = {tensor.name: tensor for tensor in tensors_of(models.make_ctrl(tmp_path / "ctrl.onnx"))}
     assert [place.position for place in places.values()] == sorted(place.position for place in places.values())
     assert places["then_Add_2_out"].in_body and not places["then_Add_2_out"].can_be_captured
     branch = places["If_8_out"]
@@ -55,7 +55,7 @@ def test_tensors_are_listed_in_order_with_those_inside_bodies(tmp_path: Path) ->
 @pytest.mark.parametrize("level", ["disabled", "all"])
 def test_every_tensor_is_captured_even_if_fusion_would_remove_it(tmp_path: Path, level: Any) -> None:
     path = models.make_cnn(tmp_path / "cnn.onnx")
-    names = [place.name for place in tensors_of(path)]
+    names = [tensor.name for tensor in tensors_of(path)]
     model = onnx.load(path)
     del model.graph.output[:]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
@@ -68,17 +68,17 @@ def test_every_tensor_is_captured_even_if_fusion_would_remove_it(tmp_path: Path,
 
 def test_captures_larger_than_memory_use_more_runs_and_mapped_files(tmp_path: Path) -> None:
     path = models.make_cnn(tmp_path / "cnn.onnx")
-    names = [place.name for place in tensors_of(path)]
+    names = [tensor.name for tensor in tensors_of(path)]
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     samples = [{"x": normal(1, 3, 16, 16)} for _ in range(3)]
     at_once = list(capture(path, names, samples, PLAIN, scratch))
     assert not any(scratch.iterdir())
-    for expected, each in zip(at_once, capture(path, names, iter(samples), PLAIN, scratch, 20_000), strict=True):
-        assert any(isinstance(array, np.memmap) for array in each.values())
-        assert set(each) == set(names)
+    for expected, item in zip(at_once, capture(path, names, iter(samples), PLAIN, scratch, 20_000), strict=True):
+        assert any(isinstance(array, np.memmap) for array in item.values())
+        assert set(item) == set(names)
         for name in names:
-            np.testing.assert_allclose(each[name], expected[name], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(item[name], expected[name], rtol=1e-4, atol=1e-5)
     assert not any(scratch.iterdir())
 
 
@@ -97,7 +97,7 @@ def test_samples_are_loaded_one_at_a_time(tmp_path: Path) -> None:
 
 def test_bodies_and_sequences_are_left_out(tmp_path: Path) -> None:
     source = models.save(models_fp16.sequence_model(), tmp_path / "sequence.onnx")
-    names = [place.name for place in tensors_of(source)]
+    names = [tensor.name for tensor in tensors_of(source)]
     (result,) = capture(source, names, [{"x": normal(4, 3)}], PLAIN, tmp_path)
     assert set(names) - set(result) == {"SplitToSequence_2_out", "SequenceInsert_4_out"}
     ctrl = models.make_ctrl(tmp_path / "ctrl.onnx")

@@ -68,7 +68,7 @@ def test_the_script_measures_and_decides_as_the_check(
 
     rules = json.loads((ran.out / "polygraphy" / "bounds.json").read_text())
     mine, theirs = (script["run"](model, "inputs.json") for model in models)
-    for output in (each for each in accuracy.outputs if each.metrics):
+    for output in (output for output in accuracy.outputs if output.metrics):
         rule = rules[output.output]
         pairs = [(r[output.output], c[output.output]) for r, c in zip(mine, theirs, strict=True)]
         found = script["measure"](pairs, rule)

@@ -576,9 +576,9 @@ def test_the_leaves_that_samples_reach_are_counted(
     rows = [[0.0, 0.0], [0.25, 0.1], [0.75, 0.1]][:reached]
     _, accuracy = compare(tmp_path, tmp_path / "trees.onnx", tmp_path / "trees.onnx", {"x": {"values": rows}}, power=20)
     assert accuracy.power is not None
-    assert [(each.reached, each.count) for each in accuracy.power.reached if each.parts == "leaves"] == [(reached, 4)]
+    assert [(item.reached, item.count) for item in accuracy.power.reached if item.parts == "leaves"] == [(reached, 4)]
     assert f"{reached} of 4 leaves of" in " ".join(collect_power(documents_of(accuracy))[0].facts)
-    kinds = {each.kind for each in accuracy.power.faults}
+    kinds = {fault.kind for fault in accuracy.power.faults}
     weights = "class_weights" if make is trees else "leaf_weights"
     assert kinds >= {"< for <=", f"{weights}{'_as_tensor' if double and make is trees else ''} reversed"}
 
@@ -600,7 +600,7 @@ def test_the_interval_of_a_share_is_wilsons() -> None:
     def power(unseen: int, count: int) -> Power:
         outcomes = ["unseen"] * unseen + ["noticed"] * (count - unseen)
         return Power(
-            faults=tuple(PlantedFault(node="n", op_type="Conv", kind="zeroed", outcome=each) for each in outcomes)
+            faults=tuple(PlantedFault(node="n", op_type="Conv", kind="zeroed", outcome=outcome) for outcome in outcomes)
         )
 
     # Newcombe (1998), table I: 81 of 263, 0 of 20 and 1 of 29 by the score method.

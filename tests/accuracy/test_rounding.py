@@ -41,7 +41,7 @@ def judged(folder: Path, reference: Path | str, candidate: Path | str, **setting
 def with_gain(path: Path, weight: str, gain: float) -> Path:
     """Write the model with a weight multiplied by a factor."""
     model = onnx.load(path)
-    (tensor,) = (each for each in model.graph.initializer if each.name == weight)
+    (tensor,) = (initializer for initializer in model.graph.initializer if initializer.name == weight)
     tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(gain), weight))
     onnx.save(model, path.with_suffix(".changed.onnx"))
     return path.with_suffix(".changed.onnx")

@@ -356,7 +356,7 @@ def test_calibration_and_inspection_read_the_steps_with_their_states(tmp_path: P
     assert record.samples[39].label == "step 40"
     ran = run_step(Quantize, model, tmp_path / "quantized", {"steps": 40, "mode": "static", "min_intensity": 0}, given)
     assert ran.result.metrics["layers"] == 1
-    scales = [numpy_helper.to_array(each) for each in onnx.load(ran.out / Onnx.main).graph.initializer]
+    scales = [numpy_helper.to_array(initializer) for initializer in onnx.load(ran.out / Onnx.main).graph.initializer]
     assert any(scale.size == 1 and scale.dtype == np.float32 and 0.14 < float(scale) < 0.33 for scale in scales)
     found = run_step(FindPrecision, model, tmp_path / "found", {"steps": 40}, given)
     assert found.result.passed

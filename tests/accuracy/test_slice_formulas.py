@@ -78,7 +78,7 @@ def expected(samples: Sequence[Array], errors: Sequence[Array], axis: int | None
     spreads = np.array([spread for spread, _, _ in scales(cut(samples, axis))])
     shape = [-1 if at == axis else 1 for at in range(samples[0].ndim)]
     scaled = np.stack([error / spreads.reshape(shape) for error in errors])
-    positions = [float(np.sqrt(np.square(each).mean())) for each in scaled]
+    positions = [float(np.sqrt(np.square(item).mean())) for item in scaled]
     for at in range(samples[0].ndim):
         if at != axis and samples[0].shape[at] > 1:
             others = tuple(other for other in range(scaled.ndim) if other != at + 1)

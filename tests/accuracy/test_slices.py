@@ -387,10 +387,10 @@ def test_the_search_for_precision_judges_by_slices(tmp_path: Path) -> None:
     thorough_except(["class map", "class probabilities", "several tasks", "transformer"], "class map"),
 )
 def test_conversions_of_generated_models_pass(name: str, tmp_path: Path) -> None:
-    subject = next(each for each in cases.subjects(tmp_path, fetched=False) if each.name == name)
+    subject = next(subject for subject in cases.subjects(tmp_path, fetched=False) if subject.name == name)
     reference = subject.run()
     for candidate in cases.conversions(subject, tmp_path):
         outputs = subject.run(candidate.path, candidate.level)
         for output in reference[0]:
-            mine, theirs = ([each[output] for each in run] for run in (reference, outputs))
+            mine, theirs = ([item[output] for item in run] for run in (reference, outputs))
             assert judge(mine, theirs) == [], (candidate.label, output)

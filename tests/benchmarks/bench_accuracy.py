@@ -80,8 +80,8 @@ def judge(reference: Sequence[Outputs], candidate: Sequence[Outputs], kinds: dic
             if name not in theirs or theirs[name].shape != array.shape:
                 return Judged({}, kinds, True)
             result[name].add(array, theirs[name])
-    unlike = any(each.only_candidate_nonfinite or each.only_reference_nonfinite for each in result.values())
-    return Judged({name: each.metrics() for name, each in result.items()}, kinds, unlike)
+    unlike = any(item.only_candidate_nonfinite or item.only_reference_nonfinite for item in result.values())
+    return Judged({name: item.metrics() for name, item in result.items()}, kinds, unlike)
 
 
 def compare(subject: Subject, folder: Path, ways: Sequence[Counts]) -> tuple[int, int, int, float]:
@@ -118,10 +118,10 @@ def _faults(
     for candidate in cases.broken_weights(subject, folder):
         yield candidate.label, judge(reference, subject.run(candidate.path), kinds)
     for name in reference[0]:
-        samples = [each[name] for each in reference]
+        samples = [item[name] for item in reference]
         axis = subject.axes.get(name)
         for label, arrays in cases.broken_outputs(samples, axis, kinds[name]):
-            wrong = [{**each, name: array} for each, array in zip(reference, arrays, strict=True)]
+            wrong = [{**item, name: array} for item, array in zip(reference, arrays, strict=True)]
             yield f"{name}: {label}", judge(reference, wrong, kinds)
 
 

@@ -98,7 +98,7 @@ class Tally:
         requests = [
             replace(request(path, "", 5, 1), session=OnnxruntimeRequest(threads=threads)) for path in (base, candidate)
         ]
-        sides = [Side(each, folder, lambda *_: None) for each in requests]
+        sides = [Side(request, folder, lambda *_: None) for request in requests]
         limits = RoundLimits(
             CompareProfiles.model_fields["rounds"].default, CompareProfiles.model_fields["budget"].default
         )
@@ -172,7 +172,7 @@ def measure(sessions: int, pairs: int, passes: int) -> Iterator[tuple[Profile, P
         a, b = (make_chain(Path(folder) / f"{blocks}.onnx", blocks) for blocks in (BLOCKS, MORE_BLOCKS))
         for number in range(sessions):
             requests = [request(path, label, pairs, passes) for path, label in ((a, "A"), (a, "again"), (b, "B"))]
-            sides = [Side(each, Path(folder), lambda *_: None) for each in requests]
+            sides = [Side(request, Path(folder), lambda *_: None) for request in requests]
             sides = sides[number % 3 :] + sides[: number % 3]  # nobody is always the first
             result = {profile.label: profile for profile, _ in measure_sides(sides)}
             tell_sitting(number, result)
@@ -203,13 +203,13 @@ def verdict_of(base: Profile, candidate: Profile, metric: str) -> tuple[Verdict,
     # As if they were of one session, which joined ones are in pairs, and of two models: of one model that is measured
     # twice, the digest would decide.
     pair = [
-        each.model_copy(update={"session": "one", "model_digest": side})
-        for side, each in (("base", base), ("candidate", candidate))
+        item.model_copy(update={"session": "one", "model_digest": side})
+        for side, item in (("base", base), ("candidate", candidate))
     ]
     comparison = compare_profiles(
-        "x", [Measured(index, "", each) for index, each in enumerate(pair)], Rules(metric=metric)
+        "x", [Measured(index, "", item) for index, item in enumerate(pair)], Rules(metric=metric)
     )
-    verdict = next(each for each in comparison.verdicts if (each.metric, each.base) == (metric, 0))
+    verdict = next(verdict for verdict in comparison.verdicts if (verdict.metric, verdict.base) == (metric, 0))
     return verdict.verdict, verdict.ratio
 
 
@@ -292,7 +292,7 @@ def made_up(layers: int, seed: int, *, nodes: bool, names: bool) -> Profile:
                 index=len(result),
                 name=f"node_{at}" if names else f"{seed}_{at}",
                 type=("Conv", "Relu", "Add", "MatMul", "Softmax")[at % 5],
-                onnx_nodes=tuple(f"node_{each}" for each in range(at, at + fused)) if nodes else (),
+                onnx_nodes=tuple(f"node_{index}" for index in range(at, at + fused)) if nodes else (),
                 outputs=(shapes[at % 4],),
                 samples_ms=tuple(0.03 * rng.lognormvariate(0, 0.05) for _ in range(50)),
             )

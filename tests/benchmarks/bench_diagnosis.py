@@ -71,7 +71,7 @@ def with_hard_swish(source: Path, target: Path) -> Path:
     for last in [node for node in nodes if node.op_type == "Div"]:
         product = result.get(last.input[0])
         clips = [] if product is None else [result.get(name) for name in product.input]
-        clip = next((each for each in clips if each is not None and each.op_type == "Clip"), None)
+        clip = next((clip for clip in clips if clip is not None and clip.op_type == "Clip"), None)
         added = None if clip is None else result.get(clip.input[0])
         if product is None or clip is None or added is None or added.op_type != "Add":
             continue

@@ -167,8 +167,8 @@ def main() -> None:
     heads = "".join(f"{count:>16,}" for count in given.runs) + "".join(f"{pair:>10}" for pair in pairs)
     print(f"{'CPU s (peak MB); ms for a run more':<36}{heads}")
     for name in costs[0]:
-        row = [each[name] for each in costs]
-        cells = "".join(f"{f'{each.cpu_s:.2f} ({each.peak_mb:.0f})':>16}" for each in row)
+        row = [cost[name] for cost in costs]
+        cells = "".join(f"{f'{item.cpu_s:.2f} ({item.peak_mb:.0f})':>16}" for item in row)
         print(f"{name:<36}{cells}" + "".join(f"{cost_of_a_run(given.runs, row, at):>10}" for at in range(len(pairs))))
 
 

@@ -73,9 +73,9 @@ def child(name: str, model: Path, width: int, folder: Path) -> None:
     assert result is not None
     settings = {"shapes": {"x": [2, width]}} if name == "fix_shapes" else STEPS[name]
     step = result.cls.model_validate_json(json.dumps(settings))
-    out, scratch, caches = (folder / each for each in ("out", "scratch", "caches"))
-    for each in (out, scratch, caches):
-        each.mkdir()
+    out, scratch, caches = (folder / text for text in ("out", "scratch", "caches"))
+    for item in (out, scratch, caches):
+        item.mkdir()
     source = Onnx(model, "source", "0" * 64)
     reads = dict.fromkeys([result.cls.read_key, "reference", "candidate"], source)
     inputs = {"x": InputSpec(shape=(2, width))}
@@ -123,8 +123,8 @@ def bench_graphs(kind: str, counts: Sequence[int], steps: Sequence[str], limit_s
     print(f"{'':<22}" + f"{'CPU s':>10}{'peak MB':>9}" * len(counts) + "   growth")
     for step in steps:
         tiny, *costs = [cost(step, model, 4, limit_s) for model in models]
-        text = growth(counts, [each.cpu_s - tiny.cpu_s for each in costs])
-        print(f"{step:<22}{''.join(each.cells for each in costs)}   {text:>6}   {costs[-1].said[:60]}", flush=True)
+        text = growth(counts, [cost.cpu_s - tiny.cpu_s for cost in costs])
+        print(f"{step:<22}{''.join(cost.cells for cost in costs)}   {text:>6}   {costs[-1].said[:60]}", flush=True)
 
 
 def growth(counts: Sequence[int], seconds: Sequence[float]) -> str:

@@ -174,9 +174,9 @@ def print_shares(rows: Mapping[tuple[str, str], Sequence[Shares]]) -> None:
     print(f"{'share of time':<46} pairs   right  wrong  alone  possible   beam right  wrong   pairs beyond 3 % wrong")
     for (edit, view), shares in rows.items():
         right, wrong, possible, beam_right, beam_wrong = (
-            100 * math.fsum(getattr(each, field.name) for each in shares) / len(shares) for field in fields(Shares)
+            100 * math.fsum(getattr(share, field.name) for share in shares) / len(shares) for field in fields(Shares)
         )
-        beyond = sum(each.wrong > 0.03 for each in shares)
+        beyond = sum(share.wrong > 0.03 for share in shares)
         found = f"{right:7.1f} {wrong:6.1f} {100 - right - wrong:6.1f} {possible:9.1f}"
         print(f"{edit + ', ' + view:<46} {len(shares):5} {found} {beam_right:12.1f} {beam_wrong:6.1f} {beyond:8}")
 

@@ -80,7 +80,7 @@ def read_lines(path: Path | None) -> dict[tuple[str, str], dict[str, Line]]:
             current = {}
             continue
         line = Line(Outcome(**{key: value for key, value in values.items() if key != "code"}), values["code"])
-        if any(each.outcome.subject != line.outcome.subject for each in current.values()):
+        if any(item.outcome.subject != line.outcome.subject for item in current.values()):
             current = {}
         current[line.outcome.operation] = line
         if line.outcome.operation == LOADED:

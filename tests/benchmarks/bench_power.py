@@ -239,7 +239,7 @@ def measure(subject: Subject, folder: Path, faults: int) -> Row:
         except NdldFlowError:
             continue  # it cannot run, which every check notices
         metrics = [output.metrics for output in usual.outputs]
-        effect = max(each.get("relative_rms", each.get("mismatched", 0.0)) for each in metrics)
+        effect = max(metric.get("relative_rms", metric.get("mismatched", 0.0)) for metric in metrics)
         if effect > UNCHANGED or usual.failed:
             verdicts.append((usual.passed, strict.passed))
     for settings in OTHER_SETTINGS:

@@ -102,7 +102,7 @@ def compare(name: str, source: Path, folder: Path, arguments: argparse.Namespace
     calibration, check = ({"x": {**INPUTS[name], "data": str(pictures)}} for pictures in (seen, unseen))
     cleaned = run_step(Sanitize, source, folder / f"{name}-clean", {"input_shapes": {"x": INPUTS[name]["shape"]}})
     plain = cleaned.out / "model.onnx"
-    wanted = {variant: each for variant, each in VARIANTS[name].items() if variant.startswith(arguments.only)}
+    wanted = {variant: item for variant, item in VARIANTS[name].items() if variant.startswith(arguments.only)}
     for number, (variant, settings) in enumerate(wanted.items()):
         start = time.perf_counter()
         step = run_step(Quantize, plain, folder / f"{name}-{number}", settings, calibration)

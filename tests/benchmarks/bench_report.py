@@ -69,7 +69,7 @@ def measure_page(page: Page, report: Path) -> None:
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     page.goto(report.as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
-    used = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+    used = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
     print(f"  CPU until drawn     {used['TaskDuration'] * 1e3:.0f} ms of its main thread, whatever else runs")
     ready = []
     for _ in range(TRIES):

@@ -54,7 +54,7 @@ class Measured:
     @classmethod
     def read(cls, line: str) -> Measured:
         values = json.loads(line)
-        times = tuple(Times(**each) for each in values["times"])
+        times = tuple(Times(**item) for item in values["times"])
         return cls(values["subject"], tuple(values["keys"]), times)
 
 
@@ -149,7 +149,7 @@ def contest(name: str, folder: Path, arguments: argparse.Namespace) -> None:
         print(f"{name}: {contender} ...", flush=True)
         outcome = run_contender(contender, subject, own, folder / "environments", arguments.terms)
         append(results / _OUTCOMES, outcome.write())
-        found = ", ".join(f"{each.cosine:.4f}" if each.cosine is not None else each.failed for each in outcome.judged)
+        found = ", ".join(f"{item.cosine:.4f}" if item.cosine is not None else item.failed for item in outcome.judged)
         print(f"  {outcome.wall_s:.0f} s, {outcome.cpu_s:.0f} s of CPU: {outcome.failed or found}", flush=True)
 
 
@@ -171,7 +171,7 @@ def row(name: str, outcomes: Mapping[str, Outcome], measured: Measured, source: 
     times = dict(zip(measured.keys, measured.times, strict=True))
     times[source] = times[SOURCE]
     times_of = {
-        contender: [(each, times.get(key_of(each))) for each in outcome.right(terms.bound)]
+        contender: [(item, times.get(key_of(item))) for item in outcome.right(terms.bound)]
         for contender, outcome in outcomes.items()
     }
     return Row(name, dict(outcomes), times_of, times[SOURCE], times[TWIN], terms.clock)

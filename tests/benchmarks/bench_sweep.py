@@ -152,7 +152,7 @@ def olive_config(model: str, folder: Path) -> JsonValue:
 def measure_again(model: str, winners: Sequence[Winner], runs: int, folder: Path) -> dict[str, Profile]:
     """All winners, and ONNX Runtime's defaults, in turns."""
     settings: dict[str, Settings] = {"defaults": {}, **{winner.name: winner.settings for winner in winners}}
-    steps = {name: measured(each, runs, 20 * runs) for name, each in settings.items()}
+    steps = {name: measured(setting, runs, 20 * runs) for name, setting in settings.items()}
     path = folder / "again.yaml"
     path.write_text(json.dumps(recipe(model, steps)))
     done = api.run(path, outputs=folder / "again")

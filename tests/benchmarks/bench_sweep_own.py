@@ -109,8 +109,8 @@ def wrap(place: str, part: str, clock: Clock) -> None:
     module, _, name = place.partition(":")
     owner: Any = importlib.import_module(module)
     *classes, name = name.split(".")
-    for each in classes:
-        owner = getattr(owner, each)
+    for item in classes:
+        owner = getattr(owner, item)
     timed: Callable[..., Any] = getattr(owner, name)
 
     @functools.wraps(timed)
@@ -155,7 +155,7 @@ def run_once(recipe: Path, clock: Clock) -> None:
     parts = {**clock.spent, "other": own - sum(clock.spent.values(), Spent())}
     print(f"  {'milliseconds a point':<32}     wall  processor")
     for part, spent in [("own", own), *sorted(parts.items(), key=lambda pair: -pair[1].wall_s)]:
-        wall_ms, cpu_ms = (1e3 * each / len(record.points) for each in (spent.wall_s, spent.cpu_s))
+        wall_ms, cpu_ms = (1e3 * item / len(record.points) for item in (spent.wall_s, spent.cpu_s))
         print(f"  {part:<32} {wall_ms:8.2f} {cpu_ms:10.2f}")
 
 

@@ -40,9 +40,9 @@ _NOISES = {"quiet": (0.006, 0.01), "minimum": (0.03, 0.03), "median": (0.08, 0.1
 """Standard deviations, of logarithms: of a run, of a turn."""
 _LANDSCAPES = {
     "all equal": [10.0] * 24,
-    "one 10 % ahead": [10.0] + [11.0 + 0.3 * place for place in range(23)],
-    "two equal ahead": [10.0, 10.0] + [12.0 + 0.3 * place for place in range(22)],
-    "1 % apart": [10.0 * 1.01**place for place in range(24)],
+    "one 10 % ahead": [10.0] + [11.0 + 0.3 * index for index in range(23)],
+    "two equal ahead": [10.0, 10.0] + [12.0 + 0.3 * index for index in range(22)],
+    "1 % apart": [10.0 * 1.01**index for index in range(24)],
 }
 
 
@@ -68,7 +68,7 @@ def measure(truths: Sequence[float], runs: int, noise: tuple[float, float], rng:
         for index, truth in enumerate(truths):
             value = truth * math.exp(drift + rng.gauss(0, own))
             result[index].append(ProfileRun(latency_ms=(value,), load_ms=1.0))
-    return [_finalist(tuple(each)) for each in result]
+    return [_finalist(tuple(item)) for item in result]
 
 
 def _finalist(runs: tuple[ProfileRun, ...]) -> WinnerValues:
@@ -98,10 +98,10 @@ def try_once(
     first: dict[int, float] = {}
     for begin in range(0, len(order), 8):
         batch = order[begin : begin + 8]
-        for number, item in zip(batch, measure([truths[each] for each in batch], runs, noise, rng), strict=True):
+        for number, item in zip(batch, measure([truths[item] for item in batch], runs, noise, rng), strict=True):
             first[number] = item.metrics["speed.latency.min"].value
     chosen = choose_winners([Contender(number, True, (value,)) for number, value in first.items()], _GOALS, 3)
-    finalists = dict(zip(chosen, measure([truths[each] for each in chosen], runs, noise, rng), strict=True))
+    finalists = dict(zip(chosen, measure([truths[item] for item in chosen], runs, noise, rng), strict=True))
     again = {number: finalist.metrics["speed.latency.min"].value for number, finalist in finalists.items()}
     points = [
         Contender(number, True, (value,), (again[number],) if number in again else None)
@@ -123,7 +123,7 @@ def _count(truths: Sequence[float], best: int, stands: dict[int, AgainstBest], s
     truly = {number for number, truth in enumerate(truths) if truth <= min(truths) * _NEAR}
     there = truly & stands.keys()
     so_far.best += best in truly
-    so_far.worse += best not in truly and bool(there) and all(stands[each].verdict == "worse" for each in there)
+    so_far.worse += best not in truly and bool(there) and all(stands[item].verdict == "worse" for item in there)
     so_far.missed += best not in truly and not there
     for number, stand in stands.items():
         true_ratio = truths[number] / truths[best]
@@ -140,7 +140,7 @@ def row(name: str, noise: str, runs: int, trials: int) -> str:
         try_once(_LANDSCAPES[name], runs, _NOISES[noise], rng, counted)
     outcome = trials - counted.worse - counted.missed
     near = sum(counted.near.values())
-    result = "/".join(f"{counted.near[each] / near:.0%}" for each in ("tie", "inconclusive", "worse")) if near else "-"
+    result = "/".join(f"{counted.near[text] / near:.0%}" for text in ("tie", "inconclusive", "worse")) if near else "-"
     return (
         f"{name:<16} {noise:<8} {runs:>4} {counted.best / trials:>6.0%} {outcome / trials:>6.0%} "
         f"{counted.worse / trials:>6.1%} {counted.missed / trials:>7.0%} {result:>14} "

@@ -119,7 +119,7 @@ def measure(command: Command) -> Cost:
 def measure_in_turn(commands: Mapping[str, Command], runs: int) -> dict[str, list[Cost]]:
     """Return the costs of each command: of `runs` rounds after one that is not counted."""
     rounds = [{name: measure(command) for name, command in commands.items()} for _ in range(runs + 1)]
-    return {name: [each[name] for each in rounds[1:]] for name in commands}
+    return {name: [item[name] for item in rounds[1:]] for name in commands}
 
 
 def show(costs: Mapping[str, Sequence[Cost]], bare: str) -> None:
@@ -245,7 +245,7 @@ def bench_install(folder: Path) -> None:
     wheel = next(build_distributions(folder / "dist").glob("*.whl"))
     sizes = install_wheel(folder / "base", wheel).sizes()
     print(f"{'base installation':<44} {sum(sizes.values()) / 1e6:7.1f} MB, without pip and setuptools")
-    for name, size in sorted(sizes.items(), key=lambda each: -each[1]):
+    for name, size in sorted(sizes.items(), key=lambda item: -item[1]):
         print(f"  {name:<42} {size / 1e6:7.1f} MB")
 
 

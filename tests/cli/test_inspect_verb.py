@@ -54,9 +54,9 @@ def test_a_summary_lists_the_contents_of_a_model(cnn: Path) -> None:
     assert [port["name"] for port in told["outputs"]] == [value.name for value in proto.graph.output]
     assert told["node_count"] == len(proto.graph.node)
     assert told["nodes_by_type"]["Conv"] == sum(node.op_type == "Conv" for node in proto.graph.node)
-    weights = sum(numpy_helper.to_array(one).nbytes for one in proto.graph.initializer)
+    weights = sum(numpy_helper.to_array(initializer).nbytes for initializer in proto.graph.initializer)
     assert told["weights_by_dtype"]["float32"]["size_bytes"] >= weights
-    sizes = [one["size_bytes"] for one in told["largest"]]
+    sizes = [item["size_bytes"] for item in told["largest"]]
     assert sizes == sorted(sizes, reverse=True)
     text = shown(cnn)
     for word in ("inputs", "outputs", "nodes", "weights", "largest", "Conv", "float32"):
@@ -175,7 +175,7 @@ def test_a_node_is_shown_with_producers_and_consumers_of_its_tensors(tmp_path: P
 
 def test_a_tensor_is_shown_with_statistics_and_exported(tmp_path: Path) -> None:
     path = models.make_ext(tmp_path / "ext.onnx", width=64)
-    wanted = {one.name: numpy_helper.to_array(one) for one in onnx.load(path).graph.initializer}
+    wanted = {initializer.name: numpy_helper.to_array(initializer) for initializer in onnx.load(path).graph.initializer}
     for name, array in wanted.items():
         target = tmp_path / f"{name}.npy"
         [told] = asked(path, "--tensor", name, "--export", str(target))["tensors"]
@@ -216,7 +216,7 @@ def test_weights_are_listed_filtered_sorted_and_counted(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.onnx", text)
 
     def names(*options: str) -> list[str]:
-        return [one["name"] for one in asked(path, *options)["tensors"]]
+        return [tensor["name"] for tensor in asked(path, *options)["tensors"]]
 
     assert names("--initializers") == ["a", "i", "z"]
     assert names("--initializers", "--constants", "--sort", "size") == ["z", "k", "a", "i"]
@@ -231,7 +231,7 @@ def test_weights_are_listed_filtered_sorted_and_counted(tmp_path: Path) -> None:
 
 def test_tensors_of_all_graphs_are_listed(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.onnx", BRANCHES)
-    found = {one["name"]: (one["role"], one["scope"]) for one in asked(path, "--tensors")["tensors"]}
+    found = {tensor["name"]: (tensor["role"], tensor["scope"]) for tensor in asked(path, "--tensors")["tensors"]}
     assert found["x"] == ("input", "") and found["y"] == ("output", "") and found["w"] == ("initializer", "")
     assert found["a"] == ("output", "pick/then_branch")
     with pytest.raises(RequestError, match="name like 'zz'; known"):
@@ -245,7 +245,7 @@ def test_nodes_are_counted_by_group(tmp_path: Path) -> None:
     [group] = asked(path, "--group-by", "domain")["groups"]
     assert (group["value"], group["count"]) == ("ai.onnx", 3)
     only = asked(path, "--group-by", "op_type", "--scope", "pick/*")["groups"]
-    assert {one["value"] for one in only} == {"Add", "Identity"}
+    assert {item["value"] for item in only} == {"Add", "Identity"}
     assert "main graph" in shown(path, "--group-by", "scope")
 
 
@@ -278,7 +278,7 @@ def test_options_that_contradict_each_other_are_refused(cnn: Path, options: list
 
 def test_a_scope_limits_weights_as_well_as_nodes(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.onnx", BRANCHES)
-    assert [one["name"] for one in asked(path, "--initializers", "--scope", "")["tensors"]] == ["w"]
+    assert [tensor["name"] for tensor in asked(path, "--initializers", "--scope", "")["tensors"]] == ["w"]
     assert asked(path, "--group-by", "op_type", "--scope", "")["groups"] == [
         {"value": "If", "count": 1, "op_types": {"If": 1}}
     ]

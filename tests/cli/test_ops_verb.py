@@ -53,20 +53,24 @@ def say(*arguments: str) -> str:
 
 def test_every_schema_of_onnx_is_listed_with_all_versions() -> None:
     schemas = onnx.defs.get_all_schemas_with_history()
-    found = {(one.domain, one.name, version.since_version) for one in operators().values() for version in one.versions}
-    assert {(one.domain, one.name, one.since_version) for one in schemas} <= found
+    found = {
+        (operator.domain, operator.name, version.since_version)
+        for operator in operators().values()
+        for version in operator.versions
+    }
+    assert {(schema.domain, schema.name, schema.since_version) for schema in schemas} <= found
     for schema in schemas:
         version = operator(schema.name, schema.domain).at(schema.since_version)
         assert version is not None and version.since_version == schema.since_version
         assert [port.name for port in version.inputs] == [port.name for port in schema.inputs]
-        assert {one.name for one in version.attributes if one.required} == {
-            name for name, one in schema.attributes.items() if one.required
+        assert {attribute.name for attribute in version.attributes if attribute.required} == {
+            name for name, attribute in schema.attributes.items() if attribute.required
         }
 
 
 @contrib
 def test_operators_of_onnx_runtime_are_listed() -> None:
-    names = {one.name for one in native.get_all_operator_schema() if one.domain == "com.microsoft"}
+    names = {item.name for item in native.get_all_operator_schema() if item.domain == "com.microsoft"}
     assert names == {name for domain, name in operators() if domain == "com.microsoft"}
     fused = operator("FusedConv", "com.microsoft").newest
     assert [(port.name, port.kind) for port in fused.inputs] == [
@@ -75,7 +79,7 @@ def test_operators_of_onnx_runtime_are_listed() -> None:
         ("B", "optional"),
         ("Z", "optional"),
     ]
-    defaults = {one.name: one.default for one in fused.attributes}
+    defaults = {attribute.name: attribute.default for attribute in fused.attributes}
     assert (defaults["auto_pad"], defaults["group"], defaults["pads"]) == ("NOTSET", 1, None)
 
 
@@ -131,10 +135,10 @@ def test_added_and_removed_inputs_and_attributes_are_shown() -> None:
 
 
 def test_each_change_is_listed_once_in_a_history() -> None:
-    for one in operators().values():
-        for entry in history_of(one):
+    for item in operators().values():
+        for entry in history_of(item):
             assert entry.changes and len(set(entry.changes)) == len(entry.changes)
-        assert history_of(one)[-1].changes == ("introduced",)
+        assert history_of(item)[-1].changes == ("introduced",)
     assert changes("Dropout", 7) and SAME_SIGNATURE not in changes("Dropout", 12)
 
 
@@ -151,9 +155,9 @@ def test_functions_show_their_bodies() -> None:
 
 
 def test_every_operator_has_a_page() -> None:
-    for one in operators().values():  # `api.ops` looks each up among all
-        listed = ListedOperator(one.name, one.domain, one.family, one, one.newest)
-        assert one.full_name in explain_operators([listed]).splitlines()[0]
+    for item in operators().values():  # `api.ops` looks each up among all
+        listed = ListedOperator(item.name, item.domain, item.family, item, item.newest)
+        assert item.full_name in explain_operators([listed]).splitlines()[0]
     assert say("Abs") == f"{click.unstyle(explain_operators(api.ops('Abs')))}\n"
 
 
@@ -163,7 +167,7 @@ def test_every_operator_has_a_page() -> None:
 def test_operators_are_grouped_by_family() -> None:
     found = api.ops()
     assert len(found) == len(operators())
-    order = [FAMILIES.index(one.family) for one in found]
+    order = [FAMILIES.index(item.family) for item in found]
     assert order == sorted(order)
     text = say()
     assert "Convolution\n  CausalConv" in text and "Gelu" in text
@@ -171,7 +175,7 @@ def test_operators_are_grouped_by_family() -> None:
 
 
 def names(found: Any) -> set[str]:
-    return {one.name for one in found}
+    return {item.name for item in found}
 
 
 def test_filters_narrow_each_other() -> None:
@@ -180,7 +184,7 @@ def test_filters_narrow_each_other() -> None:
     assert names(api.ops(category="convolution", domain="ai.onnx")) >= {"Conv", "ConvTranspose"}
     assert names(api.ops(domain="ai.onnx.ml", category="normalization")) == {"Normalizer"}
     assert "Gelu" not in names(api.ops(opset=19)) and "Gelu" in names(api.ops(opset=20))
-    assert {one.domain for one in api.ops(opset=20)} == {""}
+    assert {item.domain for item in api.ops(opset=20)} == {""}
     assert names(api.ops(search="there is no such word")) == set()
     assert say("--search", "there is no such word") == "no operator matches\n"
 
@@ -193,9 +197,9 @@ def test_names_ignore_case(spelled: str) -> None:
 
 @contrib
 def test_a_name_in_two_domains_is_ambiguous() -> None:
-    assert [one.domain for one in api.ops("Gelu")] == ["", "com.microsoft"]
+    assert [item.domain for item in api.ops("Gelu")] == ["", "com.microsoft"]
     assert "\nAlso: com.microsoft::Gelu\n" in say("gelu")
-    assert [one.domain for one in api.ops("com.microsoft::Gelu")] == ["com.microsoft"]
+    assert [item.domain for item in api.ops("com.microsoft::Gelu")] == ["com.microsoft"]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +243,7 @@ def test_json_has_the_same_contents() -> None:
     (found,) = json.loads(say("Clip", "--opset", "6", "--json"))
     assert (found["version"]["since_version"], found["newest"]) == (6, operator("Clip").newest.since_version)
     assert found["history"][-1] == {"since_version": 1, "changes": ["introduced"]}
-    assert {one["name"] for one in found["version"]["attributes"]} == {"min", "max"}
+    assert {attribute["name"] for attribute in found["version"]["attributes"]} == {"min", "max"}
     assert len(json.loads(say("--json"))) == len(operators())
 
 
@@ -247,7 +251,7 @@ def test_json_has_the_same_contents() -> None:
 
 
 def uses(found: Any) -> dict[str, int]:
-    return {one.name: one.uses for one in found}
+    return {item.name: item.uses for item in found}
 
 
 def test_operators_of_a_model_are_counted_in_bodies_too(tmp_path: Path) -> None:
@@ -257,7 +261,7 @@ def test_operators_of_a_model_are_counted_in_bodies_too(tmp_path: Path) -> None:
     while waiting:
         for node in waiting.pop().node:
             every[node.op_type] = every.get(node.op_type, 0) + 1
-            waiting += [one.g for one in node.attribute if one.type == onnx.AttributeProto.GRAPH]
+            waiting += [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
     assert uses(api.ops(model=path)) == every
     text = say("--model", str(path))
     assert f"{sum(every.values())} nodes of {len(every)} operators" in text
@@ -265,7 +269,7 @@ def test_operators_of_a_model_are_counted_in_bodies_too(tmp_path: Path) -> None:
 
 
 def test_functions_of_a_model_and_unknown_operators_are_listed(tmp_path: Path) -> None:
-    listed: dict[str, ListedOperator] = {one.name: one for one in api.ops(model=make_func(tmp_path / "f.onnx"))}
+    listed: dict[str, ListedOperator] = {item.name: item for item in api.ops(model=make_func(tmp_path / "f.onnx"))}
     assert (listed["Linear"].note, listed["Linear"].family) == ("a function of this model", "control")
     assert listed["MatMul"].version is not None and listed["MatMul"].uses == 1  # in the function
     nodes = [helper.make_node("Strange\x1b[31m", ["x"], ["y"], domain="else\nwhere")]

@@ -44,7 +44,7 @@ def test_every_setting_of_every_step_is_an_option_or_in_conflict_with_one() -> N
         words = {word for parameter in command.params for word in parameter.opts}
         settings = kind.cls.model_json_schema()["properties"]
         unread = {name for name, read in kind.cls.marked(Reads).items() if read.kind is not Onnx}
-        assert {f"--{each.replace('_', '-')}" for each in settings if each not in unread} <= words, name
+        assert {f"--{setting.replace('_', '-')}" for setting in settings if setting not in unread} <= words, name
 
 
 def test_a_step_runs_as_a_recipe_that_can_go_on(in_folder: Path) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.thorough
 
 
 def block(title: str) -> str:
-    [found] = [each for each in pages.blocks() if each.page.endswith("cache.md") and each.title == title]
+    [found] = [block for block in pages.blocks() if block.page.endswith("cache.md") and block.title == title]
     return found.text
 
 

@@ -88,7 +88,7 @@ def hurried(command: str, folder: Path) -> str:
     if words[1] == "optimize":  # one variant
         return f"{pages.without_comment(command)} --budget '1 ms'"
     if words[1] == "run":
-        return " ".join([*words[:3], *(shlex.quote(each) for each in cheap(words[2], folder)), *words[3:]])
+        return " ".join([*words[:3], *(shlex.quote(item) for item in cheap(words[2], folder)), *words[3:]])
     return command
 
 

@@ -67,7 +67,7 @@ def svg_of(graph: DrawnGraph, look: Look | None = None) -> ElementTree.Element:
 
 
 def texts_of(svg: ElementTree.Element) -> list[str]:
-    return [each.text or "" for each in svg.iter(f"{SVG}text")]
+    return [item.text or "" for item in svg.iter(f"{SVG}text")]
 
 
 def image_of(graph: DrawnGraph, suffix: str, look: Look) -> Image.Image:
@@ -81,13 +81,13 @@ def test_a_small_graph_as_svg() -> None:
         texts_of(svg)
     )
     boxes = {
-        each.findtext(f"{SVG}title"): each for each in svg.iter(f"{SVG}rect") if each.find(f"{SVG}title") is not None
+        item.findtext(f"{SVG}title"): item for item in svg.iter(f"{SVG}rect") if item.find(f"{SVG}title") is not None
     }
     assert set(boxes) == {"x", "conv1 (Conv)", "again (If)", "w", "y"}
     convolution, control = (PALETTES["tol"][FAMILIES.index(family)] for family in ("convolution", "control"))
     assert boxes["conv1 (Conv)"].get("fill") == convolution
     # A second sheet lies behind what has a body.
-    assert [each.get("fill") for each in svg.iter(f"{SVG}rect")].count(control) == 3  # with the legend's
+    assert [item.get("fill") for item in svg.iter(f"{SVG}rect")].count(control) == 3  # with the legend's
     assert boxes["w"].get("stroke-dasharray")
     assert float(boxes["x"].get("rx", 0)) == float(boxes["x"].get("height", 0)) / 2
     assert len(list(svg.iter(f"{SVG}path"))) == len(SMALL.edges) + 1  # and all arrowheads in one
@@ -199,7 +199,7 @@ def test_hostile_names_are_only_text() -> None:
     edges = tuple(DrawnEdge(index, index + 1, name, name) for index, name in enumerate(names[1:]))
     graph = DrawnGraph(nodes, edges, "".join(names), "".join(names))
     svg = svg_of(graph)
-    assert {each.tag.removeprefix(SVG) for each in svg.iter()} == {"svg", "rect", "text", "title", "g", "path"}
+    assert {item.tag.removeprefix(SVG) for item in svg.iter()} == {"svg", "rect", "text", "title", "g", "path"}
     assert all(len(text) < 400 and text.isprintable() for text in texts_of(svg))
     assert image_of(graph, ".png", Look()).size[0] < 20_000
 

@@ -153,7 +153,7 @@ def test_crossings_are_counted_and_no_vertex_is_lost(graph: tuple[list[Extent], 
 def crossings_one_by_one(layered: Layered) -> int:
     result = 0
     for upper, lower in pairwise(layered.layers):
-        lines = [(start, lower.index(end)) for start, each in enumerate(upper) for end in layered.below[each]]
+        lines = [(start, lower.index(end)) for start, item in enumerate(upper) for end in layered.below[item]]
         result += sum(
             (combination[0] - other[0]) * (combination[1] - other[1]) < 0
             for combination, other in combinations(lines, 2)

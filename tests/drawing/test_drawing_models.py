@@ -77,7 +77,7 @@ def test_constants_are_drawn_on_request(tmp_path: Path) -> None:
     proto = onnx.load(path).graph
     used = {name for node in proto.node for name in node.input}
     constants = sum(node.op_type == "Constant" for node in proto.node) + sum(
-        each.name in used for each in proto.initializer
+        initializer.name in used for initializer in proto.initializer
     )
     assert len(labels(within, "constant")) == constants
     assert len(within.edges) > len(without.edges) + constants - 3

@@ -379,7 +379,7 @@ def test_obeyed_precisions_are_casts_in_the_built_model(came: Mapping[str, Came]
     constrained = came["constrained"]
     build = constrained.build
     assert build.typing == "strongly typed, constraints as Casts"
-    assert [(each.node, each.precision) for each in build.constraints] == [("Conv_0", "fp16")]
+    assert [(constraint.node, constraint.precision) for constraint in build.constraints] == [("Conv_0", "fp16")]
     assert not build.constraints[0].outcome.startswith("ignored")
     assert (constrained.out / Engine.typed_model).is_file()
     assert any(tensor.dtype == "float16" for layer in build.layers for tensor in (*layer.inputs, *layer.outputs))
@@ -389,7 +389,9 @@ def test_obeyed_precisions_are_casts_in_the_built_model(came: Mapping[str, Came]
 
 def test_ignored_precisions_are_noted(came: Mapping[str, Came]) -> None:
     build = came["unheard"].build
-    assert [each.outcome for each in build.constraints] == ["ignored: typing is default; set `typing: obey`"]
+    assert [constraint.outcome for constraint in build.constraints] == [
+        "ignored: typing is default; set `typing: obey`"
+    ]
     assert any("precision of 1 node" in note for note in build.notes)
     assert not (came["unheard"].out / Engine.typed_model).exists()
 

@@ -282,7 +282,7 @@ def test_precisions_are_set_on_layers_or_become_casts(built: Release) -> None:
         build = built.came["typing obey"].build
         assert {"OBEY_PRECISION_CONSTRAINTS", "FP16"} <= set(build.flags)
         assert any(note.startswith("FP16 allowed") for note in build.notes)
-        assert [(each.node, each.outcome) for each in build.constraints] == [
+        assert [(constraint.node, constraint.outcome) for constraint in build.constraints] == [
             ("multiply", "set on 1 layer"),
             ("activate", "set on 1 layer"),
         ]

@@ -169,8 +169,10 @@ def test_the_engine_computes_the_same_as_the_model(transformer: Transformer) -> 
         ids = np.arange(batch * length).reshape(batch, length) % TFM_VOCABULARY
         agree(transformer.toy.folder / "model.onnx", typed, {"ids": ids, "mask": np.ones_like(ids)}, 1e-2)
     model = onnx.load(typed)
-    outcome = {each.node: (each.precision, each.outcome) for each in transformer.build.constraints}
-    assert not [each.outcome for each in transformer.build.constraints if each.is_ignored]
+    outcome = {
+        constraint.node: (constraint.precision, constraint.outcome) for constraint in transformer.build.constraints
+    }
+    assert not [constraint.outcome for constraint in transformer.build.constraints if constraint.is_ignored]
     for kind, precision in (("MatMul", "fp16"), ("Softmax", "fp32"), ("Erf", "fp32")):
         assert {outcome[node.name][0] for node in model.graph.node if node.op_type == kind} == {precision}
     asked = [layer for layer in transformer.build.layers if any("MatMul" in node for node in layer.onnx_nodes)]

@@ -256,7 +256,7 @@ def test_engines_of_equal_layers_may_have_other_weights(
 ) -> None:
     build(Asked(model, settings), tmp_path / "first")
     lock = lock_of(tmp_path / "first")
-    before, after = (read_document(EngineLock, each) for each in (lock, Path(changed(lock, change))))
+    before, after = (read_document(EngineLock, item) for item in (lock, Path(changed(lock, change))))
     assert compare_engines(before, after).verdict == verdict
 
 
@@ -290,7 +290,7 @@ def test_equal_requests_give_equal_engines_of_real_models(tmp_path: Path) -> Non
     first, second = (build_all(asked, library, tmp_path / folder) for folder in ("first", "second"))
     built = [name for name in asked if not first[name].answer.error]
     real = {name.partition(" ")[0] for name in built} - {"cnn", "tfm"}
-    assert len(real) >= 20, {name: each.answer.message for name, each in first.items() if each.answer.error}
+    assert len(real) >= 20, {name: item.answer.message for name, item in first.items() if item.answer.error}
     for name in built:
         compared = api.compare_engines([first[name].out, second[name].out], to=tmp_path / "compared")
         assert compared is not None

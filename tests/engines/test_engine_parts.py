@@ -133,7 +133,7 @@ def test_profiles_are_complete_or_refused(
         return
     assert len(chosen) == max(1, len(profiles))
     for profile in chosen:
-        assert list(profile.inputs) == [each.name for each in inputs]
+        assert list(profile.inputs) == [item.name for item in inputs]
         for each in inputs:
             shapes = profile.inputs[each.name]
             assert all(

@@ -62,7 +62,7 @@ def products(build: Build) -> list[Layer]:
 
 
 def titles(build: Build) -> str:
-    return "\n".join(each.title for each in insights_of_engine(EngineSubject(build.as_profile(), build)))
+    return "\n".join(item.title for item in insights_of_engine(EngineSubject(build.as_profile(), build)))
 
 
 @pytest.mark.thorough

@@ -67,13 +67,13 @@ def test_timings_are_kept_for_the_next_build(tmp_path: Path, library: Path) -> N
 @pytest.mark.thorough
 def test_concurrent_builds_keep_all_their_timings(tmp_path: Path, library: Path) -> None:
     several = [asked(tmp_path, library, width) for width in (4, 8, 16)]
-    threads = [threading.Thread(target=build, args=(each, tmp_path)) for each in several]
+    threads = [threading.Thread(target=build, args=(item, tmp_path)) for item in several]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     together = entries(tmp_path)
-    alone = [use_of(build(each, tmp_path / str(index))).saved_entries for index, each in enumerate(several)]
+    alone = [use_of(build(item, tmp_path / str(index))).saved_entries for index, item in enumerate(several)]
     assert len(together) == sum(count or 0 for count in alone)
 
 
@@ -143,15 +143,15 @@ def test_a_repeated_attempt_times_again_and_leaves_the_cache_unchanged(
     assert use_of(second).loaded_entries == 0
     assert use_of(second).saved_entries is None
     assert "attempt 2 timed every tactic" in use_of(second).note
-    assert len({tuple(tactics(each)) for each in (first, second, third)}) == 3
+    assert len({tuple(tactics(item)) for item in (first, second, third)}) == 3
     assert tactics(attempt(1)) == tactics(first), "what attempts timed is nobody else's"
-    churn = find_churn([Rebuild(f"attempt {number}", each) for number, each in enumerate((first, second, third), 1)])
+    churn = find_churn([Rebuild(f"attempt {number}", item) for number, item in enumerate((first, second, third), 1)])
     differing = [len(set(several)) > 1 for several in zip(*map(tactics, (first, second, third)), strict=True)]
-    assert {each.name for each in churn.changed} == {
+    assert {item.name for item in churn.changed} == {
         layer.name for layer, differs in zip(first.layers, differing, strict=True) if differs
     }
-    assert {each.change for each in churn.changed} == {"tactic"}
-    assert [each.read_timings for each in churn.builds] == [False, False, False]
+    assert {item.change for item in churn.changed} == {"tactic"}
+    assert [build.read_timings for build in churn.builds] == [False, False, False]
 
 
 @pytest.mark.thorough

@@ -262,7 +262,7 @@ def test_a_folder_without_locks_is_a_warning(tmp_path: Path, monkeypatch: pytest
 
 def intervals(stores: Sequence[Path]) -> list[tuple[float, float]]:
     records = [Store(store).read_record(path.stem) for store in stores for path in (store / "records").glob("*/*.json")]
-    ends = [(one.started_at.timestamp(), one.ended_at.timestamp()) for one in records if one]
+    ends = [(record.started_at.timestamp(), record.ended_at.timestamp()) for record in records if record]
     return sorted(ends)
 
 

@@ -150,7 +150,7 @@ def instead(question: str, *lines: object) -> Change:
 
 def of_fetch(**values: object) -> Change:
     def change(answers: Answers) -> None:
-        for place in [place for place in answers if place.startswith("fetch")]:
+        for place in [answer for answer in answers if answer.startswith("fetch")]:
             line, path = answers[place][0]
             answers[place] = [[json.dumps(json.loads(line) | values), path]]
 

@@ -492,9 +492,9 @@ def test_a_sweep_over_targets_measures_each_point_on_its_own(network: Network, h
 def test_errors_of_steps_on_targets_are_those_of_steps_here(here: Path) -> None:
     np.save(here / "x.npy", np.zeros((1, 7), np.float32))
     texts = []
-    for place in ("here", "gamma"):
+    for text in ("here", "gamma"):
         with pytest.raises(NdldFlowError) as error:
-            api.run("far.yaml", ["+inputs.x.data=x.npy", f"steps.speed.on={place}", "~steps.check"], trust=True)
+            api.run("far.yaml", ["+inputs.x.data=x.npy", f"steps.speed.on={text}", "~steps.check"], trust=True)
         texts.append(str(error.value).replace(str(here), ""))
     assert texts[0] == texts[1]
 
@@ -520,7 +520,7 @@ def start_run(**options: Any) -> subprocess.Popen[bytes]:
 def test_a_killed_driver_leaves_nothing_on_its_targets(network: Network, here: Path) -> None:
     (here / "far.yaml").write_text(RECIPE.replace("passes: 2, warmup_passes: 1", "passes: 2000000, warmup_passes: 1"))
     run = start_run(trust=True)
-    wait_for(lambda: any("execution.worker" in each for each in processes_in(network.servers["gamma"].home)))
+    wait_for(lambda: any("execution.worker" in item for item in processes_in(network.servers["gamma"].home)))
     run.send_signal(signal.SIGKILL)
     run.wait()
     assert wait_until_gone(network) == []

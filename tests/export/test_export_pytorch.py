@@ -86,11 +86,11 @@ def test_the_folder_runs_without_this_package_and_agrees_with_onnx_runtime(make:
     ]
     for name in ("model.py", "onnx_operators.py"):
         imported = {
-            each
+            item
             for node in ast.walk(ast.parse((ran.out / name).read_text()))
-            for each in ([node.module] if isinstance(node, ast.ImportFrom) else [])
+            for item in ([node.module] if isinstance(node, ast.ImportFrom) else [])
         }
-        assert not [each for each in imported if each and each.startswith("ndld_flow")]
+        assert not [item for item in imported if item and item.startswith("ndld_flow")]
 
 
 HOSTILE = [
@@ -203,7 +203,7 @@ def test_code_is_written_without_importing_pytorch(tmp_path: Path) -> None:
 def test_names_lead_back_to_the_model(tmp_path: Path) -> None:
     ran = exported(make_cnn(tmp_path / "m.onnx"), tmp_path / "ran", check=False)
     names = json.loads((ran.out / "names.json").read_text())
-    initializers = {each.name for each in onnx.load(tmp_path / "m.onnx").graph.initializer}
+    initializers = {initializer.name for initializer in onnx.load(tmp_path / "m.onnx").graph.initializer}
     assert names["inputs"] == ["x"]
     assert names["weights"]["conv.weight"] in initializers
 

@@ -61,10 +61,10 @@ def test_triton_reads_the_configuration_and_the_model_runs(in_folder: Path, sche
     assert (config.backend, config.platform, config.max_batch_size) == ("onnxruntime", "onnxruntime_onnx", 0)
     session = ort.InferenceSession(in_folder / "served/toy/1/model.onnx")
     for declared, found in ((config.input, session.get_inputs()), (config.output, session.get_outputs())):
-        assert [each.name for each in declared] == [each.name for each in found]
-        shapes = [[size if isinstance(size, int) else -1 for size in each.shape] for each in found]
-        assert [list(each.dims) for each in declared] == shapes, "whole shapes, the batch included"
-        assert {each.data_type for each in declared} == {schema.TYPE_FP32}
+        assert [item.name for item in declared] == [item.name for item in found]
+        shapes = [[size if isinstance(size, int) else -1 for size in item.shape] for item in found]
+        assert [list(item.dims) for item in declared] == shapes, "whole shapes, the batch included"
+        assert {item.data_type for item in declared} == {schema.TYPE_FP32}
     outputs = session.run(None, {"x": np.zeros((2, 3, 16, 16), np.float32)})
     assert all(np.isfinite(output).all() for output in outputs)
     assert sorted(path.name for path in in_folder.iterdir()) == ["model.onnx", "outputs", "r.yaml", "served"]
@@ -113,8 +113,8 @@ def hostile_model(path: Path) -> None:
     """A model with names that would end a string, and a scalar."""
     name = 'x"] }\ninput [ { name: "y|<b>'
     nodes = [helper.make_node("Identity", [name], ["a|b"]), helper.make_node("Identity", ["s"], ["t"])]
-    tensors = [helper.make_tensor_value_info(each, TensorProto.FLOAT, ["n", 2]) for each in (name, "a|b")]
-    scalars = [helper.make_tensor_value_info(each, TensorProto.INT64, []) for each in ("s", "t")]
+    tensors = [helper.make_tensor_value_info(item, TensorProto.FLOAT, ["n", 2]) for item in (name, "a|b")]
+    scalars = [helper.make_tensor_value_info(text, TensorProto.INT64, []) for text in ("s", "t")]
     graph = helper.make_graph(nodes, "g", [tensors[0], scalars[0]], [tensors[1], scalars[1]])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     onnx.save(model, path)
@@ -124,13 +124,13 @@ def test_hostile_names_stay_names(in_folder: Path, schema: ModuleType) -> None:
     hostile_model(in_folder / "model.onnx")
     run(in_folder)
     config = config_of(schema, in_folder / "served/toy/config.pbtxt")
-    assert {each.name for each in config.input} == {'x"] }\ninput [ { name: "y|<b>', "s"}
-    scalar = next(each for each in config.input if each.name == "s")
+    assert {value.name for value in config.input} == {'x"] }\ninput [ { name: "y|<b>', "s"}
+    scalar = next(value for value in config.input if value.name == "s")
     assert (list(scalar.dims), list(scalar.reshape.shape), scalar.HasField("reshape")) == ([1], [], True)
 
 
 def test_a_type_that_triton_lacks_is_refused_and_nothing_is_written(in_folder: Path) -> None:
-    tensors = [helper.make_tensor_value_info(each, TensorProto.FLOAT8E4M3FN, ["n"]) for each in "ab"]
+    tensors = [helper.make_tensor_value_info(item, TensorProto.FLOAT8E4M3FN, ["n"]) for item in "ab"]
     graph = helper.make_graph([helper.make_node("Identity", ["a"], ["b"])], "g", tensors[:1], tensors[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9), "model.onnx")
     with pytest.raises(RequestError, match="no type float8"):

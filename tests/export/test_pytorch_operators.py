@@ -60,12 +60,12 @@ def verdict(case: BackendModel, folder: Path) -> str:
         return "no reference"
     found = run_module(exported, case.feeds)
     # Where onnx's reference and ONNX Runtime differ, such as for indices out of range, either is right.
-    return "equal" if any(all(map(is_close, found, each)) for each in wanted) else "differs"
+    return "equal" if any(all(map(is_close, found, item)) for item in wanted) else "differs"
 
 
 def check(cases: list[BackendModel], folder: Path) -> dict[str, str]:
     verdicts = {case.name: verdict(case, folder) for case in cases if case.name not in DIFFERENT}
-    assert [name for name, each in verdicts.items() if each == "differs"] == []
+    assert [name for name, verdict in verdicts.items() if verdict == "differs"] == []
     return verdicts
 
 

@@ -92,7 +92,7 @@ def test_weights_that_change_in_pytorch_change_the_model_alike(name: str, tmp_pa
             check_close(run(module, exported.inputs, feeds), outputs_of(model, feeds))
         state = module.state_dict()
         names = json.loads((tmp_path / NAMES).read_text())["weights"]
-        changed = [key for key, each in state.items() if each.is_floating_point() and each.numel() > 8 and names[key]]
+        changed = [key for key, item in state.items() if item.is_floating_point() and item.numel() > 8 and names[key]]
         for key in changed:
             state[key] = state[key] * 1.01
         module.load_state_dict(state)
@@ -108,13 +108,13 @@ def test_weights_that_change_in_pytorch_change_the_model_alike(name: str, tmp_pa
 
 def run(module: Any, inputs: tuple[str, ...], feeds: dict[str, Any]) -> list[Any]:
     outputs = module(*(to_torch(feeds[key]) for key in inputs))
-    return [to_numpy(each) for each in (outputs if isinstance(outputs, tuple) else (outputs,))]
+    return [to_numpy(item) for item in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
 
 def save(state: dict[str, Any], path: Path) -> None:
     from safetensors.torch import save_file
 
-    save_file({key: each.contiguous() for key, each in state.items()}, path)
+    save_file({key: item.contiguous() for key, item in state.items()}, path)
 
 
 @pytest.mark.slow

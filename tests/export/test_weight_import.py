@@ -25,7 +25,7 @@ Weights = dict[str, Any]
 
 
 def weights_of(path: Path) -> Weights:
-    return {each.name: numpy_helper.to_array(each) for each in onnx.load(path).graph.initializer}
+    return {initializer.name: numpy_helper.to_array(initializer) for initializer in onnx.load(path).graph.initializer}
 
 
 def imported(model: Path, folder: Path, **settings: Any) -> Ran:
@@ -38,15 +38,15 @@ def cnn(tmp_path: Path) -> Path:
 
 
 def floats_of(model: Path) -> Weights:
-    return {name: each for name, each in weights_of(model).items() if each.dtype == np.float32 and each.ndim}
+    return {name: weight for name, weight in weights_of(model).items() if weight.dtype == np.float32 and weight.ndim}
 
 
 def test_a_state_dict_with_names_of_the_model_replaces_its_weights(cnn: Path, tmp_path: Path) -> None:
-    trained = {name: each + 1 for name, each in floats_of(cnn).items()}
+    trained = {name: item + 1 for name, item in floats_of(cnn).items()}
     save_file(trained, tmp_path / "trained.safetensors")
     ran = imported(cnn, tmp_path / "ran", weights_from=str(tmp_path / "trained.safetensors"))
     found = weights_of(ran.out / "model.onnx")
-    assert all(np.array_equal(found[name], each) for name, each in trained.items())
+    assert all(np.array_equal(found[name], item) for name, item in trained.items())
 
 
 def test_a_folder_of_npy_files_is_named_after_its_tensors_and_names_are_part_of_the_key(
@@ -58,7 +58,7 @@ def test_a_folder_of_npy_files_is_named_after_its_tensors_and_names_are_part_of_
         np.save(folder / f"{name}.npy", each * 2)
     ran = imported(cnn, tmp_path / "ran", weights_from=str(folder))
     found = weights_of(ran.out / "model.onnx")
-    assert all(np.array_equal(found[name], each * 2) for name, each in floats_of(cnn).items())
+    assert all(np.array_equal(found[name], item * 2) for name, item in floats_of(cnn).items())
     first = min(floats_of(cnn))
     settings = json.dumps({"operations": [{"import_weights": {"weights_from": str(folder)}}]})
     before = Edit.model_validate_json(settings).model_dump_json()
@@ -68,7 +68,7 @@ def test_a_folder_of_npy_files_is_named_after_its_tensors_and_names_are_part_of_
 
 
 def without(values: Weights, name: str) -> Weights:
-    return {key: each for key, each in values.items() if key != name}
+    return {key: value for key, value in values.items() if key != name}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_pickles_never_run_code(cnn: Path, in_folder: Path) -> None:
     with pytest.raises(RequestError, match="not a file of weights"):
         imported(cnn, in_folder / "ran", weights_from="evil.pt")
     assert not (in_folder / "owned").exists()
-    torch.save({name: torch.from_numpy(each + 1) for name, each in floats_of(cnn).items()}, in_folder / "good.pt")
+    torch.save({name: torch.from_numpy(item + 1) for name, item in floats_of(cnn).items()}, in_folder / "good.pt")
     ran = imported(cnn, in_folder / "good", weights_from="good.pt")
     assert "changed" not in "".join(ran.result.change.notes if ran.result.change else ())
 

@@ -69,7 +69,7 @@ def write_markdown(result: dict[str, Any], tests: list[Test]) -> Iterator[str]:
         yield "Nothing ran on a GPU: every test was skipped, for the reason beside it."
         yield ""
     gpus = ", ".join(result["machine"]["gpus"]) or "no NVIDIA GPU"
-    counts = [f"{sum(test.outcome == each for test in tests)} {each}" for each in ("passed", "failed", "skipped")]
+    counts = [f"{sum(test.outcome == text for test in tests)} {text}" for text in ("passed", "failed", "skipped")]
     yield f"{result['date']}: {gpus}, driver {result['machine']['driver'] or 'none'}; {', '.join(counts)}"
     yield f"in {result['seconds']:.0f} s; settings of the GPU: {result['settings']}."
     yield "Versions: " + ", ".join(f"{name} {number}" for name, number in result["versions"].items()) + "."

@@ -106,8 +106,8 @@ def test_the_cuda_provider_is_measured_with_its_copies(bench: Bench) -> None:
     run = bench.run({"speed": {"step": "profile", "from": "source", "provider": "cuda", **QUICK}})
     profile = read_measured(run)
     assert profile.providers[0] == provider == "CUDAExecutionProvider"
-    for each in profile.runs:
-        assert len(each.h2d_ms) == len(each.d2h_ms) == len(each.latency_ms)
+    for item in profile.runs:
+        assert len(item.h2d_ms) == len(item.d2h_ms) == len(item.latency_ms)
     assert "CUDAExecutionProvider" in {layer.provider for layer in profile.layers}
     assert profile.layers_wait_for_device
     assert profile.machine.gpus
@@ -468,7 +468,7 @@ def test_an_engine_ruined_by_int8_fails(bench: Bench) -> None:
         bench.run({"engine": engine, "agree": engine_check("tensorrt")})
     run = bench.run({"engine": engine, "agree": engine_check("tensorrt", tolerance=None)})
     good = bench.run({"engine": engine_steps("tensorrt", fp16=True)["engine"], "agree": engine_check("tensorrt")})
-    errors = [read_accuracy(each).outputs[0].metrics["relative_rms"] for each in (run, good)]
+    errors = [read_accuracy(item).outputs[0].metrics["relative_rms"] for item in (run, good)]
     assert errors[0] > 5 * errors[1]
 
 
@@ -545,7 +545,7 @@ def compare_work(
         (compared,) = read_document(Comparison, run / name / "comparison.json").profiles
         verdicts.append(compared.deciding[0].verdict)
     times = [
-        median([ms for each in read_measured(run, name).runs for ms in (each.compute_ms or each.latency_ms)])
+        median([ms for item in read_measured(run, name).runs for ms in (item.compute_ms or item.latency_ms)])
         for name in ("one", "three")
     ]
     return verdicts[0], verdicts[1], times[1] / times[0]
@@ -559,7 +559,7 @@ def make_layers(path: Path, size: int, count: int) -> None:
         nodes.append(helper.make_node("MatMul", [name, "w"], [f"m{index}"]))
         name = "y" if index == count - 1 else f"t{index}"
         nodes.append(helper.make_node("Tanh", [f"m{index}"], [name]))
-    x, y = (helper.make_tensor_value_info(each, TensorProto.FLOAT, [size, size]) for each in ("x", "y"))
+    x, y = (helper.make_tensor_value_info(text, TensorProto.FLOAT, [size, size]) for text in ("x", "y"))
     graph = helper.make_graph(nodes, "layers", [x], [y], [weights])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
 

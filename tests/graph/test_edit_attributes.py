@@ -31,8 +31,12 @@ Scale <by, mode: string = "fast"> (p) => (q) { [inner] c = Constant <value_float
 def attributes_of(model: onnx.ModelProto, node: str) -> dict[str, Any]:
     """Attribute -> its value, in plain Python; tensors as arrays."""
     nodes = [*model.graph.node, *(inner for function in model.functions for inner in function.node)]
-    [result] = [each for each in nodes if each.name == node]
-    return {each.name: _plain(helper.get_attribute_value(each)) for each in result.attribute if not each.ref_attr_name}
+    [result] = [item for item in nodes if item.name == node]
+    return {
+        attribute.name: _plain(helper.get_attribute_value(attribute))
+        for attribute in result.attribute
+        if not attribute.ref_attr_name
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -40,7 +44,7 @@ def _plain(value: Any) -> Any:
         return numpy_helper.to_array(value)
     if isinstance(value, bytes):
         return value.decode()
-    return [_plain(each) for each in value] if hasattr(value, "__iter__") and not isinstance(value, str) else value
+    return [_plain(item) for item in value] if hasattr(value, "__iter__") and not isinstance(value, str) else value
 
 
 def set_on(model: str, node: str, **attributes: Any) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def refusal_is_just(name: str, case: BackendModel) -> bool:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    return next((int(each.version) for each in model.opset_import if each.domain == ""), 1)
+    return next((int(opset.version) for opset in model.opset_import if opset.domain == ""), 1)
 
 
 def cases_of(name: str) -> list[BackendModel]:

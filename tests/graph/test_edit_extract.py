@@ -164,7 +164,9 @@ def test_optional_inputs_and_weights_as_inputs() -> None:
 def test_old_models_keep_weights_as_inputs() -> None:
     model = parse(CHAIN)
     model.ir_version = 3
-    model.graph.input.extend(helper.make_tensor_value_info(each.name, 1, each.dims) for each in model.graph.initializer)
+    model.graph.input.extend(
+        helper.make_tensor_value_info(initializer.name, 1, initializer.dims) for initializer in model.graph.initializer
+    )
     head = edit(model, {"extract": {"outputs": ["b"]}})
     assert _names(list(head.graph.input)) == ["x", "w"]
 
@@ -318,7 +320,7 @@ def test_external_and_sparse_weights_are_kept(tmp_path: Path) -> None:
     assert Path(f"{target}.data").stat().st_size == 4 * 256 * 256
     sparse = models.sparse_model()
     part = edit(sparse, {"extract": {"outputs": _names(list(sparse.graph.output))}})
-    assert sorted(each.values.name for each in part.graph.sparse_initializer) == ["c", "s"]
+    assert sorted(item.values.name for item in part.graph.sparse_initializer) == ["c", "s"]
 
 
 @st.composite

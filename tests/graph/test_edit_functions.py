@@ -104,7 +104,7 @@ def test_inlining_a_created_function_restores_the_model() -> None:
     make = {"make_function": {"function": "model::Block", "select": FIRST_BLOCK, "repeats": False}}
     again = checked(BLOCKS, edit(BLOCKS, make, {"inline_functions": {}}))
     assert text_of(again).partition("{\n   [")[2] == text_of(parse(BLOCKS)).partition("{\n   [")[2]
-    assert not again.functions and [each.domain for each in again.opset_import] == [""]
+    assert not again.functions and [opset.domain for opset in again.opset_import] == [""]
 
 
 def test_a_transformer_layer_becomes_a_function_and_is_inlined_again() -> None:
@@ -131,7 +131,7 @@ def test_constants_shared_by_all_repeats_move_into_the_function() -> None:
     settings_ = {"function": "model::Block", "select": FIRST_BLOCK, "inside": True}
     result = checked(BLOCKS, edit(BLOCKS, {"make_function": settings_}))
     assert [len(node.input) for node in calls(result, "Block")] == [2, 2]
-    assert [each.name for each in result.graph.initializer] == ["w0", "w1"]
+    assert [initializer.name for initializer in result.graph.initializer] == ["w0", "w1"]
     assert result.functions[0].node[0].op_type == "Constant"
 
 
@@ -170,7 +170,7 @@ def test_attributes_that_vary_together_are_merged_and_clashing_names_use_the_nod
     }"""
     make = {"make_function": {"function": "m::Three", "select": ["a0", "b0", "c0"]}}
     result = checked(text, edit(text, make))
-    assert [(each.name, each.i) for each in result.functions[0].attribute_proto] == [("a0_axis", 0), ("c0_axis", 1)]
+    assert [(item.name, item.i) for item in result.functions[0].attribute_proto] == [("a0_axis", 0), ("c0_axis", 1)]
     assert [[(a.name, a.i) for a in node.attribute] for node in calls(result, "Three")] == [
         [("a0_axis", 0), ("c0_axis", 1)],
         [("a0_axis", 1), ("c0_axis", 0)],
@@ -218,7 +218,10 @@ def test_a_block_in_a_function_forwards_the_attributes_of_that_function() -> Non
     Outer <slope: float = 0.25> (u) => (v) { [n] n = Neg (u) [l] v = LeakyRelu <alpha: float = @slope> (n) }"""
     make = {"make_function": {"function": "m::Inner", "select": {"scope": "f::Outer"}}}
     result = checked(text, edit(text, make))
-    assert {each.name: list(each.attribute) for each in result.functions} == {"Outer": [], "Inner": ["alpha"]}
+    assert {function.name: list(function.attribute) for function in result.functions} == {
+        "Outer": [],
+        "Inner": ["alpha"],
+    }
     checked(text, edit(text, make, {"inline_functions": {"select": "Outer"}}))
     checked(text, edit(text, make, {"inline_functions": {}}))
 
@@ -461,8 +464,8 @@ def test_renamed_functions_are_called_by_their_new_name() -> None:
     done = edit(FUNCTIONS, {"rename_functions": {"select": "f::*", "to": "pkg.mine::{name}_2"}})
     same_outputs(parse(FUNCTIONS), done, X)
     assert {node.domain for node in done.graph.node} == {"pkg.mine"}
-    assert {each.domain for each in done.opset_import} == {"", "pkg.mine"}
-    assert {each.domain for each in done.functions[0].opset_import} == {"", "pkg.mine"}
+    assert {opset.domain for opset in done.opset_import} == {"", "pkg.mine"}
+    assert {opset.domain for opset in done.functions[0].opset_import} == {"", "pkg.mine"}
 
 
 def test_functions_cannot_share_a_name() -> None:
@@ -482,7 +485,7 @@ def test_a_node_in_a_function_refers_to_an_attribute_of_it() -> None:
     }
     done = edit(text, {"set_function_attributes": set_}, {"inline_functions": {}})
     kept = edit(text, {"set_function_attributes": set_})
-    assert {each.name: each.f or each.i for each in kept.functions[0].attribute_proto} == {"axis": 0, "slope": 0.5}
+    assert {item.name: item.f or item.i for item in kept.functions[0].attribute_proto} == {"axis": 0, "slope": 0.5}
     assert kept.ir_version == 9
     np.testing.assert_allclose(run(kept, X)["y"], run(done, X)["y"])
     assert done.graph.node[1].attribute[0].i == 0

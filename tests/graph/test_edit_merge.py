@@ -280,7 +280,7 @@ def test_weights_on_disk_stay_outside_a_function(tmp_path: Path) -> None:
     settings = {"model": "other", "connect": {"x": "r"}, "outputs": {"y": "z"}, "as_function": "pkg::Other"}
     edit_path(source, target, {"import_model": settings}, others={"other": other})
     written = onnx.load(target, load_external_data=False)
-    assert [each.data_location for each in written.graph.initializer] == [onnx.TensorProto.EXTERNAL] * 3
+    assert [initializer.data_location for initializer in written.graph.initializer] == [onnx.TensorProto.EXTERNAL] * 3
     x = np.abs(RANDOM.standard_normal((2, 256))).astype(np.float32)
     np.testing.assert_array_equal(run(target, {"x": x})["z"], run(other, {"x": x})["y"])
 

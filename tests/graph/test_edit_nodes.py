@@ -119,7 +119,7 @@ def test_a_custom_node_declares_its_output_types() -> None:
     [info] = [info for info in result.graph.value_info if info.name == "q"]
     assert info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
     [fused] = [node for node in result.graph.node if node.op_type == "Fused"]
-    outcome = {each.name: onnx.helper.get_attribute_value(each) for each in fused.attribute}
+    outcome = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in fused.attribute}
     assert {key: list(v) if not isinstance(v, bytes) else v for key, v in outcome.items()} == {
         "mode": b"fast",
         "k": [1, 2],
@@ -186,7 +186,7 @@ def test_a_node_is_added_in_a_function() -> None:
 def test_operators_of_runtimes_are_added_to_the_default_domain(node: dict[str, Any]) -> None:
     added = {"inputs": ["x"], "outputs": ["new"], "name": "new", "types": {"new": "float32[N, 4]"}, **node}
     result = edit(CHAIN, {"add_node": added}, {"add_outputs": {"select": ["new"]}})
-    [new] = [each for each in result.graph.node if each.name == "new"]
+    [new] = [node for node in result.graph.node if node.name == "new"]
     assert (new.op_type, new.domain) == (node["op_type"], "")
 
 

@@ -24,7 +24,7 @@ def at(opset: int, graph: str, ir_version: int = 8) -> onnx.ModelProto:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    return next((int(each.version) for each in model.opset_import if each.domain == ""), 1)
+    return next((int(opset.version) for opset in model.opset_import if opset.domain == ""), 1)
 
 
 def to(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
@@ -151,7 +151,7 @@ def test_nodes_in_subgraphs_and_functions_are_converted_too() -> None:
         <domain: "own", opset_import: ["" : 12]> Sq (a) => (b) { b = Squeeze<axes = [1]>(a) }"""
     )
     lifted = to(function, 18)
-    assert [(each.domain, each.version) for each in lifted.functions[0].opset_import] == [("", 18)]
+    assert [(opset.domain, opset.version) for opset in lifted.functions[0].opset_import] == [("", 18)]
     same_outputs(function, lifted, {"x": X[:, :1, :3].copy()})
 
 
@@ -277,7 +277,7 @@ def test_a_function_attribute_that_the_conversion_needs_is_reported() -> None:
 
 def test_a_domain_is_imported() -> None:
     after = edit(at(17, NODES["Cast, Relu, Add"][1]), {"set_opset": {"domain": "com.microsoft", "to": 1}})
-    assert {each.domain: each.version for each in after.opset_import} == {"": 17, "com.microsoft": 1}
+    assert {opset.domain: opset.version for opset in after.opset_import} == {"": 17, "com.microsoft": 1}
 
 
 def test_an_old_ir_version_lists_initializers_as_inputs() -> None:

@@ -49,7 +49,7 @@ def test_swish_becomes_a_contrib_operator_in_either_order() -> None:
         "   [b_QuickGelu] t = com.microsoft.QuickGelu <alpha: float = 1> (x)\n"
         "   [d_QuickGelu] y = com.microsoft.QuickGelu <alpha: float = 1> (t)\n}"
     )
-    assert {each.domain: each.version for each in after.opset_import} == {"": 17, "com.microsoft": 1}
+    assert {opset.domain: opset.version for opset in after.opset_import} == {"": 17, "com.microsoft": 1}
     np.testing.assert_allclose(run(after, X)["y"], run(parse(text), X)["y"], rtol=1e-5)
     assert ops(rewritten(text, **SWISH, commutative=False)) == ["QuickGelu", "Sigmoid", "Mul"]
 
@@ -72,7 +72,7 @@ def test_subgraphs_and_functions_are_searched(condition: bool) -> None:
     model = parse(text)
     after = edit(model, {"rewrite": SWISH})
     assert [node.op_type for node in after.functions[0].node] == ["QuickGelu"]
-    assert {each.domain for each in after.functions[0].opset_import} == {"", "com.microsoft"}
+    assert {opset.domain for opset in after.functions[0].opset_import} == {"", "com.microsoft"}
     assert [node.op_type for node in after.graph.node[1].attribute[0].g.node] == ["QuickGelu"]
     feeds = {**X, "c": np.array(condition)}
     np.testing.assert_allclose(run(after, feeds)["y"], run(model, feeds)["y"], rtol=1e-5)
@@ -153,7 +153,10 @@ def test_attribute_variables_are_carried_over_with_defaults() -> None:
       a = Transpose <perm = [1, 0]> (x) y = Softmax (a) b = Transpose (x) z = Softmax <axis = 0> (b)
     }"""
     after = rewritten(text, **TRANSPOSES)
-    attributes = [{each.name: onnx.helper.get_attribute_value(each) for each in n.attribute} for n in after.graph.node]
+    attributes = [
+        {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in n.attribute}
+        for n in after.graph.node
+    ]
     assert attributes == [{"perm": [1, 0]}, {"axis": -1}, {}, {"axis": 0}]
 
 
@@ -306,7 +309,7 @@ def test_equal_precision_constraints_are_kept_and_conflicts_prevent_a_match() ->
     assert "their nodes have different" in refusal(model, "rewrite", **SWISH)
     del model.graph.node[1].metadata_props[:]
     (node,) = edit(model, {"rewrite": SWISH}).graph.node
-    assert [(each.key, each.value) for each in node.metadata_props] == [(PRECISION_KEY, "fp16")]
+    assert [(item.key, item.value) for item in node.metadata_props] == [(PRECISION_KEY, "fp16")]
 
 
 def test_optional_inputs_match_when_both_omit_them() -> None:

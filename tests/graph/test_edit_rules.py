@@ -118,7 +118,7 @@ def test_nodes_with_different_precision_constraints_are_not_fused() -> None:
     assert "none of these rules" in refusal(model, "apply_rules", rules="successive_relu")
     model.graph.node[0].metadata_props[0].value = "fp32"
     (node,) = edit(model, {"apply_rules": {"rules": "successive_relu"}}).graph.node
-    assert {each.key: each.value for each in node.metadata_props}[PRECISION_KEY] == "fp32"
+    assert {item.key: item.value for item in node.metadata_props}[PRECISION_KEY] == "fp32"
 
 
 def test_rules_that_need_a_newer_opset_are_skipped_and_reported() -> None:

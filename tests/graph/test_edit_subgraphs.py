@@ -81,7 +81,7 @@ def test_weights_of_a_subgraph_need_ir_version_4(before: int, weights: str, afte
 def test_tensors_read_only_by_the_old_body_are_removed() -> None:
     text = "step (int64 k, bool go, float[3] v) => (bool on, float[3] r) { on = Identity(go) r = Neg(v) }"
     model = edit(LOOP, {"set_subgraph": {"scope": "loop/body", "text": text}})
-    assert [each.name for each in model.graph.initializer] == ["yes"]
+    assert [initializer.name for initializer in model.graph.initializer] == ["yes"]
     np.testing.assert_array_equal(run(model, {"x": X, "n": np.array(3)})["y"], -X)
 
 
@@ -304,7 +304,7 @@ def test_weights_of_an_inlined_branch_need_ir_version_4(before: int, after: int)
                              else_branch = b () => (float[3] e) {{ e = Abs(x) }}> }}"""
     changed = edit(model, {"inline_branch": {"select": "choice", "branch": "then_branch"}})
     assert changed.ir_version == after
-    assert [each.name for each in changed.graph.initializer] == ["w"]
+    assert [initializer.name for initializer in changed.graph.initializer] == ["w"]
 
 
 @pytest.mark.parametrize("branch", ["then_branch", "else_branch"])

@@ -76,7 +76,7 @@ def test_a_changed_attribute_of_an_added_node_is_a_difference(model: Path) -> No
     proto = onnx.load(before)
     known = names(onnx.load(model).graph)
     node = next(node for node in proto.graph.node if node.attribute and node.name not in known)
-    attribute = next(each for each in node.attribute if each.type == onnx.AttributeProto.INT)
+    attribute = next(attribute for attribute in node.attribute if attribute.type == onnx.AttributeProto.INT)
     attribute.i += 1
     onnx.save(proto, model.with_name("after.onnx"))
     change = compare_executed_graphs([model], before, model.with_name("after.onnx"))

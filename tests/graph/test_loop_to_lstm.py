@@ -130,7 +130,7 @@ def feeds(model: onnx.ModelProto, steps: int, items: int) -> dict[str, Array]:
         "m": mask,
         "n": np.array([steps, items]),
     }
-    return {each.name: given[each.name] for each in model.graph.input}
+    return {value.name: given[value.name] for value in model.graph.input}
 
 
 def check_equal(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
@@ -479,7 +479,7 @@ def test_a_changed_body_keeps_its_outputs(seed: int) -> None:
         body = next(attribute.g for attribute in loop.attribute if attribute.name == "body")
         place = choose.randrange(len(body.node))
         node = body.node[place]
-        names = [each.name for each in (*body.input, *model.graph.initializer)] + ["x", "m", "count", "start"]
+        names = [item.name for item in (*body.input, *model.graph.initializer)] + ["x", "m", "count", "start"]
         names += [name for other in body.node[:place] for name in other.output]
         node.input[choose.randrange(len(node.input))] = choose.choice(names)
         try:

@@ -52,7 +52,7 @@ def mirrored(value: Any) -> Any:
     other = {"before": "after", "after": "before", "added": "removed", "removed": "added"}
     if isinstance(value, dict):
         return {other.get(key, key): mirrored(held) for key, held in value.items()}
-    return [mirrored(each) for each in value] if isinstance(value, list | tuple) else value
+    return [mirrored(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def in_order(value: Any) -> Any:
@@ -64,9 +64,9 @@ def in_order(value: Any) -> Any:
 def changes(model_diff: ModelDiff, part: str = "nodes") -> list[tuple[str, ...]]:
     """(name before, aspect, detail, before, after) of all that changed."""
     return [
-        (each.before.name, change.aspect, change.detail, change.before, change.after)
-        for each in getattr(model_diff, part).changed
-        for change in each.changes
+        (item.before.name, change.aspect, change.detail, change.before, change.after)
+        for item in getattr(model_diff, part).changed
+        for change in item.changes
     ]
 
 

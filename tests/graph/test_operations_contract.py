@@ -49,7 +49,7 @@ def examples_of(word: str) -> list[object]:
     paragraphs = (operation_of(word).__doc__ or "").split("\n\n")
     shown = [text for text in paragraphs if text.strip().startswith((f"{word}:", f"- {word}"))]
     loaded = [yaml.safe_load(text) for text in shown]
-    return [entry for each in loaded for entry in (each if isinstance(each, list) else [each])]
+    return [entry for item in loaded for entry in (item if isinstance(item, list) else [item])]
 
 
 def test_operations_are_discovered() -> None:

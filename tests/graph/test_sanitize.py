@@ -126,7 +126,7 @@ def test_real_models_are_sanitized(
 @pytest.mark.parametrize(
     ("name", "fewest"),
     [
-        *(pytest.param(*each, marks=pytest.mark.thorough) for each in (("resnet50", 123), ("shufflenet", 154))),
+        *(pytest.param(*item, marks=pytest.mark.thorough) for item in (("resnet50", 123), ("shufflenet", 154))),
         ("squeezenet", 65),
     ],
 )

@@ -80,8 +80,8 @@ def test_one_outlier_is_no_step_and_hides_none() -> None:
 
 def test_a_burst_of_three_is_no_step() -> None:
     values = simulate("normal 1 %", 100, 4)
-    for place in (50, 51, 52):
-        values[place] *= 1.3
+    for value in (50, 51, 52):
+        values[value] *= 1.3
     assert places(values) == []
 
 

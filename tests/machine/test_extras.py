@@ -39,7 +39,7 @@ def test_the_table_is_that_of_the_metadata() -> None:
     declared = optional_dependencies()
     assert set(EXTRAS) == set(declared) - FOR_DEVELOPERS
     for name, extra in EXTRAS.items():
-        required = sorted(re.split(r"[\[<>=;]", each)[0] for each in declared[name])
+        required = sorted(re.split(r"[\[<>=;]", item)[0] for item in declared[name])
         assert required == sorted(extra.distributions), name
     (everything,) = declared["all"]
     assert set(everything.removeprefix("ndld-flow[").rstrip("]").split(",")) == set(EXTRAS)

@@ -86,7 +86,7 @@ def check_sums(path: Path, feeds: Feeds, folder: Path) -> None:
         self_us = sum(node.self_us[number] for node in measured.nodes.values())
         # A microsecond may be lost in each execution where whole microseconds do not add up.
         resolution = sum(node.calls for node in measured.nodes.values()) / len(measured.pass_ms)
-        executor_us = sum(each.dur for each in run.inner)
+        executor_us = sum(item.dur for item in run.inner)
         assert abs(self_us + pauses - executor_us) <= resolution
         assert executor_us <= measured.pass_ms[number] * 1e3
     assert min(sample for node in measured.nodes.values() for sample in node.self_us) >= 0

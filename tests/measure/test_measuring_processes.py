@@ -82,7 +82,7 @@ def measure(
     scratch = folder / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     try:
-        return [profile for profile, _ in measure_sides([Side(each, scratch, progress) for each in requests])]
+        return [profile for profile, _ in measure_sides([Side(request, scratch, progress) for request in requests])]
     finally:
         assert list(scratch.iterdir()) == []
 
@@ -246,7 +246,7 @@ def test_steps_that_take_turns(model: Path, tmp_path: Path) -> None:
     turns = [turn("base"), turn("speed", threads=1, layer_passes=0, batches=[3])]
     results = ProfileModel.run_together(turns)
     base, speed = (
-        Profile.model_validate_json((each.out / ProfileDocument.main).read_text(encoding="utf-8")) for each in turns
+        Profile.model_validate_json((turn.out / ProfileDocument.main).read_text(encoding="utf-8")) for turn in turns
     )
     assert base.session == speed.session
     assert base.layer_runs == (2, 2)

@@ -60,7 +60,7 @@ def test_two_processes_alternate_pinned_to_one_cpu_and_another_in_the_next_round
     measurement = PairMeasurement([side(model, tmp_path, name) for name in ("base", "speed")], tmp_path, 15_000)
     rounds = [measurement.measure_round() for _ in range(2)]
     cpus = sorted(os.sched_getaffinity(0))
-    assert {each.pinned_to for each in rounds} == set(cpus[:2])
+    assert {item.pinned_to for item in rounds} == set(cpus[:2])
     for item in rounds:
         assert item.base.passes == item.candidate.passes > 1  # passes of microseconds share a turn
         assert item.base.threads == item.candidate.threads == 1
@@ -130,8 +130,8 @@ def test_a_process_that_dies_during_a_round_ends_it_by_name_and_nothing_is_left(
             os.kill(children_of(tmp_path)[0], signal.SIGKILL)
 
     pair = [
-        Side(each.request, each.scratch, kill_one, each.step)
-        for each in (side(model, tmp_path, name) for name in ("base", "speed"))
+        Side(item.request, item.scratch, kill_one, item.step)
+        for item in (side(model, tmp_path, name) for name in ("base", "speed"))
     ]
     with pytest.raises(KilledError, match="while measuring round 1, cycle 3"):
         measure_rounds(pair, tmp_path, RoundLimits(4, 1e6), lambda rounds: False)

@@ -684,7 +684,7 @@ def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path) -> None:
     of_engine = {"backend": "tensorrt", "library": str(trt.library), "engine": "builds"}
     turns = [turn("cpu", {}), turn("gpu", {"engine": engine}, **of_engine)]
     ProfileModel.run_together(turns)
-    cpu, gpu = (Profile.model_validate_json((each.out / ProfileDocument.main).read_bytes()) for each in turns)
+    cpu, gpu = (Profile.model_validate_json((turn.out / ProfileDocument.main).read_bytes()) for turn in turns)
     assert (cpu.backend, gpu.backend) == ("onnxruntime", "tensorrt")
     assert cpu.session == gpu.session
     began = sorted((run.started_s, profile.backend) for profile in (cpu, gpu) for run in profile.runs)

@@ -216,7 +216,7 @@ def test_the_version_of_a_missing_default_domain(tmp_path: Path, imports: list[t
     """Without any, the IR version decides; otherwise it is ONNX Runtime's newest, which ONNX Runtime assumes too."""
     source = edit(write(tmp_path / "source.onnx", [RELU]), tmp_path / "bad.onnx", "opset")
     model = onnx.load(source)
-    model.opset_import.extend(helper.make_opsetid(*each) for each in imports)
+    model.opset_import.extend(helper.make_opsetid(*item) for item in imports)
     onnx.save(model, source)
     assert load_model(source).opset_imports[""] == version
 

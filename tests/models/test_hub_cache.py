@@ -248,7 +248,7 @@ def test_a_blob_that_is_swapped_after_the_check_is_not_copied(
     monkeypatch.setattr(external_files.DataFile, "open", swap_and_open)
     with pytest.raises(ModelError, match=message):
         find(path, tmp_path)
-    assert not any(b"PIN" in each.read_bytes() for each in (tmp_path / "store").rglob("*") if each.is_file())
+    assert not any(b"PIN" in path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file())
 
 
 def test_contents_that_change_after_the_digest_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

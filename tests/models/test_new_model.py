@@ -46,14 +46,14 @@ def find(folder: Path, source: str, sha256: str | None = None) -> onnx.ModelProt
 def test_an_empty_model_of_any_opset_is_valid(tmp_path: Path, opset: int) -> None:
     model = find(tmp_path, f"new:{opset}")
     onnx.checker.check_model(model, full_check=True)
-    assert [(each.domain, each.version) for each in model.opset_import] == [("", opset)]
+    assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", opset)]
     assert not model.graph.node
     assert (model.ir_version == 8) == (opset <= 18), "the oldest with local functions, or with the opset"
 
 
 def test_contrib_imports_the_operators_of_onnx_runtime(tmp_path: Path) -> None:
     model = find(tmp_path, "new:20+contrib")
-    assert {each.domain: each.version for each in model.opset_import} == {"": 20, "com.microsoft": 1}
+    assert {opset.domain: opset.version for opset in model.opset_import} == {"": 20, "com.microsoft": 1}
 
 
 def test_new_models_are_deterministic(tmp_path: Path) -> None:

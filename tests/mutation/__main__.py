@@ -100,8 +100,8 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         if survivors and not options.tests and not options.nearest:
             print(f"looking for tests that reach {len(survivors)} places", flush=True)
             survivors = trials.run_again(survivors, options.workers)
-    for each in survivors:
-        print(f"\n{each.place} ({each.mutant.kind})\n{describe(each)}")
+    for survivor in survivors:
+        print(f"\n{survivor.place} ({survivor.mutant.kind})\n{describe(survivor)}")
     caught = len(planted) - len(survivors)
     print(f"\ncaught {caught} of {len(planted)} (seed {options.seed}, {len(modules)} modules)")
     return int(caught * 100 < options.require * len(planted))
@@ -130,18 +130,18 @@ class Trials:
     def run(self, planted: Sequence[Planted]) -> list[Planted]:
         """Try each fault with the tests nearest to its module; return the faults that no test caught."""
         return [
-            each
-            for number, each in enumerate(planted, start=1)
-            if not self._is_caught(f"{number}/{len(planted)}", each, self.tests or self._nearest(each, self.files))
+            item
+            for number, item in enumerate(planted, start=1)
+            if not self._is_caught(f"{number}/{len(planted)}", item, self.tests or self._nearest(item, self.files))
         ]
 
     def run_again(self, survivors: Sequence[Planted], workers: int) -> list[Planted]:
         """Try each fault with all tests that reach its place; return the faults that no test caught."""
         reached = self._reached(survivors, workers)
         return [
-            each
-            for number, each in enumerate(survivors)
-            if not self._is_caught("again", each, reached.get(number) or self._nearest(each, 4 * self.files))
+            survivor
+            for number, survivor in enumerate(survivors)
+            if not self._is_caught("again", survivor, reached.get(number) or self._nearest(survivor, 4 * self.files))
         ]
 
     def _nearest(self, planted: Planted, count: int) -> list[str]:
@@ -164,20 +164,22 @@ class Trials:
         """Return the tests that reach each survivor, by its position; those outside functions have none."""
         record = self.copy.root.parent / "reached.txt"
         record.touch()
-        sources = {each.module: each.source for each in survivors}
+        sources = {survivor.module: survivor.source for survivor in survivors}
         for module, source in sources.items():
-            mutants = {number: each.mutant for number, each in enumerate(survivors) if each.module == module}
+            mutants = {
+                number: survivor.mutant for number, survivor in enumerate(survivors) if survivor.module == module
+            }
             (self.copy.root / module).write_text(add_probes(source, mutants, record), encoding="utf-8")
         try:
             self.copy.run_all(workers)
         finally:
             for module, source in sources.items():
                 (self.copy.root / module).write_text(source, encoding="utf-8")
-        ranks = {each.module: self.related.rank(each.module_name) for each in survivors}
+        ranks = {survivor.module: self.related.rank(survivor.module_name) for survivor in survivors}
         tests = read_reached(record)
         return {
-            number: nearest_first(tests[number], ranks[each.module])
-            for number, each in enumerate(survivors)
+            number: nearest_first(tests[number], ranks[survivor.module])
+            for number, survivor in enumerate(survivors)
             if number in tests
         }
 
@@ -260,7 +262,7 @@ def choose(
     sites = {module: find_sites(text) for module, text in texts.items()}
     planted: list[Planted] = []
     while len(planted) < count and any(sites.values()):
-        (module,) = random_numbers.choices(modules, [len(texts[each]) if sites[each] else 0 for each in modules])
+        (module,) = random_numbers.choices(modules, [len(texts[module]) if sites[module] else 0 for module in modules])
         site = sites[module].pop(random_numbers.randrange(len(sites[module])))
         each = Planted(module, random_numbers.choice(site), texts[module])
         if each.texts not in equivalents:

@@ -128,7 +128,7 @@ def test_tests_with_words_of_the_changed_function_come_between_the_nearest(proje
     names = [path.name for path in RelatedTests(project).rank("far.distance", 'write("layers.csv", first_far)')]
     assert names[:2] == ["test_limits.py", "test_rare.py"]
     assert sorted(names) == sorted({*names})
-    planted = next(each for each in choose(project, [Path("far/distance.py")], 9, 1) if each.mutant.line == 7)
+    planted = next(item for item in choose(project, [Path("far/distance.py")], 9, 1) if item.mutant.line == 7)
     assert planted.function.startswith("def first_far")
 
 

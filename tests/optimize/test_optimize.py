@@ -322,19 +322,19 @@ def test_an_interrupted_sweep_concludes_with_what_it_has_tried(here: Path) -> No
 
     def listen(event: Event) -> None:
         heard.append(event)
-        if sum(isinstance(each, PointFinished) for each in heard) == 2 and isinstance(event, PointFinished):
+        if sum(isinstance(item, PointFinished) for item in heard) == 2 and isinstance(event, PointFinished):
             raise KeyboardInterrupt
 
     found = api.optimize(model, options, output="fast.onnx", listener=listen)
     assert found is not None and found.stopped_because == "interrupted" and not found.sweep
     assert Path("fast.onnx").read_bytes() == model.read_bytes()
     first = [event for event in heard if isinstance(event, PointFinished)]
-    untried = [each.name for each in found.variants if each.outcome == "not tried"]
+    untried = [variant.name for variant in found.variants if variant.outcome == "not tried"]
     assert len(found.variants) == len(untried) + 2
     heard.clear()
     resumed = api.optimize(model, options, output="fast.onnx", listener=heard.append)
     assert resumed is not None and resumed.sweep
-    assert {each.name for each in resumed.variants} == {each.name for each in found.variants}
+    assert {variant.name for variant in resumed.variants} == {variant.name for variant in found.variants}
     texts = [event.text if isinstance(event, Notice) else "" for event in heard]
     searching = heard[: next(index for index, text in enumerate(texts) if text.startswith("measuring the best again"))]
     measured = {event.name for event in searching if isinstance(event, StepStarted) and event.name.startswith("speed#")}

@@ -116,7 +116,7 @@ def test_costly_variants_that_cannot_win_are_not_tried() -> None:
         return bool(metrics) and not metrics["near"].value
 
     def hopeless(*tried: TriedVariant) -> list[str]:
-        found = find_hopeless(variants, {each.name: each for each in tried}, is_comfortable)
+        found = find_hopeless(variants, {item.name: item for item in tried}, is_comfortable)
         return [*found]
 
     floats = (timed("source", 10), timed("source in OpenVINO", 3))
@@ -218,12 +218,12 @@ def test_variants_that_the_search_did_not_reach_are_listed(in_folder: Path) -> N
     composer = read(write(ROWS), threads=(1, 2))
     (first, second, *_) = composer.variants
     points = [Point(1, first, 1, "passed", "", None)]
-    listed = {each.name: each.outcome for each in describe_untried(composer, points)}
+    listed = {item.name: item.outcome for item in describe_untried(composer, points)}
     assert f"{first.name}, 1 thread" not in listed
     assert listed[f"{first.name}, 2 threads"] == "not tried"
     assert listed[f"{second.name}, 1 thread"] == "not tried"
     one = replace(composer, options=replace(composer.options, threads=(4,)))
-    assert first.name not in {each.name for each in describe_untried(one, [])}, "the source itself"
+    assert first.name not in {item.name for item in describe_untried(one, [])}, "the source itself"
 
 
 def test_a_variant_that_no_proof_reached_is_not_slower() -> None:
@@ -231,7 +231,7 @@ def test_a_variant_that_no_proof_reached_is_not_slower() -> None:
     source = proved("source", 1.0)
 
     def outcomes(proofs: dict[int, Proof]) -> list[str]:
-        return [each.outcome for each in describe(points, proofs, source, faster=False)]
+        return [item.outcome for item in describe(points, proofs, source, faster=False)]
 
     assert outcomes({0: proved("v0", 1.0, "not right on held-out data")}) == [
         "not right on held-out data", "not proved", "not proved", "not proved"
@@ -264,7 +264,7 @@ def test_a_search_that_noise_leaves_open_does_not_say_that_all_was_tried(
         Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None), proved("source", 1.0), Budget(None)
     )
     search._points = [
-        Point(number, *each, "failed" if number else "passed", "", None) for number, each in enumerate(tried)
+        Point(number, *item, "failed" if number else "passed", "", None) for number, item in enumerate(tried)
     ]
     search._stopped_because = "the limit was reached"
     monkeypatch.setattr(search, "_sweep", lambda: None)

@@ -51,9 +51,9 @@ def compose(composer: Composer) -> dict[str, object]:
 
 
 def test_objectives_are_chosen_in_the_order_of_the_sweep() -> None:
-    assert [each.name for each in choose_objectives((), (), ("latency",))] == ["latency"]
+    assert [objective.name for objective in choose_objectives((), (), ("latency",))] == ["latency"]
     chosen = choose_objectives(("size", "latency", "size"), ("throughput",), ("latency",))
-    assert [each.name for each in chosen] == ["size", "latency", "throughput"]
+    assert [item.name for item in chosen] == ["size", "latency", "throughput"]
     with pytest.raises(RequestError, match="write --maximize throughput"):
         choose_objectives(("throughput",), (), ())
     with pytest.raises(RequestError, match='did you mean "latency"'):
@@ -205,7 +205,7 @@ def test_data_that_is_missing_or_a_video_is_refused_with_what_to_do(in_folder: P
 def test_the_sizes_of_arrays_are_those_that_are_measured(in_folder: Path) -> None:
     np.save("ids.npy", np.ones((12, 5), np.int64))
     composer = read(write(TWO), data=("ids=ids.npy",), fix_shapes=True)
-    assert [each.shape for each in composer.trial.inputs] == [(1, 5), (1, 5)], "inputs share named dimensions"
+    assert [item.shape for item in composer.trial.inputs] == [(1, 5), (1, 5)], "inputs share named dimensions"
     assert composer.fixed_shapes == "ids 1x5 and mask 1x5"
     assert "{step: fix_shapes, from: source}" in composer.compose_sweep(Path("s.yaml"))
     np.save("mask.npy", np.ones((7, 5), np.float32))
@@ -215,7 +215,7 @@ def test_the_sizes_of_arrays_are_those_that_are_measured(in_folder: Path) -> Non
 
 def test_batches_are_tried_for_throughput(in_folder: Path) -> None:
     composer = read(write(ROWS), maximize=("throughput",))
-    names = [each.name for each in composer.variants]
+    names = [variant.name for variant in composer.variants]
     assert names == ["source", "clean", "clean in batches of 4", "clean in batches of 16"]
     assert composer.variants[2].speed == ', inputs: {"x": {shape: [4, 8], data: random}}'
     assert any("--fix-shapes" in sentence for sentence in composer.left_out)
@@ -233,14 +233,16 @@ def test_a_large_table_does_not_hide_the_products_of_a_transformer(in_folder: Pa
     np.save("ids.npy", np.zeros((9, 4), np.int64))
     names = {variant.name for variant in read(Path("model.onnx"), data=("ids.npy",)).variants}
     assert {"INT8 of smoothed activations", "INT8 with dynamic ranges"} <= names
-    assert "INT8 of smoothed activations" not in {each.name for each in read(write(ROWS), data=()).variants}
+    assert "INT8 of smoothed activations" not in {variant.name for variant in read(write(ROWS), data=()).variants}
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="needs the extra [openvino]")
 def test_openvino_gets_its_own_placement(in_folder: Path) -> None:
     np.save("rows.npy", np.zeros((9, 8), np.float32))
     variants = read(write(ROWS), data=("rows.npy",), target="any").variants
-    quantized = [(each.runtime, text) for each in variants for text in each.steps.values() if "step: quantize" in text]
+    quantized = [
+        (variant.runtime, text) for variant in variants for text in variant.steps.values() if "step: quantize" in text
+    ]
     assert all(("target: openvino" in text) == ("openvino" in runtime) for runtime, text in quantized)
     assert any("min_intensity: 64" in text for _, text in quantized)
 
@@ -262,7 +264,7 @@ def test_a_bound_that_just_holds_on_all_samples_is_no_bound_for_others() -> None
     spread = list(np.exp(np.random.default_rng(1).normal(np.log(2.5e-3), 0.6, 36)).clip(0, 0.0095))
     keep = read_conditions(("cosine >= 0.99", "top1 >= 0.5"), None, None)
     assert keep.near_bound(agreeing(spread)).startswith("cosine >= 0.99 may fail on other samples: ")
-    assert keep.near_bound(agreeing([each / 4 for each in spread])) == ""
+    assert keep.near_bound(agreeing([item / 4 for item in spread])) == ""
     assert read_conditions(("max_abs <= 0.01",), None, None).near_bound(agreeing(spread)).startswith("max_abs <= 0.01")
     assert keep.near_bound(agreeing(spread[:4])) == "", "too few show no spread"
     assert keep.near_bound(agreeing([0.0] * 36)) == ""
@@ -307,7 +309,7 @@ def test_what_a_check_is_worth_takes_a_tenth_of_the_budget(in_folder: Path) -> N
     own = replace(quick, options=replace(quick.options, metric=Path("m.py"), labels=Path("l.csv")))
     assert held(own, spare_s=-1.0)["power"] is False, "a negative time is no setting"
     assert (held(slow)["made"], held(slow)["power"]) == (False, False), "YAML's word is `off`"
-    is_noted = [any("is not measured" in sentence for sentence in each.left_out) for each in (quick, slow)]
+    is_noted = [any("is not measured" in sentence for sentence in item.left_out) for item in (quick, slow)]
     assert is_noted == [False, True], "the page has the note too"
     assert held(quick)["rounds"] == "45 s"
     assert held(quick, left_s=30.0)["rounds"] == "22 s"

@@ -129,7 +129,7 @@ def test_a_delivered_model_was_proved_or_is_the_source(ran: Ran) -> None:
     """Which one wins depends on the CPU: the record, the file and the page agree in any case."""
     found, fast = ran.found, ran.folder / "fast.onnx"
     assert fast.is_file()
-    (delivered,) = [each for each in found.variants if each.outcome == "delivered"]
+    (delivered,) = [variant for variant in found.variants if variant.outcome == "delivered"]
     assert delivered.name == found.delivered
     assert found.faster == (found.speed is not None and found.speed.high <= 0.99)
     if found.faster:
@@ -146,8 +146,8 @@ def test_a_delivered_model_was_proved_or_is_the_source(ran: Ran) -> None:
 @pytest.mark.thorough
 def test_weights_that_are_listed_as_inputs_become_constants(ran: Ran) -> None:
     assert any("weights as inputs" in sentence for sentence in ran.found.not_tried)
-    assert [each.why for each in ran.tried if each.outcome == "failed"] == []
-    assert [each.name for each in ran.tried if each.name.startswith("INT8") and each.metrics], "INT8 was judged"
+    assert [item.why for item in ran.tried if item.outcome == "failed"] == []
+    assert [item.name for item in ran.tried if item.name.startswith("INT8") and item.metrics], "INT8 was judged"
 
 
 @pytest.mark.thorough
@@ -158,7 +158,7 @@ def test_a_budget_that_is_too_short_delivers_the_source_and_says_what_is_open(
     found, events = run(net, budget="1 ms")
     assert not any(isinstance(event, Notice) and event.text.startswith("racing") for event in events)
     assert (found.ending, found.delivered) == ("not decided", "source")
-    assert {each.outcome for each in found.variants} == {"delivered", "not tried"}
+    assert {variant.outcome for variant in found.variants} == {"delivered", "not tried"}
     assert "budget" in found.stopped_because
     assert Path("fast.onnx").read_bytes() == net.read_bytes()
 
@@ -266,10 +266,18 @@ def test_a_crash_loses_neither_other_variants_nor_what_was_found(net: Path, monk
     Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
     later = ("INT8, dense layers", "INT8, all layers", "INT8, integer operators", "INT8, not the first and last layer")
     job = RaceJob(
-        recipe="search.yaml", outputs="outputs", trust=False, variants=("source", *later),
-        extends={each.name: each.extends for each in composer.variants if each.extends and "integer" not in each.name},
-        accuracy=composer.conditions.accuracy, seconds=120,
-    )  # fmt: skip
+        recipe="search.yaml",
+        outputs="outputs",
+        trust=False,
+        variants=("source", *later),
+        extends={
+            variant.name: variant.extends
+            for variant in composer.variants
+            if variant.extends and "integer" not in variant.name
+        },
+        accuracy=composer.conditions.accuracy,
+        seconds=120,
+    )
     run_race(job, Path(), lambda _: None, result)
     outcomes = {name: tried.outcome for name, tried in result.tried.items()}
     assert (outcomes["INT8, dense layers"], outcomes["INT8, all layers"]) == ("not right", "cannot win")
@@ -289,16 +297,16 @@ def search_after(net: Path, proved: str, *tried: TriedVariant) -> RaceSearch:
     composer = read_model(net, options(target="any"), Path("samples"))
     source = Proof(composer.variants[0], None, Path("s.yaml"), "delivered", "")
     search = RaceSearch(Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None), source, Budget(None))
-    search._result.tried.update({each.name: each for each in tried})
+    search._result.tried.update({item.name: item for item in tried})
     if proved:
-        variant = next(each for each in composer.variants if each.name == proved)
+        variant = next(variant for variant in composer.variants if variant.name == proved)
         search._best = Proof(variant, None, Path("p.yaml"), "delivered", "")
     return search
 
 
 def test_a_gain_of_two_percent_is_proved_and_not_called_slower(net: Path) -> None:
     search = search_after(net, "", raced("clean", 0.98), raced("clean in OpenVINO", 0.995))
-    outcomes = {each.name: each.outcome for each in search._found().variants}
+    outcomes = {variant.name: variant.outcome for variant in search._found().variants}
     assert search._may_be_better(search._result.tried["clean"])
     assert (outcomes["clean"], outcomes["clean in OpenVINO"]) == ("not proved", "not faster")
 
@@ -343,7 +351,7 @@ def test_the_source_in_another_runtime_is_not_replaced_by_what_is_slower(net: Pa
     """It is the model itself, and still the best that is proved."""
     search = search_after(net, "source in OpenVINO", raced("source in OpenVINO", 0.6), raced("clean", 0.8))
     assert not search._may_be_better(search._result.tried["clean"])
-    assert {each.name: each.outcome for each in search._found().variants}["clean"] == "slower"
+    assert {variant.name: variant.outcome for variant in search._found().variants}["clean"] == "slower"
 
 
 def test_a_variant_that_was_proved_has_the_speed_of_its_proof(net: Path) -> None:
@@ -360,7 +368,7 @@ def test_a_variant_that_was_proved_has_the_speed_of_its_proof(net: Path) -> None
 def test_a_proof_reuses_the_profiles_that_were_measured_before_it(net: Path) -> None:
     search, events = search_after(net, ""), list[Event]()
     prover = replace(search._prover, listener=events.append, request=Request(Path("r.yaml")))
-    variant = next(each for each in search._composer.variants if each.name == "clean")
+    variant = next(variant for variant in search._composer.variants if variant.name == "clean")
     proof = prover.prove(variant, None)
     assert proof.speed is not None
     ended = [(event.name, event.outcome) for event in events if isinstance(event, StepFinished)]
@@ -375,7 +383,7 @@ def test_a_proof_reuses_the_profiles_that_were_measured_before_it(net: Path) -> 
 @pytest.mark.thorough
 def test_a_proof_says_which_figures_no_condition_judges(net: Path) -> None:
     composer = read_model(net, options(), Path("samples"))
-    variant = next(each for each in composer.variants if each.name == "clean")
+    variant = next(variant for variant in composer.variants if variant.name == "clean")
     text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), part="check")
     proof = Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None).run(variant, None, text)
     gated, _, rest = proof.accuracy.partition("; ")
@@ -389,7 +397,7 @@ def test_a_budget_that_ends_a_report_does_not_lose_the_proof(
 ) -> None:
     """Every result is stored when the last step has finished."""
     composer = read_model(net, options(), Path("samples"))
-    variant = next(each for each in composer.variants if each.name == "clean")
+    variant = next(variant for variant in composer.variants if variant.name == "clean")
     text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), part="check")
     finished = StepFinished(
         name="versus" if decided else "speed", step="compare_profiles", outcome="done", reason="new", detail="",
@@ -448,8 +456,8 @@ def test_the_best_three_are_kept_for_proofs_and_others_are_slower(monkeypatch: p
     running = race.Race.__new__(race.Race)
     running._alive, running._source, running._wrong, running._emit = [*entrants], entrants[3], set(), messages.append
     monkeypatch.setattr(race.Race, "_run_rounds", lambda _: entrants[0])
-    assert [each.name for each in running._order()] == ["best", "second", "third"]
-    assert [(each["tried"]["name"], each["tried"]["outcome"]) for each in messages] == [("fifth", "slower")]
+    assert [item.name for item in running._order()] == ["best", "second", "third"]
+    assert [(message["tried"]["name"], message["tried"]["outcome"]) for message in messages] == [("fifth", "slower")]
 
 
 def test_a_variant_whose_samples_decide_nothing_is_not_judged_and_one_that_fails_does_not_stay(
@@ -505,14 +513,14 @@ def raced_in_folder(model: Path, *names: str, **more: object) -> list[dict[str, 
     """Race variants of a model in this process; return what was found out about each, in order."""
     composer = read_model(model, options(target="any", **more), Path("samples"))
     Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
-    needs = {each.name: each.needs for each in composer.variants if each.needs}
+    needs = {variant.name: variant.needs for variant in composer.variants if variant.needs}
     messages: list[dict[str, Any]] = []
     job = RaceJob(
         recipe="search.yaml", outputs="outputs", trust=False, variants=("source", *names), extends={}, needs=needs,
         accuracy=composer.conditions.accuracy, seconds=60, folder=".",
     )  # fmt: skip
     race.Race(job, messages.append).run()
-    return [each["tried"] for each in messages if "tried" in each]
+    return [message["tried"] for message in messages if "tried" in message]
 
 
 def test_int8_of_a_model_without_suitable_layers_is_the_same_and_has_not_failed(in_folder: Path) -> None:
@@ -523,7 +531,7 @@ def test_int8_of_a_model_without_suitable_layers_is_the_same_and_has_not_failed(
     onnx.save(model, "depthwise.onnx")
     np.save("x.npy", np.random.default_rng(0).normal(0, 1, (9, 4, 8, 8)).astype(np.float32))
     tried = raced_in_folder(Path("depthwise.onnx"), "INT8, dense layers", data=("x.npy",))
-    assert {each["name"]: each["outcome"] for each in tried} == {
+    assert {item["name"]: item["outcome"] for item in tried} == {
         "INT8, dense layers": "the same",
         "source": "not proved",
     }
@@ -561,12 +569,12 @@ def test_quantiles_of_students_t(freedom: int, quantile: float) -> None:
 
 def test_each_racer_has_a_turn_in_each_round() -> None:
     racers = [Racer(str(number), lambda: sum(range(2000)), 1) for number in range(3)]
-    for each in racers:
-        each.measure(1, parallel=False)
+    for item in racers:
+        item.measure(1, parallel=False)
     rounds = Rounds()
     rounds.run(racers, 4)
     rounds.run(racers[:2], 1)
-    assert [sorted(each.logs) for each in racers] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [0, 1, 2, 3]]
+    assert [sorted(racer.logs) for racer in racers] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4], [0, 1, 2, 3]]
 
 
 def test_what_is_surely_close_to_the_source_is_not_worth_a_proof(net: Path) -> None:
@@ -583,8 +591,8 @@ def test_a_runtime_that_refuses_the_source_gets_no_other_variant(net: Path, monk
 
     monkeypatch.setattr(OpenvinoRequest, "open", refuse)
     tried = {
-        each["name"]: each["outcome"]
-        for each in raced_in_folder(net, "source in OpenVINO", "clean", "clean in OpenVINO", "INT8, minmax in OpenVINO")
+        item["name"]: item["outcome"]
+        for item in raced_in_folder(net, "source in OpenVINO", "clean", "clean in OpenVINO", "INT8, minmax in OpenVINO")
     }
     assert tried["source in OpenVINO"] == "failed"
     assert tried["clean in OpenVINO"] == tried["INT8, minmax in OpenVINO"] == "cannot win"
@@ -600,7 +608,7 @@ def test_what_is_wrong_on_held_out_samples_is_not_measured(net: Path, monkeypatc
 
     search = search_after(net, "")
     monkeypatch.setattr(Prover, "run", run)
-    clean = next(each for each in search._composer.variants if each.name == "clean")
+    clean = next(variant for variant in search._composer.variants if variant.name == "clean")
     assert search._prover.prove(clean, None).outcome == "not right on held-out data"
     assert "held:" in texts[0] and not any("versus:" in text for text in texts)
 
@@ -616,7 +624,7 @@ def test_rounds_get_a_share_of_what_check_and_profiles_have_left(net: Path, monk
     search, left_s = search_after(net, ""), iter((60.0, 20.0))
     monkeypatch.setattr(Prover, "run", run)
     monkeypatch.setattr(Prover, "_profile", lambda _, __, text: texts.append(text))
-    clean = next(each for each in search._composer.variants if each.name == "clean")
+    clean = next(variant for variant in search._composer.variants if variant.name == "clean")
     search._prover.prove(clean, None, lambda: next(left_s))
     checked, profiled, compared = (yaml.safe_load(text)["steps"] for text in texts)
     assert [*profiled] == [*checked, "base", "speed"] and [*compared] == [*profiled, "versus"]
@@ -631,7 +639,7 @@ def test_what_is_quick_to_prepare_is_raced_even_if_a_proof_may_not_fit(
     search._source = replace(search._source, took_s=10.0)
     search._budget = Budget(100.0, time.monotonic() - 60)
     monkeypatch.setattr(search, "_race", lambda names, _: raced_names.extend(names))
-    costly = [each.name for each in search._composer.variants if each.costly]
+    costly = [variant.name for variant in search._composer.variants if variant.costly]
     search._race_others(costly)
     assert costly and not raced_names
     search._race_others(["clean"], race_search._LEAST_SHARE)

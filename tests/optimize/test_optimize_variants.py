@@ -44,8 +44,8 @@ def subject_of(shares: Mapping[str, float], groups: int = 1, **options: object) 
 def proposed(subject: Subject) -> tuple[dict[str, Variant], list[str]]:
     """Return the variants in the order of the search, and the sentences on what is not tried."""
     found = sorted(propose_variants(subject), key=lambda pair: pair[0])
-    variants = {each.name: each for _, each in found if isinstance(each, Variant)}
-    return variants, [each for _, each in found if isinstance(each, str)]
+    variants = {item.name: item for _, item in found if isinstance(item, Variant)}
+    return variants, [item for _, item in found if isinstance(item, str)]
 
 
 def test_variants_are_chosen_once_the_times_are_known(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_what_is_tried_follows_from_the_time_that_operators_take(in_folder: Path
     neither, sentences = proposed(subject_of({"Conv": 0.03, "MatMul": 0.01, "Loop": 0.96}))
     assert not any("INT8" in name for name in neither)
     assert "INT8 is not tried: Conv, MatMul and Gemm take 4 % of the time." in sentences
-    assert any("dynamic ranges is not" in each and "1 %" in each for each in sentences)
+    assert any("dynamic ranges is not" in sentence and "1 %" in sentence for sentence in sentences)
     recurrent, _ = proposed(subject_of({"LSTM": 0.8, "Conv": 0.1, "MatMul": 0.1}))
     assert "INT8 with dynamic ranges of LSTM too" in recurrent
 
@@ -95,7 +95,7 @@ def test_a_model_in_int8_needs_no_samples_for_int8(in_folder: Path, monkeypatch:
     monkeypatch.setattr("ndld_flow.models.node_weights.quantized_share", lambda _: 0.97)
     _, sentences = proposed(subject_of({"QLinearConv": 0.5, "MatMulInteger": 0.5}, data=()))
     assert "INT8 is not tried: 97 % of the weights are quantized already." in sentences
-    assert not any("real samples" in each or "dynamic ranges" in each for each in sentences)
+    assert not any("real samples" in sentence or "dynamic ranges" in sentence for sentence in sentences)
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="needs the extra [openvino]")
@@ -106,12 +106,12 @@ def test_the_default_precision_of_openvino_is_tried_where_it_differs(
     monkeypatch.setattr("ndld_flow.runtimes.openvino.openvino_session.default_precision", lambda: precision)
     variants, sentences = proposed(replace(subject_of({"Conv": 1.0}, target="openvino"), runtime="openvino"))
     assert ("clean at the default precision" in variants) == (precision == "bfloat16")
-    assert any("default precision is not" in each for each in sentences) == (precision == "float32")
+    assert any("default precision is not" in sentence for sentence in sentences) == (precision == "float32")
 
 
 def test_costly_variants_follow_and_likely_ones_lead(in_folder: Path) -> None:
     variants, _ = proposed(subject_of({"Conv": 0.5, "MatMul": 0.5}))
-    costly = [each.costly for each in variants.values()]
+    costly = [variant.costly for variant in variants.values()]
     assert costly == sorted(costly) and sum(costly) == 3
     names = list(variants)
     assert names.index("INT8 with dynamic ranges") < names.index("clean") < names.index("INT8, all operators"), (
@@ -137,7 +137,7 @@ def test_the_settings_of_all_variants_are_valid(in_folder: Path) -> None:
                     own = {key: value for key, value in step.items() if key not in ("step", "from")}
                     Quantize.model_validate_json(json.dumps(own))
     dense_or_not = [
-        [each.steps["made"] for name, each in proposed(subject_of(shares, groups))[0].items() if "INT8," in name]
+        [item.steps["made"] for name, item in proposed(subject_of(shares, groups))[0].items() if "INT8," in name]
         for groups in (1, 2)
     ]
     assert [sum("min_intensity: 0" in text for text in texts) for texts in dense_or_not] == [6, 2]
@@ -148,16 +148,16 @@ def test_the_settings_of_all_variants_are_valid(in_folder: Path) -> None:
 
 def test_engines_get_int8_for_them(in_folder: Path) -> None:
     variants, _ = proposed(subject_of({}, target="rtx40"))
-    int8 = {name: each for name, each in variants.items() if name.startswith("INT8,")}
+    int8 = {name: variant for name, variant in variants.items() if name.startswith("INT8,")}
     assert int8.keys() == {"INT8, minmax", "INT8, percentile"}
-    assert all("target: tensorrt" in each.steps["made"] for each in int8.values())
+    assert all("target: tensorrt" in item.steps["made"] for item in int8.values())
     assert not any("extended" in name or "dynamic" in name or "weights" in name for name in variants)
 
 
 def test_a_target_without_integers_gets_no_int8(in_folder: Path) -> None:
     variants, sentences = proposed(subject_of({}, target="browser_webgpu"))
     assert not any("INT8" in name for name in variants)
-    assert any("QuantizeLinear" in each for each in sentences)
+    assert any("QuantizeLinear" in sentence for sentence in sentences)
 
 
 def test_embedding_tables_are_quantized_for_the_size_only(in_folder: Path) -> None:
@@ -172,13 +172,13 @@ def test_embedding_tables_are_quantized_for_the_size_only(in_folder: Path) -> No
     names = []
     for minimize in ("latency", "size"):
         options = OptimizeOptions(target="onnxruntime", data=("ids.npy",), minimize=(minimize,))
-        names.append({each.name for each in read_model(Path("model.onnx"), options, Path("samples")).variants})
+        names.append({variant.name for variant in read_model(Path("model.onnx"), options, Path("samples")).variants})
     assert "INT8 with dynamic ranges" in names[0]
     assert "INT8 with dynamic ranges, embedding tables too" in names[1] - names[0]
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="needs the extra [openvino]")
 def test_another_runtime_is_tried_after_dynamic_int8(in_folder: Path) -> None:
-    names = [each.name for each in subject_of({"MatMul": 1.0}, target="any").variants]
+    names = [variant.name for variant in subject_of({"MatMul": 1.0}, target="any").variants]
     order = ["source", "INT8 with dynamic ranges", "source in OpenVINO", "clean in OpenVINO"]
     assert [name for name in names if name in order] == order

@@ -142,7 +142,7 @@ def test_equal_models_are_never_called_faster(scenario: str, tmp_path: Path, mon
 
     def claims() -> bool:
         sets = [meter.measure(model, model, {}, RoundLimits(8, 1e9), "set") for _ in range(5)]
-        if min(each.high for each in sets) >= 1 / 1.01:
+        if min(item.high for item in sets) >= 1 / 1.01:
             return False
         return meter.measure(model, model, {}, RoundLimits(12, 1e9), "anew").high < 1 / 1.01
 
@@ -232,7 +232,7 @@ def test_optimize_tries_it_in_each_runtime_with_its_threads(tmp_path: Path) -> N
         np.save(tmp_path / f"{number}.npy", np.zeros((1, 8, 12, 12), np.float32))
     options = OptimizeOptions("any", (str(tmp_path / "*.npy"),), threads=(1,), shapes={"x": (1, 8, 12, 12)})
     variants = read_model(model, options, tmp_path / "samples").variants
-    on_onnxruntime, in_openvino = (each.steps["made"] for each in variants if "pays" in each.name)
+    on_onnxruntime, in_openvino = (variant.steps["made"] for variant in variants if "pays" in variant.name)
     assert "latency, time: 11000 ms, threads: 1}" in on_onnxruntime
     assert "runtime: {backend: openvino, threads: 1}" in in_openvino
     assert "threads" not in in_openvino.partition("runtime:")[0]

@@ -380,9 +380,9 @@ def test_stale_sizes_of_inner_tensors_are_not_written(tmp_path: Path, declared: 
     onnx.save(model, tmp_path / "model.onnx")
     ran = run_step(ConvertFp16, tmp_path / "model.onnx", tmp_path / "half", {})
     written = onnx.load(ran.out / "model.onnx").graph.value_info
-    sizes = {each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in written}
+    sizes = {item.name: [dim.dim_value for dim in item.type.tensor_type.shape.dim] for item in written}
     assert sizes["b"] == ([1, 8, 0, 0] if len(declared) == 4 else [0, 0, 0, 0])
-    assert not any(40 in each for each in sizes.values())
+    assert not any(40 in size for size in sizes.values())
 
 
 def test_sizes_behind_an_unknown_operator_stay(tmp_path: Path) -> None:

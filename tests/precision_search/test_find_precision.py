@@ -47,7 +47,7 @@ def causes(precision_search: PrecisionSearch) -> dict[str, str]:
 
 
 def said(precision_search: PrecisionSearch, node: str) -> str:
-    return next(each for each in precision_search.kept if each.node == node).evidence[0].sentence
+    return next(item for item in precision_search.kept if item.node == node).evidence[0].sentence
 
 
 def phases(precision_search: PrecisionSearch) -> list[str]:

@@ -31,7 +31,7 @@ kinds = st.lists(st.sampled_from("ABCDE"), min_size=1, max_size=7)
 
 
 def is_minimal(kept: Kept, oracle: Planted) -> bool:
-    return oracle.passes(kept) and not any(oracle.passes(kept - {each}) for each in kept)
+    return oracle.passes(kept) and not any(oracle.passes(kept - {item}) for item in kept)
 
 
 def attempts_at_most(needed: int, candidates: int) -> int:

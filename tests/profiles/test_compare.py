@@ -184,7 +184,7 @@ def test_few_runs_on_a_busy_machine_decide_no_difference(others: float, outcome:
 )
 def test_a_limit_that_is_met_beside_other_load_is_met(gate: str, outcome: str) -> None:
     busy = steady(10.0, conditions={"before": {"affinity": [0, 1]}, "during": {"cpus_used_by_others": 1.0}})
-    assert [each.outcome for each in compared(steady(10.0), busy, gates=(gate,)).gates] == [outcome]
+    assert [item.outcome for item in compared(steady(10.0), busy, gates=(gate,)).gates] == [outcome]
 
 
 @pytest.mark.parametrize("others", [10**400, math.inf, math.nan, "many", None, [9]])
@@ -246,7 +246,7 @@ def test_exact_metrics_have_no_interval() -> None:
         for size, cosine in ((1000.0, 0.9999), (999.0, 0.9998))
     ]
     profiles = [steady(*[10.0] * 5), steady(*[10.0] * 5, session="two")]
-    measured = [Measured(place, "", profiles[place], metrics[place]) for place in (0, 1)]
+    measured = [Measured(value, "", profiles[value], metrics[value]) for value in (0, 1)]
     result = compare(
         [], {"speed": measured}, Rules(), ["agree.cosine >= 0.9999", "model.bytes <= -1 B", "model.bytes <= -0.05 %"]
     )
@@ -419,7 +419,7 @@ def test_unknown_conditions_are_not_equal(unknown: dict[str, Any], both: bool) -
     assert "--allow unknown" in refused.why
     missing = [difference for difference in refused.profiles[0].differences if difference.forbids]
     assert missing
-    assert all(each.detail in refused.why for each in missing)
+    assert all(item.detail in refused.why for item in missing)
     assert [gate.outcome for gate in refused.gates] == ["incomparable"]
     allowed = compared(*pair, allow=frozenset(["unknown"]))
     assert allowed.verdict == "regressed"
@@ -442,9 +442,9 @@ def test_exports_that_both_lack_a_condition_get_a_conditional_verdict() -> None:
     assert result.verdict == "improved"
     assert "if both were measured" in result.why
     assert [gate.outcome for gate in result.gates] == ["passed"]
-    unrecorded = [each for each in result.profiles[0].differences if not any(each.values)]
-    assert "CPU" in {each.detail for each in unrecorded}
-    assert not any(each.forbids for each in unrecorded)
+    unrecorded = [difference for difference in result.profiles[0].differences if not any(difference.values)]
+    assert "CPU" in {item.detail for item in unrecorded}
+    assert not any(item.forbids for item in unrecorded)
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,7 @@ def test_a_measurement_among_exports_is_compared_with_none_of_them() -> None:
     comparison = comparison_of(export_of(10.0), export_of(5.0), export_of(5.0, machine=MACHINE))
     assert verdict_on(comparison, candidate=1).verdict == "improved"
     assert verdict_on(comparison, candidate=2).verdict == "incomparable"
-    (cpu,) = (each for each in comparison.differences if each.detail == "CPU")
+    (cpu,) = (difference for difference in comparison.differences if difference.detail == "CPU")
     assert cpu.forbids
 
 
@@ -775,8 +775,8 @@ def test_learned_thresholds_keep_a_a_comparisons_quiet() -> None:
     alarms = 0
     for _ in range(20):
         noise = learned(threshold=learn_thresholds([session() for _ in range(20)]).threshold)
-        for each in (session() for _ in range(20)):
-            comparison = comparison_of(steady(*each.a_runs_ms), steady(*each.b_runs_ms), noise=noise)
+        for item in (session() for _ in range(20)):
+            comparison = comparison_of(steady(*item.a_runs_ms), steady(*item.b_runs_ms), noise=noise)
             alarms += verdict_on(comparison).verdict in ("improved", "regressed")
     assert alarms / 400 == pytest.approx(1 / 21, abs=0.03)
 
@@ -850,7 +850,7 @@ def test_real_exports_of_an_a100_are_compared() -> None:
     slower = compared(fp16, fp32, allow=unknown)
     assert (faster.verdict, slower.verdict) == ("improved", "regressed")
     assert [gate.outcome for gate in faster.gates] == ["inconclusive"]  # 57 % less, of one run each
-    shares = [each.profiles[0].coverage[1] for each in (slower, faster)]
+    shares = [item.profiles[0].coverage[1] for item in (slower, faster)]
     assert [share.matched_share for share in shares if share] == pytest.approx([0.979, 0.913], abs=0.001)
     verdicts = [verdict.verdict for verdict in faster.profiles[0].layer_verdicts]
     assert verdicts.count("improved") >= 15

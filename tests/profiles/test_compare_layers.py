@@ -195,7 +195,7 @@ def test_rows_do_not_depend_on_the_base(profiles: list[Profile]) -> None:
 @settings(deadline=None)
 @given(LAYERS, st.randoms(use_true_random=False))
 def test_permuting_layers_keeps_the_matches_by_nodes(layers: list[Layer], rng: random.Random) -> None:
-    traced = [each.model_copy(update={"onnx_nodes": (f"{at}", f"{at}b")}) for at, each in enumerate(layers)]
+    traced = [layer.model_copy(update={"onnx_nodes": (f"{at}", f"{at}b")}) for at, layer in enumerate(layers)]
     places = list(range(len(traced)))
     rng.shuffle(places)
     rows = match_layers([of(*traced), of(*(traced[place] for place in places))])
@@ -217,10 +217,10 @@ def test_a_profile_matches_itself(layers: list[Layer]) -> None:
 def best_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Length of the longest common subsequence, by the textbook."""
     row = [0] * (len(second) + 1)
-    for each in first:
+    for item in first:
         before = row[:]
         for at, other in enumerate(second, 1):
-            row[at] = before[at - 1] + 1 if each == other else max(before[at], row[at - 1])
+            row[at] = before[at - 1] + 1 if item == other else max(before[at], row[at - 1])
     return row[-1]
 
 
@@ -283,8 +283,8 @@ def test_layers_that_became_slower_or_faster_are_found() -> None:
 def linked(*layers: Layer) -> list[Layer]:
     """Layers each of which reads what the one before writes."""
     return [
-        each.model_copy(update={"inputs": (tensor(f"{at}", 1, 8),), "outputs": (tensor(f"{at + 1}", 1, 8),)})
-        for at, each in enumerate(layers)
+        layer.model_copy(update={"inputs": (tensor(f"{at}", 1, 8),), "outputs": (tensor(f"{at + 1}", 1, 8),)})
+        for at, layer in enumerate(layers)
     ]
 
 
@@ -324,8 +324,8 @@ def test_one_run_of_layers_shows_nothing_beside_other_load() -> None:
 def test_two_runs_of_layers_are_enough_for_a_test() -> None:
     base, candidate = timed([1.0, 1.0], [1.0, 1.0]), timed([1.3, 1.3], [1.0, 1.0])
     result = comparison_of(base, candidate).layer_verdicts
-    assert [each.verdict for each in result] == ["regressed", "unchanged"]
-    assert all(each.p_value is not None for each in result)
+    assert [item.verdict for item in result] == ["regressed", "unchanged"]
+    assert all(item.p_value is not None for item in result)
     alone = timed([1.3], [1.0])
     for sides in ((base, alone), (alone, base)):
         assert {verdict.p_value for verdict in comparison_of(*sides).layer_verdicts} == {None}

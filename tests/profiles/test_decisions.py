@@ -173,8 +173,8 @@ STEADY = side([10.0] * 4, [10.0] * 4)
     ],
 )
 def test_the_clock_is_chosen_at_exact_shares(candidate: RoundSide, clock: str) -> None:
-    for each in (Round(base=STEADY, candidate=candidate), Round(base=candidate, candidate=STEADY)):
-        assert choose_clock([Round(base=STEADY, candidate=STEADY), each], on_device=False)[0] == clock
+    for item in (Round(base=STEADY, candidate=candidate), Round(base=candidate, candidate=STEADY)):
+        assert choose_clock([Round(base=STEADY, candidate=STEADY), item], on_device=False)[0] == clock
 
 
 def test_a_round_is_the_median_of_its_cycles() -> None:

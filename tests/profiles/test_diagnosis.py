@@ -66,7 +66,7 @@ def profile(layers: Sequence[Layer] = (), latency: Sequence[float] | None = None
         "warmup_passes": 5,
         "warmup_ms": 1.0,
         "runs": (ProfileRun(latency_ms=tuple(samples)),),
-        "layers": tuple(each.model_copy(update={"index": index}) for index, each in enumerate(layers)),
+        "layers": tuple(layer.model_copy(update={"index": index}) for index, layer in enumerate(layers)),
     }
     return Profile.model_validate(with_traits(known | given))
 
@@ -92,7 +92,7 @@ def several(count: int = 8, ms: float = 1.0, **given: Any) -> list[Layer]:
 def interrupted(count: int) -> list[Layer]:
     """Layers of which each pass finds another one interrupted."""
     samples = [tuple(20.0 if pass_ % count == index else 1.0 for pass_ in range(2 * count)) for index in range(count)]
-    return [each.model_copy(update={"samples_ms": samples[at]}) for at, each in enumerate(several(count))]
+    return [item.model_copy(update={"samples_ms": samples[at]}) for at, item in enumerate(several(count))]
 
 
 def chain(*kinds: str, ms: float = 1.0) -> list[Layer]:
@@ -302,7 +302,7 @@ def test_the_largest_possible_saving_comes_first() -> None:
 
 def test_a_profiler_that_was_active_during_the_measurement_is_named() -> None:
     attached = profile(several(4), latency=[8.0] * 30).model_copy(update={"profiler": "on"})
-    (insight,) = (each for each in diagnose(attached) if "outside layers" in each.title)
+    (insight,) = (insight for insight in diagnose(attached) if "outside layers" in insight.title)
     assert insight.title.startswith("50.0 % of the latency is outside layers, the profiler's own work included")
 
 
@@ -314,7 +314,7 @@ def test_shares_never_exceed_the_explained_time() -> None:
     slowed = Subject(profile(several(4), latency=[2.0] * 30, layer_pass_ms=(5.0,)))
     assert slowed.whole == "the layers' time"
     dominated = profile([layer(ms=3), layer(ms=4), *several(3)], latency=[2.0] * 30, layer_pass_ms=(5.0,))
-    assert [each.title for each in diagnose(dominated) if "Conv takes" in each.title] == [
+    assert [insight.title for insight in diagnose(dominated) if "Conv takes" in insight.title] == [
         "Conv takes 70.0 % of the layers' time"
     ]
 
@@ -521,7 +521,7 @@ def test_triage_lists_the_longest_layers_types_and_precisions() -> None:
     )
     outcome = triage(result, top=2)
     assert outcome.layers_ms == 10
-    assert [(each.layer, each.share) for each in outcome.top] == [(0, 0.6), (1, 0.2)]
+    assert [(item.layer, item.share) for item in outcome.top] == [(0, 0.6), (1, 0.2)]
     assert [(group.name, group.count, group.share) for group in outcome.by_type] == [
         ("Conv", 1, 0.6),
         ("Cast", 1, 0.2),

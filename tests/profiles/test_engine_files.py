@@ -103,8 +103,8 @@ def words_of(page: Path) -> str:
 def test_every_format_opens_as_a_report(tmp_path: Path, shape: str, expected: tuple[str, ...]) -> None:
     page = api.report(str(write(tmp_path, SHAPES[shape])), to=tmp_path / "out.html")
     words = words_of(page)
-    for each in expected:
-        assert each in words, each
+    for item in expected:
+        assert item in words, item
     text = page.read_text("utf-8")
     assert "engine that was not" in words and '<a href="#engines">Engine</a>' in text
     assert 'id="latency"' not in text and 'id="layers"' not in text and "0.00 ms" not in words
@@ -164,7 +164,7 @@ def test_a_kernel_that_changes_more_than_the_layout_is_no_reformat(tmp_path: Pat
         layer(Outputs=[moved, moved]),
     ]
     profile = read_profile(write(tmp_path, json.dumps({**RTX, "Layers": layers})))
-    assert [each.role for each in profile.layers] == ["compute"] * 4
+    assert [layer.role for layer in profile.layers] == ["compute"] * 4
 
 
 @pytest.mark.parametrize(("text", "name"), [
@@ -210,7 +210,7 @@ def test_layers_are_joined_by_tensors_and_coloured_by_operator() -> None:
     assert len(graph.nodes) == count + 2
     assert [node.kind for node in graph.nodes[count:]] == ["input", "output"]
     assert {(edge.source, edge.target) for edge in graph.edges} >= {(count, 0), (0, 1), (1, 2), (count - 1, count + 1)}
-    assert [graph.nodes[place].family for place in (0, 1, 4)] == ["shape", "convolution", "elementwise"]
+    assert [graph.nodes[value].family for value in (0, 1, 4)] == ["shape", "convolution", "elementwise"]
     assert graph.edges[0].label.startswith("float32 ")
     assert not any(edge.label for edge in engine_graph(build().as_profile(), "t", shapes=False).edges)
 

@@ -64,7 +64,7 @@ def test_all_layers_of_the_a100_are_imported(precision: str, layers: int, warmup
     assert profile.warmup_passes == warmup
     assert profile.machine.gpus == ("NVIDIA A100 80GB PCIe",)
     assert (profile.label, profile.backend, profile.versions) == (precision, "tensorrt", {"cuda": "11.6"})
-    assert [(each.name, each.dtype, each.shape) for each in profile.inputs] == [
+    assert [(item.name, item.dtype, item.shape) for item in profile.inputs] == [
         ("input.1", "float32", (32, 3, 224, 224))
     ]
     assert [(output.name, output.dtype, output.shape) for output in profile.outputs] == [("191", "float32", (32, 1000))]
@@ -177,7 +177,7 @@ def test_tensors_of_tensorrt_11_are_read(tmp_path: Path) -> None:
     ]
     assert profile.layers[3].output_precision == "float32"
     # The inspector writes -1 for a free dimension; the layers know what it was.
-    assert [(each.name, each.dtype, each.shape) for each in profile.inputs] == [("x", "float32", (2, 3, 8, 8))]
+    assert [(item.name, item.dtype, item.shape) for item in profile.inputs] == [("x", "float32", (2, 3, 8, 8))]
     assert [(output.name, output.shape) for output in profile.outputs] == [("y", (2, 10))]
     assert profile.runs == ()
 
@@ -186,7 +186,7 @@ def test_an_engine_without_details_is_imported(tmp_path: Path) -> None:
     engine = trt.small_engine()
     folder = trt.write_exports(tmp_path, info=trt.layer_info(engine, detailed=False), prof=trt.layer_times(engine))
     profile = read_profile(folder)
-    assert [layer.name for layer in profile.layers] == [each.name for each in engine]
+    assert [layer.name for layer in profile.layers] == [item.name for item in engine]
     assert [layer.role for layer in profile.layers] == ["reformat", "compute", "compute", "compute"]
     assert profile.layers[1].onnx_nodes == ("/conv/Conv", "/act/Relu")
     assert any("--profilingVerbosity=detailed" in note for note in profile.notes)
@@ -197,7 +197,7 @@ def test_a_log_alone_gives_the_median(tmp_path: Path) -> None:
     profile = read_profile(folder)
     assert profile.latency_ms == (1.01,)
     assert profile.runs[0].compute_ms == (0.99,)
-    assert [(each.name, each.shape) for each in (*profile.inputs, *profile.outputs)] == [
+    assert [(item.name, item.shape) for item in (*profile.inputs, *profile.outputs)] == [
         ("x", (2, 3, 8, 8)),
         ("y", (2, 10)),
     ]

@@ -35,7 +35,7 @@ def record(model: Path, feeds: dict[str, Any], passes: int = 6) -> Path:
 
 def feeds_of(model: Path) -> dict[str, Any]:
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
-    return {each.name: filled(each.type, each.shape) for each in session.get_inputs()}
+    return {item.name: filled(item.type, item.shape) for item in session.get_inputs()}
 
 
 def filled(kind: str, shape: list[Any]) -> Any:
@@ -51,13 +51,13 @@ def top_level_ms(file: Path) -> list[float]:
         if event["name"].endswith("_kernel_time"):
             nodes.append(event)
         elif event["name"] == "model_run":
-            ends = [(each["ts"], each["ts"] + each["dur"]) for each in nodes]
+            ends = [(node["ts"], node["ts"] + node["dur"]) for node in nodes]
             outer = [
-                each
-                for each in nodes
-                if not any(a <= each["ts"] and each["ts"] + each["dur"] <= b and b - a > each["dur"] for a, b in ends)
+                node
+                for node in nodes
+                if not any(a <= node["ts"] and node["ts"] + node["dur"] <= b and b - a > node["dur"] for a, b in ends)
             ]
-            sums.append(sum(each["dur"] for each in outer) / 1e3)
+            sums.append(sum(item["dur"] for item in outer) / 1e3)
             nodes = []
     return sums
 

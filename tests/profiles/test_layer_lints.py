@@ -59,7 +59,7 @@ def profile(layers: Sequence[Layer], inputs: str = "", outputs: str = "", **give
         "label": "made", "model_digest": "", "backend": "tensorrt", "versions": {}, "options": {}, "warmup_passes": 0,
         "machine": Machine(system="", architecture="", cpu="", cpu_count=0, memory_bytes=0), "warmup_ms": 0,
         "inputs": tuple(map(tensor, inputs.split())), "outputs": tuple(map(tensor, outputs.split())), "runs": (),
-        "layers": tuple(each.model_copy(update={"index": index}) for index, each in enumerate(layers)),
+        "layers": tuple(layer.model_copy(update={"index": index}) for index, layer in enumerate(layers)),
     }  # fmt: skip
     return Profile.model_validate(with_traits(known | given))
 
@@ -208,7 +208,9 @@ def test_separate_quantization_layers_are_found() -> None:
     assert "inputs and outputs (QuantizeLinear_2)" in result.evidence
     assert "after TiledPooling pool" in result.evidence
     assert "`op_types`" in result.next_step and "`exclude.nodes`" in result.next_step
-    short = [each.model_copy(update={"samples_ms": (0.001,)}) if each.role == "quantize" else each for each in layers]
+    short = [
+        layer.model_copy(update={"samples_ms": (0.001,)}) if layer.role == "quantize" else layer for layer in layers
+    ]
     assert found("unfused_quantization", profile(short)) == []
 
 
@@ -227,7 +229,7 @@ def test_onnxruntime_on_cuda_gets_the_advice_to_build_an_engine() -> None:
 
 def test_a_quantize_linear_is_not_a_cast() -> None:
     """`block` of `convert_fp16` has no influence on it."""
-    steps = " ".join(each.next_step for each in diagnose(profile(residual_block())))
+    steps = " ".join(insight.next_step for insight in diagnose(profile(residual_block())))
     assert "convert_fp16" not in steps
 
 
@@ -340,7 +342,7 @@ def test_aligned_channels_are_not_reported(layers: list[Layer]) -> None:
 
 def test_the_quantized_export_gets_advice() -> None:
     """Nothing of it computes in float but the pools, so that `block` of `convert_fp16` is none of its business."""
-    insights = {each.title.partition(":")[0]: each for each in diagnose(read_profile(a100_exports() / "qat"))}
+    insights = {insight.title.partition(":")[0]: insight for insight in diagnose(read_profile(a100_exports() / "qat"))}
     residual = insights["8 layers adding an unquantized residual in FP16 to a quantized convolution"]
     assert len(residual.layers) == 16 and residual.score == pytest.approx(0.15, abs=0.01)
     assert insights["1 layer multiplying on CUDA cores instead of tensor cores (INT8 DP4A)"].layers == (1,)
@@ -351,7 +353,9 @@ def test_the_quantized_export_gets_advice() -> None:
 
 @pytest.mark.parametrize("folder", ["fp32", "fp16"])
 def test_other_exports_get_no_advice_on_quantizing(folder: str) -> None:
-    words = " ".join(f"{each.title} {each.next_step}" for each in diagnose(read_profile(a100_exports() / folder)))
+    words = " ".join(
+        f"{insight.title} {insight.next_step}" for insight in diagnose(read_profile(a100_exports() / folder))
+    )
     assert "quanti" not in words.replace("`op_types` and `exclude` of `quantize`", "")
 
 
@@ -383,4 +387,4 @@ def test_any_layers_are_checked_without_errors(layers: list[Layer]) -> None:
     for lint in LINTS:
         for insight in (*found(lint.__name__, result), *found(lint.__name__, result, timed=False)):
             assert insight.next_step.endswith(".") and 0 <= insight.score <= 1.0001
-            assert all(0 <= place < len(layers) for place in insight.layers)
+            assert all(0 <= layer < len(layers) for layer in insight.layers)

@@ -65,7 +65,7 @@ def test_a_match_of_confidence_1_is_right(samples: dict[tuple[str, str, str], Sa
         for view in VIEWS.values():
             result, other = view(samples[name, "unchanged", naming]), view(sample)
             rows = match_layers([result.profile, other.profile])
-            wrong = [each for each in judge(rows, result, other) if each.confidence >= 0.995 and not each.is_right]
+            wrong = [item for item in judge(rows, result, other) if item.confidence >= 0.995 and not item.is_right]
             assert not wrong, (name, edit, naming, wrong)
 
 
@@ -108,8 +108,8 @@ def test_every_pair_of_several_is_matched_as_well_as_alone(samples: dict[tuple[s
     rows = match_layers([sample.profile for sample in several])
     for a, b in combinations(range(len(several)), 2):
         alone = match_layers([several[a].profile, several[b].profile])
-        right = sum(each.is_right for each in judge(rows, several[a], several[b], (a, b)))
-        assert right >= sum(each.is_right for each in judge(alone, several[a], several[b]))
+        right = sum(item.is_right for item in judge(rows, several[a], several[b], (a, b)))
+        assert right >= sum(item.is_right for item in judge(alone, several[a], several[b]))
 
 
 # By hand
@@ -231,7 +231,7 @@ def test_no_pair_of_an_a100s_engines_is_wrong_and_more_are_right_than_by_trex() 
 
 
 def test_weights_and_windows_are_recorded(samples: dict[tuple[str, str, str], Sample]) -> None:
-    result = next(each for each in samples["chain", "unchanged", "scrambled"].profile.layers if each.weights)
+    result = next(layer for layer in samples["chain", "unchanged", "scrambled"].profile.layers if layer.weights)
     (weight,) = result.weights
     assert weight.shape == (8, 8, 3, 3)
     assert weight.digest

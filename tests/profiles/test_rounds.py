@@ -31,8 +31,8 @@ def side(wall_ms: float, *, cpu_ms: float | None = None, queued_ms: float | None
     return RoundSide(
         passes=1,
         threads=threads,
-        wall_ms=tuple(wall_ms * each for each in scatter),
-        cpu_ms=tuple(cpu * each for each in scatter),
+        wall_ms=tuple(wall_ms * item for item in scatter),
+        cpu_ms=tuple(cpu * item for item in scatter),
         queued_ms=() if queued_ms is None else (queued_ms,) * CYCLES,
     )
 
@@ -184,7 +184,7 @@ def test_swapping_the_sides_inverts_values_and_interval(metric: str, clocks: str
 
 def test_intervals_of_too_few_rounds_invert_without_bounds() -> None:
     comparison = compare_by(rounds_of(side(10), side(11), FEWEST_ROUNDS - 1))
-    assert [(each.low, each.high) for each in (verdict_in(comparison), verdict_in(comparison, base=1))] == [
+    assert [(item.low, item.high) for item in (verdict_in(comparison), verdict_in(comparison, base=1))] == [
         (0, math.inf)
     ] * 2
 

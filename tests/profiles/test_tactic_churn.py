@@ -25,7 +25,7 @@ from tests.support.engine_samples import BUILT_AT, build, detector, tensor, writ
 from tests.support.run_fixtures import MACHINE, digest_of
 
 LAYERS = detector(4)
-CONVOLUTIONS = [place for place, layer in enumerate(LAYERS) if layer.type == "CaskConvolution"]
+CONVOLUTIONS = [index for index, layer in enumerate(LAYERS) if layer.type == "CaskConvolution"]
 
 
 def churn_of(*builds: Sequence[Layer]) -> TacticChurn:
@@ -56,9 +56,9 @@ def test_exactly_the_planted_changes_are_found(changes: list[set[int]], rng: ran
     builds = [LAYERS, *(other_tactic(LAYERS, *places) for places in changes)]
     rng.shuffle(builds)
     churn = churn_of(*builds)
-    assert {each.name for each in churn.changed} == {LAYERS[place].name for place in set().union(*changes)}
-    assert {each.change for each in churn.changed} <= {"tactic"}
-    assert {each.variants for each in churn.changed} <= {2}
+    assert {item.name for item in churn.changed} == {LAYERS[place].name for place in set().union(*changes)}
+    assert {item.change for item in churn.changed} <= {"tactic"}
+    assert {item.variants for item in churn.changed} <= {2}
     assert churn.layer_share == pytest.approx(len(set().union(*changes)) / len(LAYERS))
     assert churn.different_engines == len(set(builds))
     assert churn.time_share is None
@@ -83,7 +83,7 @@ def test_a_changed_format_outranks_a_changed_tactic() -> None:
     )
     (changed,) = churn_of(LAYERS, (*LAYERS[:at], linear, *LAYERS[at + 1 :])).changed
     assert changed.change == "format"
-    assert [each.rpartition(" -> ")[2] for each in changed.built] == ["float16 hwc8", "float16 chw32"]
+    assert [item.rpartition(" -> ")[2] for item in changed.built] == ["float16 hwc8", "float16 chw32"]
 
 
 def test_differently_fused_layers_are_found() -> None:
@@ -99,12 +99,12 @@ def test_differently_fused_layers_are_found() -> None:
 
 
 def test_a_node_that_moves_to_another_layer_is_found() -> None:
-    first, second = (LAYERS[place] for place in CONVOLUTIONS[:2])
+    first, second = (LAYERS[convolution] for convolution in CONVOLUTIONS[:2])
     moved = first.onnx_nodes[-1]
     less = first.model_copy(update={"onnx_nodes": first.onnx_nodes[:-1]})
     more = second.model_copy(update={"onnx_nodes": (moved, *second.onnx_nodes)})
     changed = churn_of((first, second), (less, more)).changed
-    assert {each.change for each in changed} == {"layers"}
+    assert {item.change for item in changed} == {"layers"}
 
 
 def test_a_reformat_in_some_builds_is_found() -> None:
@@ -129,7 +129,7 @@ def test_shares_of_time_need_measurements_of_all_builds() -> None:
     total = len(LAYERS) - 2 + 53.0
     assert churn.basis == "engines as measured"
     assert churn.time_share == pytest.approx(53 / total)
-    assert [each.time_share for each in churn.changed] == pytest.approx([50 / total, 3 / total]), "slowest first"
+    assert [item.time_share for item in churn.changed] == pytest.approx([50 / total, 3 / total]), "slowest first"
     assert {spread.metric: spread.relative for spread in churn.spreads}["latency.median"] == 0
     half = find_churn([first, rebuild(2, LAYERS)])
     assert (half.basis, half.time_share) == ("engines as built", None)
@@ -138,7 +138,7 @@ def test_shares_of_time_need_measurements_of_all_builds() -> None:
 
 def test_spreads_are_relative_to_the_median() -> None:
     builds = [Rebuild(str(seconds), build(build_s=seconds)) for seconds in (90.0, 100.0, 120.0)]
-    (spread,) = (each for each in find_churn(builds).spreads if each.metric == "build_s")
+    (spread,) = (spread for spread in find_churn(builds).spreads if spread.metric == "build_s")
     assert [spread.median, spread.relative] == pytest.approx([100.0, 0.3])
 
 
@@ -159,10 +159,10 @@ def test_real_layers_of_an_a100_are_compared() -> None:
     single, half = (read_profile(a100_exports() / precision) for precision in ("fp32", "fp16"))
     assert not find_churn([measured(single), measured(single)]).changed
     layers = single.layers
-    chosen = [place for place, layer in enumerate(layers) if layer.tactic and layer.role == "compute"][3:9:2]
+    chosen = [index for index, layer in enumerate(layers) if layer.tactic and layer.role == "compute"][3:9:2]
     again = single.model_copy(update={"layers": other_tactic(layers, *chosen)})
     churn = find_churn([measured(single), measured(again)])
-    assert {each.name for each in churn.changed} == {layers[place].name for place in chosen}
+    assert {item.name for item in churn.changed} == {layers[place].name for place in chosen}
     times = LayerTimes(layers).ms
     assert churn.time_share == pytest.approx(sum(times[place] for place in chosen) / sum(times))
     precisions = find_churn([measured(single), measured(half)])
@@ -179,12 +179,12 @@ def measured(profile: Profile) -> Rebuild:
 def sweep_of(folder: Path, builds: Sequence[Build], axis: str = "steps.engine.attempt") -> SweepRecord:
     """A sweep with a point for each of these engines; points of equal engines share one."""
     points = []
-    for number, each in enumerate(builds, 1):
+    for number, item in enumerate(builds, 1):
         place = f"points/{number:04}"
         (folder / "points").mkdir(exist_ok=True)
-        write_engine_run(folder / place, {"engine": each})
-        step = PointStep(name="engine", step="build_engine", outcome="done", reason="forced", key=each.engine_digest)
-        values: dict[str, JsonValue] = {axis: each.options["attempt"]}
+        write_engine_run(folder / place, {"engine": item})
+        step = PointStep(name="engine", step="build_engine", outcome="done", reason="forced", key=item.engine_digest)
+        values: dict[str, JsonValue] = {axis: item.options["attempt"]}
         points.append(
             SweepPoint(number=number, values=values, changes=values, outcome="passed", steps=(step,), folder=place)
         )

@@ -82,12 +82,12 @@ def test_each_node_is_quantized_alone_and_its_error_traced_to_the_output(tmp_pat
     assert result[1].own == pytest.approx(relative(y, last), rel=0.05)
     assert result[1].output_error == pytest.approx(result[1].own, rel=1e-6)
     assert result[1].own > 2 * result[0].own
-    assert sum(each.share for each in result) == pytest.approx(2)
+    assert sum(item.share for item in result) == pytest.approx(2)
     monkeypatch.setattr("ndld_flow.quantize.int8_reducer._MOST_FOLLOWED", 1)
     (tmp_path / "few").mkdir()
     source = make_products(tmp_path / "few/m.onnx", first, second)
     some = errors_of(source, {"x": {"data": str(tmp_path / "x.npy")}}, values, op_types=("MatMul",)).values()
-    assert [each.output_error is None for each in some] == [True, False]
+    assert [item.output_error is None for item in some] == [True, False]
 
 
 def test_a_list_of_another_length_is_wholly_wrong(tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_weights_that_become_0_are_reported(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", values := random.normal(0, 1, (8, 16)).astype(np.float32))
     given = {"x": {"data": str(tmp_path / "x.npy")}}
     whole = {"op_types": ("MatMul",), "per_channel": False}
-    lost = [each.lost_weights for each in errors_of(source, given, values, **whole).values()]
+    lost = [error.lost_weights for error in errors_of(source, given, values, **whole).values()]
     assert lost[0] == pytest.approx(0.75, abs=0.01)
     int8 = {"op_types": ["MatMul"], "per_channel": False}
     outcome = search(tmp_path / "f", source, given, tolerance={"snr_db": 45}, int8=int8)
-    result = [each.sentence for kept in outcome.kept for each in kept.evidence if each.cause == "range"]
+    result = [item.sentence for kept in outcome.kept for item in kept.evidence if item.cause == "range"]
     assert any(re.match("7[56] % of its weights", sentence) for sentence in result)

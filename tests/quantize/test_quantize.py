@@ -88,7 +88,7 @@ def test_a_quantized_model_computes_in_integers_and_stays_accurate(settings: dic
     source = make_convs(tmp_path / "m.onnx")
     model, result = quantize(source, tmp_path / "q", **FULL, **settings)
     assert result.metrics["layers"] == 4
-    initializers = {each.name: each.data_type for each in model.graph.initializer}
+    initializers = {initializer.name: initializer.data_type for initializer in model.graph.initializer}
     weights = onnx.TensorProto.UINT8 if settings.get("weights") == "uint8" else onnx.TensorProto.INT8
     assert sum(kind == weights for name, kind in initializers.items() if name.endswith("_quantized")) == 4
     assert snr(run(source), run(tmp_path / "q/out/model.onnx", tmp_path / "o.onnx")) > 20
@@ -109,7 +109,13 @@ def test_weights_of_4_bits_are_written(settings: dict[str, Any], tmp_path: Path)
     source = make_convs(tmp_path / "m.onnx", opset=13)
     model, result = quantize(source, tmp_path / "q", **FULL, weights="int4", **settings)
     assert "uint8 x int4" in result.summary
-    assert sum(each.data_type == onnx.TensorProto.INT4 and bool(each.dims) for each in model.graph.initializer) >= 4
+    assert (
+        sum(
+            initializer.data_type == onnx.TensorProto.INT4 and bool(initializer.dims)
+            for initializer in model.graph.initializer
+        )
+        >= 4
+    )
     assert snr(run(source), run(tmp_path / "q/out/model.onnx")) > 12
 
 
@@ -217,7 +223,7 @@ def test_equal_settings_give_equal_bytes_and_no_temporary_files(tmp_path: Path) 
     assert done.stdout == done.stderr == ""
     assert not list(work.iterdir())
     quantize(source, tmp_path / "here", **FULL, method="percentile")
-    result = [(tmp_path / place / "out/model.onnx").read_bytes() for place in ("here", "there")]
+    result = [(tmp_path / text / "out/model.onnx").read_bytes() for text in ("here", "there")]
     assert result[0] == result[1]
 
 
@@ -280,8 +286,8 @@ def test_tensorrt_builds_models_quantized_for_it(tmp_path: Path) -> None:
 
     source = make_convs(tmp_path / "m.onnx")
     model, _ = quantize(source, tmp_path / "q", **FULL, target="tensorrt")
-    zeros = [each for each in model.graph.initializer if each.name.endswith("zero_point")]
-    assert zeros and all(not onnx.numpy_helper.to_array(each).any() for each in zeros)
+    zeros = [initializer for initializer in model.graph.initializer if initializer.name.endswith("zero_point")]
+    assert zeros and all(not onnx.numpy_helper.to_array(item).any() for item in zeros)
     pairs = {node.input[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
     assert not pairs & {node.output[0] for node in model.graph.node if node.op_type == "Conv"}
     settings = {"backend": "tensorrt_rtx", "compute_capabilities": ["8.6"]}
@@ -294,7 +300,7 @@ def test_openvino_gets_integers_on_inputs_of_layers_only(tmp_path: Path) -> None
     pairs = {node.input[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
     assert pairs and not pairs & {node.output[0] for node in model.graph.node if node.op_type == "Conv"}
     zeros = {node.input[2] for node in model.graph.node if node.op_type == "QuantizeLinear"}
-    types = {each.data_type for each in model.graph.initializer if each.name in zeros}
+    types = {initializer.data_type for initializer in model.graph.initializer if initializer.name in zeros}
     assert types == {onnx.TensorProto.UINT8}
 
 

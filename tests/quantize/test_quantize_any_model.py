@@ -243,8 +243,8 @@ def old(path: Path) -> Path:
 
 
 KINDS: dict[str, Callable[[Path], Path]] = {
-    each.__name__: each
-    for each in (
+    item.__name__: item
+    for item in (
         linear,
         half,
         sparse,
@@ -264,12 +264,12 @@ KINDS: dict[str, Callable[[Path], Path]] = {
 def feeds(path: Path) -> dict[str, Array]:
     random = np.random.default_rng(5)
     result: dict[str, Array] = {}
-    for each in session(path).get_inputs():
-        shape = [size if isinstance(size, int) else 4 for size in each.shape]
-        if each.type == "tensor(int64)":
-            result[each.name] = random.integers(0, 100, shape)
+    for item in session(path).get_inputs():
+        shape = [size if isinstance(size, int) else 4 for size in item.shape]
+        if item.type == "tensor(int64)":
+            result[item.name] = random.integers(0, 100, shape)
         else:
-            result[each.name] = random.uniform(-1, 1, shape).astype(np.float16 if "16" in each.type else np.float32)
+            result[item.name] = random.uniform(-1, 1, shape).astype(np.float16 if "16" in item.type else np.float32)
     return result
 
 
@@ -310,7 +310,7 @@ def test_each_mode_computes_close_to_its_source(kind: str, mode: str, tmp_path: 
     assert error(source, written) < 0.05
     assert step.result.metrics["layers"] > 0
     before, after = (session(path).get_outputs() for path in (source, written))
-    assert [(each.name, each.type) for each in before] == [(each.name, each.type) for each in after]
+    assert [(item.name, item.type) for item in before] == [(item.name, item.type) for item in after]
     sizes = [path.stat().st_size for path in (source, written)]
     warned = [note for note in notes_of(step) if "not smaller than its source" in note]
     assert bool(warned) == (sizes[1] >= sizes[0])
@@ -349,8 +349,8 @@ def test_each_layer_that_is_left_has_a_reason(
     source = kind(tmp_path / "m.onnx")
     if "exclude" in settings:
         model = onnx.load(source)
-        for each in model.graph.node:
-            each.name = f"Gemm_{each.output[0]}"
+        for item in model.graph.node:
+            item.name = f"Gemm_{item.output[0]}"
         onnx.save(model, source)
     step = quantize(source, tmp_path / "q", settings)
     assert {names: reason for names, reason in reasons(step).items() if reason != "operator" or names in expected} == (
@@ -370,7 +370,7 @@ def test_layers_that_are_quantized_already_are_kept(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="nothing was quantized: 2 layers"):
         quantize(first, tmp_path / "r", MODES["weight_only"])
     again = quantize(first, tmp_path / "s", {**MODES["weight_only"], "allow_empty": True})
-    kept = [sorted(each.op_type for each in onnx.load(path).graph.node) for path in (first, again.out / "model.onnx")]
+    kept = [sorted(node.op_type for node in onnx.load(path).graph.node) for path in (first, again.out / "model.onnx")]
     assert kept[0] == kept[1]
     assert kept[0].count("MatMulNBits") == 2
 
@@ -386,7 +386,7 @@ def test_a_weight_that_callers_may_replace_is_kept(tmp_path: Path) -> None:
 def test_one_random_sample_gives_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = linear(tmp_path / "m.onnx")
     quantize(source, tmp_path / "q", {"min_intensity": 0})
-    warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert all(is_warning(text) for text in warned), "the first screen of a report shows them"
     assert any("those of generated values" in text for text in warned)
     assert any("calibrated on 1 sample, " in text for text in warned)
@@ -420,7 +420,7 @@ def test_a_stand_in_has_the_extremes_of_each_channel(shape: tuple[int, ...], axi
     assert tensor is not None
     small = stand_in(tensor, axis, "w").numpy()
     values = tensor.numpy()
-    rest = tuple(each for each in range(len(shape)) if each != axis)
+    rest = tuple(index for index in range(len(shape)) if index != axis)
     for extreme in (np.min, np.max):
         np.testing.assert_array_equal(extreme(small, axis=rest), extreme(values, axis=rest))
     assert small.ndim == values.ndim
@@ -468,10 +468,10 @@ def test_blocks_are_those_of_onnxruntimes_own_tool(
     )
     tool = MatMulNBitsQuantizer(onnx.load(plain), bits=4 if bits == "int4" else 8, block_size=size)
     tool.process()
-    theirs = [numpy_helper.to_array(each) for each in tool.model.model.graph.initializer]
+    theirs = [numpy_helper.to_array(initializer) for initializer in tool.model.model.graph.initializer]
     step = quantize(source, tmp_path / "q", {"mode": "weight_only", "weights": bits, "block_size": size})
     graph = onnx.load(step.out / "model.onnx").graph
-    ours = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    ours = {initializer.name: numpy_helper.to_array(initializer) for initializer in graph.initializer}
     (read,) = graph.node
     for name, array in zip(read.input[1:], theirs, strict=True):
         np.testing.assert_array_equal(ours[name].ravel(), array.ravel())
@@ -506,9 +506,9 @@ def test_weights_are_those_that_the_quantizer_computes_itself(
     models = [onnx.load(folder / "out/model.onnx") for folder in (pieces, tmp_path / "whole")]
     weights = [
         {
-            each.name: numpy_helper.to_array(each)
-            for each in model.graph.initializer
-            if each.name.endswith(("_quantized", "_scale", "_zero_point"))
+            initializer.name: numpy_helper.to_array(initializer)
+            for initializer in model.graph.initializer
+            if initializer.name.endswith(("_quantized", "_scale", "_zero_point"))
         }
         for model in models
     ]

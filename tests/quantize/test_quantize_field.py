@@ -43,7 +43,7 @@ def outputs(model: Path, feeds: Mapping[str, Array]) -> dict[str, Array]:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     return dict(zip(names, map(np.asarray, session.run(None, dict(feeds))), strict=True))
 
 
@@ -184,7 +184,7 @@ def test_biases_of_transposed_convolutions_in_groups_stay_in_floats(tmp_path: Pa
     result, _ = quantized(source, tmp_path / "q", given, op_types=["ConvTranspose"])
     x = np.random.default_rng(3).uniform(-1, 1, (1, 4, 5, 5)).astype(np.float32)
     assert max(errors(source, result, {"x": x}).values()) < 0.03
-    kinds = {each.name: each.data_type for each in onnx.load(result).graph.initializer}
+    kinds = {initializer.name: initializer.data_type for initializer in onnx.load(result).graph.initializer}
     assert kinds["W_quantized"] == onnx.TensorProto.INT8
     assert kinds["B"] == onnx.TensorProto.FLOAT
 
@@ -309,12 +309,12 @@ def test_dynamic_quantization_reaches_bodies(tmp_path: Path) -> None:
         feeds = {"x": np.tile(X, 8), "c": np.array(condition)}
         assert max(errors(source, result, feeds).values()) < 0.03
     model = onnx.load(result)
-    assert [each.name for each in model.graph.input] == ["x", "c"]
-    assert [each.name for each in model.graph.output] == ["y"]
-    nodes = {each.op_type: each for each in model.graph.node}
+    assert [value.name for value in model.graph.input] == ["x", "c"]
+    assert [output.name for output in model.graph.output] == ["y"]
+    nodes = {node.op_type: node for node in model.graph.node}
     for node, count in (("Loop", 3), ("If", 1)):
         for body in (attribute.g for attribute in nodes[node].attribute):
-            types = [each.op_type for each in body.node]
+            types = [node.op_type for node in body.node]
             assert types.count("MatMulInteger") == count
             assert types.count("MatMul") == types.count("Gemm") == 0
             assert types.count("Identity") == (node == "Loop")  # the condition's

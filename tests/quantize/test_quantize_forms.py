@@ -43,7 +43,7 @@ def write_net(path: Path) -> Path:
 def outputs_of(path: Path) -> list[np.ndarray[Any, Any]]:
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
     values = np.random.default_rng(7).uniform(-1, 1, (20, *SHAPE)).astype(np.float32)
-    runs = [session.run(None, {session.get_inputs()[0].name: each}) for each in values]
+    runs = [session.run(None, {session.get_inputs()[0].name: value}) for value in values]
     return [np.concatenate([run[number].ravel() for run in runs]) for number in range(len(runs[0]))]
 
 

@@ -253,5 +253,5 @@ def test_the_real_modelopt_quantizes(kind: str, tmp_path: Path) -> None:
     assert ran.result.metrics["layers"] == 2, ran.result.summary
     graph = onnx.load(ran.out / "model.onnx").graph
     types = {onnx.TensorProto.INT8 if kind == "int8" else onnx.TensorProto.FLOAT8E4M3FN}
-    assert types & {each.data_type for each in graph.initializer}
+    assert types & {initializer.data_type for initializer in graph.initializer}
     assert next(node for node in graph.node if node.op_type == "Conv").input[0] == "x"

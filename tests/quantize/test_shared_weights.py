@@ -92,8 +92,12 @@ def float_bytes(path: Path) -> int:
     total, graphs = 0, [onnx.load(path).graph]
     while graphs:
         graph = graphs.pop()
-        total += sum(4 * math.prod(each.dims) for each in graph.initializer if each.data_type == onnx.TensorProto.FLOAT)
-        graphs += [each.g for node in graph.node for each in node.attribute if each.HasField("g")]
+        total += sum(
+            4 * math.prod(initializer.dims)
+            for initializer in graph.initializer
+            if initializer.data_type == onnx.TensorProto.FLOAT
+        )
+        graphs += [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
     return total
 
 

@@ -107,7 +107,7 @@ def test_all_are_reported_together_and_by_plan_too(in_folder: Path) -> None:
     recipe = RECIPE.replace("passes: 5", "pases: 5").replace("name: named", "name: named\nwidth: ${agree_name}")
     recipe = recipe.replace("width: ${agree_name}\n", "")
     texts = mistakes(in_folder, "clean.node <= 3", "agree.cosin >= 1", "speed.anything <= 1", recipe=recipe)
-    assert [each.partition(" ")[2].partition(":")[0] for each in texts] == ["steps.speed.pases", "gates.0", "gates.1"]
+    assert [text.partition(" ")[2].partition(":")[0] for text in texts] == ["steps.speed.pases", "gates.0", "gates.1"]
     ran = ndld_flow("plan", "named.yaml", cwd=in_folder)
     assert ran.returncode == 2
     assert "gates.0" in ran.stderr and "gates.1" in ran.stderr
@@ -148,9 +148,9 @@ def test_gates_of_compare_profiles_are_checked_too(in_folder: Path) -> None:
     write(in_folder)
     path = in_folder / "named.yaml"
     step = "  decide: {step: compare_profiles, base: speed, gates: [%s]}\ngates:\n"
-    for gate, each in (("latency.medain <= +5 %", 'did you mean "latency.median"'), ("load <= 5 MiB", "not in bytes")):
+    for gate, item in (("latency.medain <= +5 %", 'did you mean "latency.median"'), ("load <= 5 MiB", "not in bytes")):
         path.write_text(RECIPE.lstrip().replace("gates:\n", step % gate))
-        with pytest.raises(RecipeError, match=each):
+        with pytest.raises(RecipeError, match=item):
             load_recipe(path)
 
 

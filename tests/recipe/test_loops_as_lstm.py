@@ -31,8 +31,8 @@ def proposed(text: str, shares: dict[str, float], **options: object) -> tuple[di
     given: dict[str, object] = {"data": ("x.npy",), "target": "onnxruntime", **options}
     composer = read_model(Path("model.onnx"), OptimizeOptions(**given), Path("samples"))  # type: ignore[arg-type]
     found = list(propose(replace(composer, shares=shares)))
-    return {each.name: each for each in found if isinstance(each, Variant)}, [
-        each for each in found if isinstance(each, str)
+    return {item.name: item for item in found if isinstance(item, Variant)}, [
+        item for item in found if isinstance(item, str)
     ]
 
 
@@ -40,7 +40,7 @@ def test_loops_that_take_time_are_rewritten(in_folder: Path) -> None:
     for shares in ({"Loop": 0.8, "MatMul": 0.2}, {}):
         variants, sentences = proposed(LOOP, shares)
         assert list(variants) == ["loops as LSTM", "loops as LSTM, dynamic INT8"] and not sentences
-        assert not any(each.costly for each in variants.values())
+        assert not any(variant.costly for variant in variants.values())
     assert list(proposed(LOOP, {}, data=())[0]) == ["loops as LSTM"], "INT8 is judged on real samples"
     variants, (sentence,) = proposed(LOOP, {"Loop": 0.2, "MatMul": 0.8})
     assert not variants and "20 %" in sentence

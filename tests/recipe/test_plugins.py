@@ -86,7 +86,7 @@ def test_changed_code_runs_again(package: Path, changed: str) -> None:
     api.run(package / "recipe.yaml")
     path = package / NAME / changed
     path.write_text(path.read_text() + "\n# changed\n")
-    reasons = {each.step.name: each.reason.text for each in api.plan(package / "recipe.yaml")}  # type: ignore[union-attr]
+    reasons = {item.step.name: item.reason.text for item in api.plan(package / "recipe.yaml")}  # type: ignore[union-attr]
     assert reasons["stamped" if changed == "stamp.py" else "clean"] != "reused"
 
 
@@ -187,7 +187,7 @@ def test_a_package_offers_checks_and_runtimes(other_kinds: Path, monkeypatch: py
         return done.stdout
 
     def reasons() -> dict[str, str]:
-        return {each["name"]: each["reason"] for each in json.loads(say("plan", "r.yaml", "--json"))}
+        return {item["name"]: item["reason"] for item in json.loads(say("plan", "r.yaml", "--json"))}
 
     say("run", "r.yaml")
     findings = read_document(Findings, Path("outputs/runs/r/latest/lint/findings.json"))

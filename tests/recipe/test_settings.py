@@ -90,7 +90,7 @@ def test_a_class_without_source_has_no_descriptions() -> None:
 @pytest.mark.representatives("Edit", "Quantize", "Sanitize")
 @pytest.mark.parametrize("model", [RecipeFile, SweepSection, *(StepType.cls for StepType in StepTypes())])
 def test_every_setting_is_described(model: type[BaseModel]) -> None:
-    described = {name for name, each in model.model_json_schema()["properties"].items() if each.get("description")}
+    described = {name for name, item in model.model_json_schema()["properties"].items() if item.get("description")}
     assert described == {info.alias or name for name, info in fields_of(model).items()}
 
 

@@ -87,7 +87,7 @@ def test_the_order_of_points_does_not_matter(folder: Path) -> None:
     fresh = load(folder, text)
     back = [content_of(fresh.point(point)) for point in reversed(points)]
     assert there == back[::-1]
-    assert len({json.dumps(each[2], sort_keys=True) for each in there}) == 3 * 5 * 2
+    assert len({json.dumps(item[2], sort_keys=True) for item in there}) == 3 * 5 * 2
 
 
 def test_interpolations_follow_the_point(folder: Path) -> None:

@@ -258,16 +258,16 @@ def test_names_cannot_inject_lines(folder: Path) -> None:
 
 
 def test_without_a_sweep_it_is_a_recipe(folder: Path) -> None:
-    for each in (
+    for item in (
         load_any(folder, ""),
         load_any(folder, WHOLE, "~sweep"),
         load_any(folder, "sweep: null\n"),
         load_any(folder, "", multirun=("steps.first.word=z",)),
     ):
-        assert isinstance(each, Recipe)
-        assert each.file.sweep is None
-    assert isinstance(each, Recipe)
-    assert each.steps[0].settings["word"] == "z"
+        assert isinstance(item, Recipe)
+        assert item.file.sweep is None
+    assert isinstance(item, Recipe)
+    assert item.steps[0].settings["word"] == "z"
 
 
 def test_a_sweep_does_not_change_the_recipe(folder: Path) -> None:

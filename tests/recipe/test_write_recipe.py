@@ -242,11 +242,13 @@ def test_weights_that_are_inputs_become_constants_before_they_are_quantized(ir_v
     b.op("MatMul", "x", b.weight(64, 64))
     b.nodes[-1].output[0] = "y"
     model = b.model([tensor("x", [4, 64])], [tensor("y", [4, 64])])
-    model.graph.input.extend(tensor(each.name, list(each.dims)) for each in model.graph.initializer)
+    model.graph.input.extend(
+        tensor(initializer.name, list(initializer.dims)) for initializer in model.graph.initializer
+    )
     model.ir_version = ir_version
     save(model, in_folder / "model.onnx")
     written = write(RecipeOptions(precision="int8"))
-    assert [each.spec.name for each in written.trial.inputs] == ["x"]
+    assert [item.spec.name for item in written.trial.inputs] == ["x"]
     names = [step.name for step in load_recipe(written.path).steps]
     assert (names[0] == "own") == (ir_version > 3)
     assert "own" not in [step.name for step in load_recipe(write().path).steps]

@@ -167,7 +167,7 @@ def test_exactly_the_needed_nodes_remain(
     data = data_of(Path(reduced.page).read_text("utf-8"))
     operators_drawn = data["nodes"]["operator"]
     assert sorted(operator for operator in operators_drawn if operator != "Constant") == sorted(needs)
-    inputs = [place for place, kind in enumerate(data["tensors"]["kind"]) if kind == "input"]
+    inputs = [index for index, kind in enumerate(data["tensors"]["kind"]) if kind == "input"]
     held = [data["tensors"]["held"][place] for place in inputs]
     assert held and all(data["held"][place]["numbers"] for place in held), "the values that the part reads are shown"
 
@@ -395,7 +395,7 @@ def test_a_sequence_becomes_one_step_or_the_shortest_that_fails(
     reduced = api.reduce("failing.yaml", trust=True, to="small.zip", options=ReduceOptions(samples=32))
     with zipfile.ZipFile("small.zip") as archive:
         recipe = yaml.safe_load(archive.read("small/recipe.yaml"))
-    assert any("from" in each for each in recipe["inputs"].values()) is states
+    assert any("from" in item for item in recipe["inputs"].values()) is states
     assert reduced.samples == samples if samples is not None else 3 <= reduced.samples <= 8
     assert reduced.nodes <= 3
 
@@ -497,4 +497,4 @@ def test_a_part_whose_rank_is_not_inferred_has_that_of_its_run(
         path=Path("model.onnx").absolute(), inputs={"x": InputSpec(shape=(2, 1, 8))}, samples=1, values=Path("values")
     )
     cut_part(whole, Cut(kept=(1,)), part := Path("part"))
-    assert [len(each.type.tensor_type.shape.dim) for each in onnx.load(part / "model.onnx").graph.output] == [2]
+    assert [len(output.type.tensor_type.shape.dim) for output in onnx.load(part / "model.onnx").graph.output] == [2]

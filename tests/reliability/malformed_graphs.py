@@ -147,7 +147,7 @@ def _bomb_of_input(op_type: str, *operands: TensorProto, **attributes: Any) -> M
 
 def _many_nodes(count: int) -> Model:
     names = ["x", *(f"h{index}" for index in range(count - 1)), "y"]
-    return _model([_node("Relu", [each], [other]) for each, other in itertools.pairwise(names)])
+    return _model([_node("Relu", [item], [other]) for item, other in itertools.pairwise(names)])
 
 
 def _named(name: str) -> Model:
@@ -184,7 +184,9 @@ def _interface(names: Sequence[str], outputs: Sequence[str]) -> Model:
 
 def _attribute(op_type: str, name: str, change: Callable[[onnx.AttributeProto], object], **given: Any) -> Model:
     node = _node(op_type, ["x"], **given)
-    attribute = next((each for each in node.attribute if each.name == name), None) or node.attribute.add(name=name)
+    attribute = next((attribute for attribute in node.attribute if attribute.name == name), None) or node.attribute.add(
+        name=name
+    )
     change(attribute)
     return _model([node])
 
@@ -376,6 +378,6 @@ LARGE: dict[str, Callable[[], Model]] = {
 
 def chain(length: int) -> Model:
     """So many nodes, one after the other."""
-    names = ["x", *(f"c{place}" for place in range(length - 1)), "y"]
+    names = ["x", *(f"c{index}" for index in range(length - 1)), "y"]
     pairs = enumerate(itertools.pairwise(names))
     return _model([_node("Abs" if place % 2 else "Relu", [read], [pair]) for place, (read, pair) in pairs])

@@ -70,14 +70,14 @@ def change_bytes(data: bytes, rng: random.Random) -> bytes:
 def _change_field(model: Message, rng: random.Random) -> None:
     """One field of one message; each kind of message is as likely as any other, however many there are."""
     messages = list(_messages(model))
-    kind = rng.choice(sorted({each.DESCRIPTOR.full_name for each in messages}))
-    message = rng.choice([each for each in messages if each.DESCRIPTOR.full_name == kind])
+    kind = rng.choice(sorted({message.DESCRIPTOR.full_name for message in messages}))
+    message = rng.choice([message for message in messages if message.DESCRIPTOR.full_name == kind])
     field = rng.choice(message.DESCRIPTOR.fields)
     if field.message_type is not None:
-        others = [_copied(each) for each in messages if each.DESCRIPTOR is field.message_type]
+        others = [_copied(message) for message in messages if message.DESCRIPTOR is field.message_type]
     else:
-        kindred = (getattr(each, field.name) for each in messages if each.DESCRIPTOR is message.DESCRIPTOR)
-        others = [value for each in kindred for value in (each if field.is_repeated else [each])]
+        kindred = (getattr(item, field.name) for item in messages if item.DESCRIPTOR is message.DESCRIPTOR)
+        others = [value for item in kindred for value in (item if field.is_repeated else [item])]
         others += _values(field)
     if field.is_repeated:
         _change_list(getattr(message, field.name), others, rng)

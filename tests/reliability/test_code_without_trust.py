@@ -184,7 +184,7 @@ def test_no_setting_runs_the_code_it_names(
 
 def test_settings_that_run_code_are_known() -> None:
     """Add a new one here and to SECURITY.md."""
-    marked = {f"{each.name}.{name}" for each in TYPES.values() for name in marked_settings(each.cls, RunsCode)}
+    marked = {f"{item.name}.{name}" for item in TYPES.values() for name in marked_settings(item.cls, RunsCode)}
     assert marked == {
         "apply_precision.custom_ops",
         "build_engine.library",
@@ -237,8 +237,8 @@ def test_the_security_notes_exist() -> None:
     root = Path(__file__).parents[2]
     text = (root / "SECURITY.md").read_text()
     assert all((root / name).exists() for name in re.findall(r"tests/[\w/]+\.py", text))
-    for each in TYPES.values():
-        assert all(name in text for name in marked_settings(each.cls, RunsCode))
+    for item in TYPES.values():
+        assert all(name in text for name in marked_settings(item.cls, RunsCode))
 
 
 RUNS: dict[str, dict[str, Any]] = {

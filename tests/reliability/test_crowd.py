@@ -183,16 +183,16 @@ def assert_all_there(outputs: Outputs) -> None:
 
 
 def assert_ended_well(ended: Sequence[tuple[tuple[str, ...], int, str]], runs: Tally, gc: Tally) -> None:
-    for arguments, code, each in ended:
+    for arguments, code, item in ended:
         if arguments[0] == "gc":
-            assert code == 0, (arguments, code, each)
+            assert code == 0, (arguments, code, item)
             gc.survived += 1
         elif arguments[0] == "report":  # of what a gc has just removed
-            assert code in (0, 2), (arguments, code, each)
-            assert "Traceback" not in each
+            assert code in (0, 2), (arguments, code, item)
+            assert "Traceback" not in item
         else:
-            assert code == 0, (arguments, code, each)
-            assert "damaged" not in each.replace("0 damaged", ""), (arguments, each)
+            assert code == 0, (arguments, code, item)
+            assert "damaged" not in item.replace("0 damaged", ""), (arguments, item)
             runs.survived += arguments[0] == "run"
 
 

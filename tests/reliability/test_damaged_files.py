@@ -198,7 +198,7 @@ def test_every_file_is_damaged_in_each_way(
 
 def object_of(victim: Victim, step: str) -> Path:
     record = read_run_record(victim.outputs / "runs" / victim.name / "latest").steps
-    kept = next(each.record for each in record if each.name == step)
+    kept = next(item.record for item in record if item.name == step)
     assert kept is not None
     return Store(victim.outputs / "store").object_folder(kept.artifact.digest) / "model.onnx"
 

@@ -118,7 +118,7 @@ def test_writes_of_other_runs(recipe: str, folder: Path, server: FaultServer, ta
 @pytest.mark.parametrize("verb", VERBS)
 def test_writes_of_other_verbs(verb: str, folder: Path, server: FaultServer, tally: Counting) -> None:
     do(folder, server, "run", "toy.yaml", "--trust")
-    below = "mine" if any(each.startswith("mine/") for each in VERBS[verb]) else "outputs"
+    below = "mine" if any(item.startswith("mine/") for item in VERBS[verb]) else "outputs"
     scene = Scene(folder, VERBS[verb], server, below)
     attack_some(scene, ALL_FAULTS, tally, every=7)
     scene.check_gc()

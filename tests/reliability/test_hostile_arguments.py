@@ -67,7 +67,7 @@ def unwritable() -> Iterator[Sequence[str]]:
             ("inspect", "m.onnx", "--export", place),
         )
         yield ("diff", "m.onnx", "m.onnx", "--html", place)
-    yield from (("schema", place) for place in ("folder", ""))
+    yield from (("schema", text) for text in ("folder", ""))
 
 
 def unnamed() -> Iterator[Sequence[str]]:

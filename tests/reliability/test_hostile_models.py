@@ -83,7 +83,7 @@ class Attack:
 
 def _recipes() -> dict[str, dict[str, Any]]:
     """A recipe for each step type, without inputs, but for the steps that need their shapes."""
-    recipes = {name: recipe_for(each) | {"inputs": {}} for name, each in TYPES.items()}
+    recipes = {name: recipe_for(item) | {"inputs": {}} for name, item in TYPES.items()}
     for name in ("fix_shapes", "edit"):
         recipes[name]["inputs"] = {"x": {"shape": [4]}}
     recipes["edit"]["steps"]["tested"]["operations"] = [{"infer_shapes": {}}]
@@ -93,8 +93,8 @@ def _recipes() -> dict[str, dict[str, Any]]:
 
 def ways(*, quick: bool) -> list[str]:
     """Every verb and step type; or those that take no second."""
-    types = {name: each for name, each in TYPES.items() if name != _PROGRAMS}
-    reading = [name for name, each in types.items() if each.cls.kinds()[0] is Onnx or not quick]
+    types = {name: item for name, item in TYPES.items() if name != _PROGRAMS}
+    reading = [name for name, item in types.items() if item.cls.kinds()[0] is Onnx or not quick]
     return [*_VERBS, *(name for name in reading if not (quick and name in _TAKE_SECONDS))]
 
 

@@ -215,7 +215,7 @@ PLACES = [
 
 @pytest.mark.parametrize(
     ("place", "when"),
-    [each if number % 2 else pytest.param(*each, marks=pytest.mark.slow) for number, each in enumerate(PLACES)],
+    [item if number % 2 else pytest.param(*item, marks=pytest.mark.slow) for number, item in enumerate(PLACES)],
 )
 def test_a_run_killed_between_two_writes_is_resumed(place: str, when: str, in_folder: Path, tally: Tallies) -> None:
     toy = make_toy(in_folder)

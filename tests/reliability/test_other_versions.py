@@ -182,7 +182,7 @@ def test_runs_and_sweeps_of_another_version_are_listed_with_the_reason(version: 
         if path.name in ("run.json", "sweep.json"):
             of_version(path, version)
     listed = api.runs()
-    assert {each.kind for each in listed} == {"run", "sweep"}
+    assert {item.kind for item in listed} == {"run", "sweep"}
     for each in listed:
         assert f"{each.kind}.json: " in each.damage
         assert f" {version}," in each.damage

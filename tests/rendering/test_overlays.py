@@ -57,8 +57,8 @@ def overlay(
     Image.new("RGB", (SIDE, SIDE), (100, 100, 100)).save(folder / "gray.png")
     metadata = {"names": "{0: 'cat', 1: 'dog'}"}
     paths = [
-        constant_model(folder / f"{number}.onnx", metadata, **each)
-        for number, each in enumerate((reference, candidate))
+        constant_model(folder / f"{number}.onnx", metadata, **item)
+        for number, item in enumerate((reference, candidate))
     ]
     ran = run_step(
         RenderImages,
@@ -93,7 +93,7 @@ def test_predictions_are_drawn_as_boxes(tmp_path: Path) -> None:
     assert files["candidate"].captions == ("2 detections, best score 0.9", "2 of 2 in source found, 0 others")
 
 
-@pytest.mark.parametrize("value", [NAN, *(pytest.param(each, marks=pytest.mark.thorough) for each in (0.0, np.inf))])
+@pytest.mark.parametrize("value", [NAN, *(pytest.param(item, marks=pytest.mark.thorough) for item in (0.0, np.inf))])
 def test_a_destroyed_detector_looks_destroyed(tmp_path: Path, value: float) -> None:
     destroyed = RAW.copy()
     destroyed[:, 4:] = value
@@ -290,7 +290,7 @@ def test_pixels_of_nan_belong_to_no_class(tmp_path: Path) -> None:
 def test_labels_are_compared(
     tmp_path: Path, reference: list[float], candidate: list[float], same: float | None, caption: str
 ) -> None:
-    outputs = [{"y": np.array([each], np.float32)} for each in (reference, candidate)]
+    outputs = [{"y": np.array([item], np.float32)} for item in (reference, candidate)]
     metrics, files, ran = overlay(tmp_path, {"labels": {"tensor": "y", "activation": "softmax"}}, *outputs)
     assert metrics.get("same_class") == same
     assert files["candidate"].captions[-1] == caption

@@ -59,8 +59,8 @@ def render(
 
 
 def file_of(record: RenderedImages, name: str, side: str, row: int = 0) -> ImageFile:
-    (image,) = [each for each in record.images if each.name == name]
-    (file,) = [each for each in image.rows[row].files if each.side == side]
+    (image,) = [image for image in record.images if image.name == name]
+    (file,) = [file for file in image.rows[row].files if file.side == side]
     return file
 
 

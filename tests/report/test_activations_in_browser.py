@@ -127,8 +127,8 @@ def settle(page: Page) -> None:
 def values(pages: Pages, tensor: str, side: str, sample: int = 0) -> Any:
     """Return the decoded values of a map, channels x height x width."""
     folder = pages.file("pair").parent
-    (captured,) = [one for one in read_activations(folder).tensors if one.tensor == tensor]
-    (found,) = [one for one in captured.maps if (one.side, one.sample) == (side, sample)]
+    (captured,) = [item for item in read_activations(folder).tensors if item.tensor == tensor]
+    (found,) = [item for item in captured.maps if (item.side, item.sample) == (side, sample)]
     return decoded(folder, found)
 
 
@@ -290,7 +290,7 @@ def test_a_channel_is_opened_read_and_zoomed(pages: Pages) -> None:
     readout = page.locator(".readout").inner_text()
     x, y = map(int, re.findall(r"\d+", readout)[:2])
     assert (x, y) == (1, 10)
-    told = [float(one.replace("−", "-")) for one in re.findall(r"(?:source|half|difference) (\S+)", readout)]  # noqa: RUF001
+    told = [float(item.replace("−", "-")) for item in re.findall(r"(?:source|half|difference) (\S+)", readout)]  # noqa: RUF001
     expected = (reference[y, x], candidate[y, x], candidate[y, x] - reference[y, x])
     assert told == pytest.approx(expected, rel=1e-3, abs=1e-9)
     before = page.evaluate("inspector.large.view.across")
@@ -336,7 +336,7 @@ def test_channels_are_a_table_that_is_exported_as_csv(pages: Pages) -> None:
     table.get_by_role("columnheader", name="RMS difference").get_by_role("button").click()
     folder = pages.file("pair").parent
     statistics = read_activations(folder).tensors[0].channels
-    worst = max(statistics, key=lambda one: one.difference_rms or 0)
+    worst = max(statistics, key=lambda statistic: statistic.difference_rms or 0)
     first = table.locator(".grid-row").first
     expect(first.locator("div").first).to_have_text(str(worst.channel))
     with page.expect_download() as waiting:
@@ -353,7 +353,10 @@ def test_channels_are_in_the_requested_order(pages: Pages) -> None:
     page = pages.show(tensor="conv2d_0.tmp_0")
     page.get_by_label("Order of channels").select_option("difference")
     statistics = read_activations(pages.file("pair").parent).tensors[0].channels
-    wanted = [str(one.channel) for one in sorted(statistics, key=lambda one: -(one.difference_rms or 0))]
+    wanted = [
+        str(statistic.channel)
+        for statistic in sorted(statistics, key=lambda statistic: -(statistic.difference_rms or 0))
+    ]
     assert page.locator(".channel-grid .channel-name").all_inner_texts() == wanted
 
 

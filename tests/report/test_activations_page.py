@@ -121,11 +121,11 @@ def test_two_models_at_a_glance(pair: Path) -> None:
     assert (page.title, page.verdict) == ("half against source", "failed")
     assert page.result == "1 of 11 tensors has NaN or infinity"
     assert page.arithmetic.startswith("stored: fp16 and bf16 tensors are rounded")
-    told = {one.title: (one.figure, one.note, one.tensor) for one in page.figures}
+    told = {figure.title: (figure.figure, figure.note, figure.tensor) for figure in page.figures}
     assert told["Samples"] == ("2", "receipt_0.png, receipt_1.png", "")
     assert told["Not finite"] == ("1", "first", "batch_norm_7.tmp_2")
     assert told["Lowest signal to noise"][0].endswith(" dB")
-    assert [one.link for one in page.figures if one.title == "Not finite"] == ["#tensor=batch_norm_7.tmp_2"]
+    assert [figure.link for figure in page.figures if figure.title == "Not finite"] == ["#tensor=batch_norm_7.tmp_2"]
     _, op_type, tensor, *_, issues = page.tensors.rows[3]
     assert (op_type, tensor) == ("BatchNormalization", "float16 1×24×20×20 NCHW")  # noqa: RUF001
     assert re.match("2 NaN, .* infinite(,|$)", str(issues))
@@ -143,7 +143,7 @@ def test_one_model_is_not_compared(tmp_path: Path) -> None:
         "Stopped at": "sigmoid_0",
     }
     assert "Signal to noise" not in [column.title for column in page.tensors.columns]
-    assert [one.title for one in page.figures] == ["Tensors", "Samples", "Not finite"]
+    assert [figure.title for figure in page.figures] == ["Tensors", "Samples", "Not finite"]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_map_larger_than_the_estimates_part_is_packed(tmp_path: Path) -> None:
     sketch = made.Sketch("t", "Conv", (2, 256, 160))
     folder = made.write(tmp_path, [sketch], 1, model="a")
     packed = pack_maps(read_activations(folder), folder, FULL)
-    assert [one.numbers for one in packed.maps] == [(0, 1)]
+    assert [item.numbers for item in packed.maps] == [(0, 1)]
     assert packed.notes == []
 
 
@@ -249,18 +249,18 @@ def test_a_layer_without_captures_has_no_link(small: Path, tmp_path: Path) -> No
 def test_the_page_holds_the_codes_of_every_map(pair: Path) -> None:
     record = read_activations(pair)
     packed = pack_maps(record, pair, FULL)
-    assert len(packed.maps) == sum(len(one.maps) for one in record.tensors) == 44
+    assert len(packed.maps) == sum(len(tensor.maps) for tensor in record.tensors) == 44
     for one in packed.maps:
         assert np.array_equal(codes_of(packed, one), file_of(pair, one.source).ravel()), one.source.file
     assert packed.notes == []
-    over = {one.source.side: one.over >= 0 for one in packed.maps}
+    over = {item.source.side: item.over >= 0 for item in packed.maps}
     assert over == {"reference": False, "candidate": True}
 
 
 def test_two_nearly_equal_maps_take_little_more_than_one(tmp_path: Path) -> None:
     sketch = made.Sketch("t", "Conv", (16, 40, 40), relu=False, error=1e-4)
     packed = pack_maps(read_activations(made.write(tmp_path, [sketch], 1, model="a", reference="b")), tmp_path, FULL)
-    reference, candidate = (len(packed.chunks[one.chunk]) for one in packed.maps)
+    reference, candidate = (len(packed.chunks[item.chunk]) for item in packed.maps)
     assert candidate < 0.6 * reference
 
 
@@ -273,8 +273,8 @@ def test_all_samples_stay_while_there_is_room_for_enough_channels(
     record, pictures, maps = whole
     packed = pack_maps(record, large, pictures + int(share * maps))
     assert 0.75 * share * maps < letters_of(packed)[1] <= share * maps
-    assert {one.source.sample for one in packed.maps} == samples
-    assert min(len(one.numbers) for one in packed.maps) >= fewest
+    assert {item.source.sample for item in packed.maps} == samples
+    assert min(len(item.numbers) for item in packed.maps) >= fewest
     (note,) = packed.notes
     assert note.startswith("To keep this page small, it has ")
     assert (f"maps of {len(samples)} of 3 samples" in note) == (len(samples) < 3)
@@ -288,16 +288,16 @@ def test_the_channels_that_differ_most_are_kept(large: Path, whole: tuple[Activa
     kept = packed.maps[0].numbers
     assert list(kept) == sorted(kept)
     assert packed.maps[1].numbers == kept, "of both sides the same"
-    by_difference = sorted(record.tensors[0].channels, key=lambda one: -(one.difference_rms or 0))
-    assert set(kept) == {one.channel for one in by_difference[: len(kept)]}
+    by_difference = sorted(record.tensors[0].channels, key=lambda channel: -(channel.difference_rms or 0))
+    assert set(kept) == {item.channel for item in by_difference[: len(kept)]}
 
 
 def test_a_page_without_room_for_maps_reports_it(pair: Path) -> None:
     packed = pack_maps(read_activations(pair), pair, 30_000)
     assert packed.letters <= 30_000
     assert any("maps are left out" in note for note in packed.notes)
-    held = {one.chunk for one in packed.maps}
-    assert all(one.over in held for one in packed.maps if one.source.side == "candidate")
+    held = {item.chunk for item in packed.maps}
+    assert all(item.over in held for item in packed.maps if item.source.side == "candidate")
 
 
 @settings(max_examples=8)
@@ -328,7 +328,7 @@ def test_a_damaged_map_is_reported_and_the_others_are_shown(
     (note,) = packed.notes
     assert note.startswith("maps/0000-0-reference.u16 is left out: ")
     assert message in note
-    (alone,) = [one for one in packed.maps if one.tensor == 0]
+    (alone,) = [item for item in packed.maps if item.tensor == 0]
     assert np.array_equal(codes_of(packed, alone), file_of(folder, alone.source).ravel())
 
 
@@ -390,7 +390,7 @@ def test_shares_refer_to_the_format_in_the_document(small: Path, tmp_path: Path)
 
     page = page_of(changed(small, tmp_path / "bf16", change))
     assert page.data.format == "bf16"
-    assert "Beyond bf16" in [one.title for one in page.figures]
+    assert "Beyond bf16" in [figure.title for figure in page.figures]
     assert all(not issues or str(issues).endswith(" beyond bf16") for *_, issues in page.tensors.rows)
 
 
@@ -438,7 +438,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     assert "&lt;/script&gt;" in text
     (shown,) = page_of(folder).data.tensors
     assert shown.name.startswith("</script><img")
-    links = {one.link for one in page_of(folder).figures if one.link}
+    links = {figure.link for figure in page_of(folder).figures if figure.link}
     assert {unquote(link.removeprefix("#tensor=")) for link in links} == {shown.name}
     cards = collect_activations({made.HOSTILE: read_activations(folder)})
     section = environment().get_template("panels/activations.html.j2").render(panel={"view": cards})
@@ -480,7 +480,7 @@ def test_maps_that_were_not_copied_are_read_in_place(pair: Path, tmp_path: Path)
     (tmp_path / "stored").symlink_to(pair, target_is_directory=True)
     page = draw_activations(tmp_path)
     first = data_of(page.read_text("utf-8"))["tensors"][0]
-    assert next(one["array"] for one in first["maps"] if one["array"]).startswith("stored/arrays/")
+    assert next(item["array"] for item in first["maps"] if item["array"]).startswith("stored/arrays/")
     assert page.parent == tmp_path
 
 

@@ -33,8 +33,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name in kinds:
         (folder / name).mkdir()
     return {
-        name: draw_comparison(one.comparison, one.profiles, folder / name / "report.html")
-        for name, one in kinds.items()
+        name: draw_comparison(item.comparison, item.profiles, folder / name / "report.html")
+        for name, item in kinds.items()
     }
 
 
@@ -247,10 +247,10 @@ def test_times_are_coloured_against_the_base_beyond_noise_only(show: Open) -> No
         [...row.children].map((cell, place) => [place, [cell.className, cell.textContent]])))"""
     by_verdict = {"improved": "faster", "regressed": "slower"}
     for row in page.evaluate(shown):
-        times, delta, verdict = [row[str(place)] for place in (3, 4, 5)], row["6"], row["11"][1]
+        times, delta, verdict = [row[str(value)] for value in (3, 4, 5)], row["6"], row["11"][1]
         assert "than-base" not in times[0][0], "the base itself"
         if EN_DASH not in (times[0][1], times[1][1]):
-            direction = next((each for name, each in by_verdict.items() if name in verdict), "")
+            direction = next((item for name, item in by_verdict.items() if name in verdict), "")
             assert ("than-base" in times[1][0]) == bool(direction)
             assert direction in times[1][0]
             assert direction in delta[0]
@@ -369,7 +369,7 @@ def test_deltas_are_shown_in_ms_and_percent_and_link_to_their_layers(show: Open)
     cast = page.locator("#time .deltas tr", has_text="Cast")
     expect(cast).to_contain_text("new")
     cast.get_by_role("button").click()
-    assert {one["Type"] for one in rows_of(page)} == {"Cast"}
+    assert {row["Type"] for row in rows_of(page)} == {"Cast"}
 
 
 @pytest.mark.thorough
@@ -380,7 +380,7 @@ def test_coverage_agrees_with_the_comparison_and_links_to_unmatched_layers(show:
     row = page.locator(".coverage tr").nth(1)
     expect(row).to_contain_text(f"{coverage.matched_share * 100:.1f} %")
     row.get_by_role("button", name=re.compile("unmatched")).click()
-    assert {one["Matched by"] for one in rows_of(page)} == {"unmatched"}
+    assert {row["Matched by"] for row in rows_of(page)} == {"unmatched"}
 
 
 @pytest.mark.thorough
@@ -501,7 +501,7 @@ def test_time_by_type_has_a_bar_for_each_report(show: Open) -> None:
     colours = row.locator(".track i").evaluate_all("bars => bars.map(bar => getComputedStyle(bar).backgroundColor)")
     assert len(set(colours)) == 3
     row.get_by_role("button").click()
-    assert {one["Type"] for one in rows_of(page)} == {"Conv"}
+    assert {row["Type"] for row in rows_of(page)} == {"Conv"}
 
 
 # --- the page ---

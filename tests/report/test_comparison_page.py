@@ -58,7 +58,7 @@ def test_the_verdict_matches_the_comparison() -> None:
 def test_every_profile_and_candidate_is_decided_and_the_title_names_them() -> None:
     page = page_of(made.three())
     assert page.title == "half and tuned against main"
-    assert [(one.profile, one.candidate, one.view.verdict) for one in page.decisions] == [
+    assert [(decision.profile, decision.candidate, decision.view.verdict) for decision in page.decisions] == [
         ("det", 1, "improved"),
         ("det", 2, "inconclusive"),
         ("rec", 1, "regressed"),
@@ -81,7 +81,7 @@ def test_the_deciding_metric_comes_first_and_marks_what_differs() -> None:
 def test_reasons_against_a_verdict_come_first() -> None:
     page = page_of(made.elsewhere())
     assert page.comparison.verdict == "incomparable"
-    assert [(one.effect, one.detail) for one in page.differences][:2] == [
+    assert [(difference.effect, difference.detail) for difference in page.differences][:2] == [
         ("forbids", "CPU"),
         ("forbids", "CPU count"),
     ]
@@ -109,7 +109,7 @@ def test_differences_are_grouped_by_meaning() -> None:
 
 def test_a_difference_common_to_several_profiles_is_listed_once() -> None:
     differences = page_of(made.three()).differences
-    (fp16,) = [one for one in differences if one.detail == "fp16"]
+    (fp16,) = [difference for difference in differences if difference.detail == "fp16"]
     assert (fp16.profiles, fp16.values) == (("det", "rec"), ("n/a", "true", "n/a"))
 
 
@@ -159,7 +159,7 @@ UNKNOWN = Rules(allow=frozenset(["unknown"]))
 
 
 def test_the_page_of_real_exports_shows_an_improvement(tmp_path: Path) -> None:
-    profiles = {place: read_profile(a100_exports() / name) for place, name in enumerate(("fp32", "fp16"))}
+    profiles = {index: read_profile(a100_exports() / name) for index, name in enumerate(("fp32", "fp16"))}
     compared = made.compared([made.subject("fp32"), made.subject("fp16", 1)], {"resnet": profiles}, UNKNOWN)
     page = page_of(compared)
     assert page.comparison.verdict == "improved"
@@ -320,7 +320,7 @@ def test_the_contents_have_the_order_of_the_page(tmp_path: Path) -> None:
     profiles = {0: made.in_turns("x", 14.0, 1), 1: made.in_turns("x", 10.0, 2, turn=1)}
     elsewhere = profiles[0].machine.model_copy(update={"cpu": "Intel Xeon 8481C"})
     profiles[2] = profiles[1].model_copy(update={"machine": elsewhere})
-    compared = made.compared([made.subject(f"v{place}", place) for place in profiles], {"x": profiles})
+    compared = made.compared([made.subject(f"v{profile}", profile) for profile in profiles], {"x": profiles})
     page = draw_comparison(compared.comparison, compared.profiles, tmp_path / "report.html").read_text("utf-8")
     listed = [name for name, _ in page_of(compared).sections]
     assert listed.index("conditions") < listed.index("stacks")
@@ -360,10 +360,10 @@ def test_the_first_table_has_the_values_of_the_rounds_that_decide() -> None:
     (compared,) = comparison.profiles
     in_rounds = {compared.decided_by: (24.0, 21.0), "throughput": (41.0, 47.0)}
     verdicts = tuple(
-        each.model_copy(update={"clock": "wall", "base_value": values[each.base], "candidate_value": values[1]})
-        if each.base == 0 and (values := in_rounds.get(each.metric))
-        else each
-        for each in compared.verdicts
+        verdict.model_copy(update={"clock": "wall", "base_value": values[verdict.base], "candidate_value": values[1]})
+        if verdict.base == 0 and (values := in_rounds.get(verdict.metric))
+        else verdict
+        for verdict in compared.verdicts
     )
     decided = comparison.model_copy(update={"profiles": (compared.model_copy(update={"verdicts": verdicts}),)})
     ranked = rank_subjects(
@@ -384,7 +384,7 @@ def test_the_page_rounds_once() -> None:
         [made.subject(label, index) for index, label in enumerate("ab")], {"x": dict(enumerate(profiles[0]))}
     )
     (compared,) = made_up.comparison.profiles
-    verdicts = tuple(each.model_copy(update={"ratio": 0.5435037800935438}) for each in compared.verdicts)
+    verdicts = tuple(verdict.model_copy(update={"ratio": 0.5435037800935438}) for verdict in compared.verdicts)
     comparison = made_up.comparison.model_copy(
         update={"profiles": (compared.model_copy(update={"verdicts": verdicts}),)}
     )

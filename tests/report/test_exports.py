@@ -313,7 +313,9 @@ def test_only_tested_layers_are_called_slower() -> None:
     comparison = two_profiles()
     compared = comparison.profiles[0]
     for q_value, expected in ((0.001, True), (None, False)):
-        judged = tuple(each.model_copy(update={"q_value": q_value}) for each in compared.layer_verdicts)
+        judged = tuple(
+            layer_verdict.model_copy(update={"q_value": q_value}) for layer_verdict in compared.layer_verdicts
+        )
         changed = comparison.model_copy(update={"profiles": (compared.model_copy(update={"layer_verdicts": judged}),)})
         markdown = comparison_markdown(changed, [profiles_of(["main", "branch"])])
         assert (
@@ -386,13 +388,13 @@ def test_requested_precisions_are_in_tables() -> None:
 def test_layer_changes_are_sorted_by_size() -> None:
     measured = profiles_of(["a", "b"])
     changes = layer_changes(section("s", measured, ["regressed"]), measured)
-    assert [(one.name, one.base_ms, one.candidate_ms) for one in changes] == [
+    assert [(change.name, change.base_ms, change.candidate_ms) for change in changes] == [
         ("Conv_0", 4, 6),
         ("Softmax_2", 0, 1.5),
         ("Relu_1", 2, 3),
         ("Softmax_2", 1, 0),
     ]
-    assert [one.verdict is None for one in changes] == [False, True, False, True]
+    assert [change.verdict is None for change in changes] == [False, True, False, True]
 
 
 def colours_in(path: Path) -> set[tuple[int, ...]]:
@@ -449,7 +451,7 @@ def test_settings_of_matplotlib_are_kept_and_have_no_effect(tmp_path: Path) -> N
 
 @pytest.mark.thorough
 def test_images_of_few_and_many_values_are_drawn(tmp_path: Path) -> None:
-    bare = [one.model_copy(update={"layers": (), "layer_runs": ()}) for one in profiles_of(["main", "branch"])]
+    bare = [profile.model_copy(update={"layers": (), "layer_runs": ()}) for profile in profiles_of(["main", "branch"])]
     exact = section("model", bare, ["unchanged"]).model_copy(update={"rows": (), "layer_verdicts": ()})
     alone = metric_of("model.bytes", bare, unit="bytes", values=(4_000_000.0, None), runs=())
     verdicts = (verdict_of(alone, 1, "incomparable"),)
@@ -535,7 +537,7 @@ def test_a_chrome_trace_is_written() -> None:
     assert names[2, 0, "process_name"] == "second"
     assert [names[1, tid, "thread_name"] for tid in (1, 2)] == ["H2D", "CPU"]
     spans = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
-    assert [(one["name"], one["cat"], one["ts"], one["dur"], one["tid"]) for one in spans] == [
+    assert [(span["name"], span["cat"], span["ts"], span["dur"], span["tid"]) for span in spans] == [
         ("copy", "transfer", 0, 250, 1),
         ("Conv_0", "layer", 0, 500, 2),
         ("Relu_1", "layer", 1000, 500, 2),
@@ -596,14 +598,14 @@ def test_negative_numbers_stay_numbers() -> None:
     measured = profiles_of(["a", "b"])
     rows = read_csv(comparison_csv(two_profiles(labels=["a", "b"]), [measured]))
     records = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
-    assert [(one["base_layers"], one["candidate_layers"], one["delta_ms"]) for one in records] == [
+    assert [(record["base_layers"], record["candidate_layers"], record["delta_ms"]) for record in records] == [
         ("Conv_0", "Conv_0", "2.0"),
         ("Relu_1", "Relu_1", "1.0"),
         ("Softmax_2", "", "-1.0"),
         ("", "Softmax_2", "1.5"),
     ]
-    assert [one["matched_by"] for one in records] == ["nodes"] * 3 + ["unmatched"]
-    assert [one["verdict"] for one in records] == ["regressed", "regressed", "", ""]
+    assert [record["matched_by"] for record in records] == ["nodes"] * 3 + ["unmatched"]
+    assert [record["verdict"] for record in records] == ["regressed", "regressed", "", ""]
 
 
 def test_layers_are_a_data_frame() -> None:

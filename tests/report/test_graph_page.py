@@ -46,7 +46,7 @@ def named(read: ModelDocument, name: str) -> ModelNode:
 
 
 def scope(read: ModelDocument, address: str) -> ModelScope:
-    return next(one for one in read.scopes if one.address == address)
+    return next(scope for scope in read.scopes if scope.address == address)
 
 
 def names(read: ModelDocument, places: tuple[int, ...]) -> list[str]:
@@ -100,8 +100,8 @@ def test_nodes_and_tensors_are_on_the_page(tmp_path: Path) -> None:
     clip = named(read, "clip")
     assert names(read, clip.inputs) == ["a", "-", "limit"]
     assert names(read, clip.outputs) == ["b"]
-    by_name = {one.name: one for one in read.tensors}
-    assert {name: one.kind for name, one in by_name.items() if one.kind != "computed"} == {
+    by_name = {tensor.name: tensor for tensor in read.tensors}
+    assert {name: item.kind for name, item in by_name.items() if item.kind != "computed"} == {
         "x": "input",
         "weight": "initializer",
         "limit": "constant",
@@ -127,9 +127,11 @@ def test_given_and_default_attributes_are_shown(tmp_path: Path) -> None:
     (value,) = named(read, "filled").attributes
     assert (value.name, value.text, value.is_default) == ("value", "float32 tensor, 1", False)
     assert read.held[value.held].first == ("0.875",)
-    assert [(one.name, one.text, one.is_default) for one in named(read, "shape").attributes] == [("start", "0", True)]
+    assert [
+        (attribute.name, attribute.text, attribute.is_default) for attribute in named(read, "shape").attributes
+    ] == [("start", "0", True)]
     conv = next(node for node in document(make_cnn(tmp_path / "cnn.onnx")).nodes if node.operator == "Conv")
-    told = {one.name: (one.text, one.is_default) for one in conv.attributes}
+    told = {attribute.name: (attribute.text, attribute.is_default) for attribute in conv.attributes}
     assert told["kernel_shape"] == ("[3, 3]", False) and told["auto_pad"] == ('"NOTSET"', True)
 
 
@@ -142,9 +144,9 @@ def test_bodies_are_graphs_of_their_own(tmp_path: Path) -> None:
     assert (inner.address, inner.parent) == (f"{loop.name}/body", 0)
     assert names(read, inner.inputs) == ["body_i", "body_go", "body_carried"]
     assert names(read, inner.outside) == ["x"] == names(read, loop.outside)
-    assert all(read.nodes[place].scope == body for place in inner.nodes)
+    assert all(read.nodes[node].scope == body for node in inner.nodes)
     first = next(node for node in read.nodes if node.operator == "If")
-    assert {read.scopes[one].address for one in first.bodies} == {
+    assert {read.scopes[body].address for body in first.bodies} == {
         f"{first.name}/then_branch",
         f"{first.name}/else_branch",
     }
@@ -160,7 +162,7 @@ def test_functions_are_shared_by_their_calls(tmp_path: Path) -> None:
     assert len(blocks) == 2 and blocks[0].bodies == blocks[1].bodies
     inner = read.scopes[blocks[0].bodies[0]]
     assert (inner.address, inner.parent, blocks[0].kind) == (f"{FUNCTION_DOMAIN}::Block", -1, "composite")
-    told = {one.name: one.version for one in read.operators}
+    told = {operator.name: operator.version for operator in read.operators}
     assert told[f"{FUNCTION_DOMAIN}::Block"] == "a function of this model"
     assert told["MatMul"].startswith("version ")
 
@@ -183,18 +185,18 @@ def test_constants_are_nodes_on_request(tmp_path: Path) -> None:
 
 def test_sparse_weights_and_external_ones(tmp_path: Path) -> None:
     sparse = document(make_sparse(tmp_path / "sparse.onnx"))
-    assert any(one.numbers and one.numbers.zeros for one in sparse.held)
+    assert any(item.numbers and item.numbers.zeros for item in sparse.held)
     read = document(make_ext(tmp_path / "ext.onnx"))
-    assert {one.where for one in read.held} >= {"ext.onnx.bin"}
+    assert {item.where for item in read.held} >= {"ext.onnx.bin"}
 
 
 def test_limits_of_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_ext(tmp_path / "ext.onnx")
-    large = [one for one in document(path).held if one.size_bytes == 256 * 256 * 4]
-    assert len(large) == 3 and all(one.numbers for one in large)
+    large = [item for item in document(path).held if item.size_bytes == 256 * 256 * 4]
+    assert len(large) == 3 and all(item.numbers for item in large)
     monkeypatch.setattr(drawn_graph, "_LIMIT_TOGETHER_BYTES", 2 * 256 * 256 * 4 + 10_000)
-    told = [one for one in document(path).held if one.size_bytes == 256 * 256 * 4]
-    assert [one.numbers is None for one in told] == [False, False, True]
+    told = [item for item in document(path).held if item.size_bytes == 256 * 256 * 4]
+    assert [item.numbers is None for item in told] == [False, False, True]
     assert "were read first" in told[2].unread and told[2].first
 
 
@@ -226,7 +228,7 @@ def test_the_page_is_one_file_with_everything(in_folder: Path) -> None:
     assert "default-src 'none'" in page and not re.search(r'(src|href)="https?:', page)
     data = data_of(page)
     read = document(in_folder / "ctrl.onnx")
-    assert [one["address"] for one in data["scopes"]] == [one.address for one in read.scopes]
+    assert [scope["address"] for scope in data["scopes"]] == [scope.address for scope in read.scopes]
     assert len(data["nodes"]["name"]) == len(read.nodes)
     for one, told in zip(read.scopes, data["scopes"], strict=True):
         graph = told["graph"]
@@ -236,16 +238,16 @@ def test_the_page_is_one_file_with_everything(in_folder: Path) -> None:
             names(read, (*one.inputs, *one.outside)),
             names(read, one.outputs),
         ]
-        assert graph["composite"] == [at for at, place in enumerate(one.nodes) if read.nodes[place].bodies]
+        assert graph["composite"] == [at for at, node in enumerate(one.nodes) if read.nodes[node].bodies]
     assert path.read_bytes() == api.draw(in_folder / "ctrl.onnx", "new/ctrl.html").read_bytes()
 
 
 def test_edges_join_what_reads_with_what_writes(tmp_path: Path) -> None:
     path = small_model(tmp_path / "m.onnx")
-    (graph,) = (one["graph"] for one in data_of(api.draw(path, tmp_path / "m.html").read_text("utf-8"))["scopes"])
+    (graph,) = (scope["graph"] for scope in data_of(api.draw(path, tmp_path / "m.html").read_text("utf-8"))["scopes"])
     sources, targets = graph["source"], graph["target"]
     labels = ["add", "clip", "shape", "filled", "sub", "max", "same", "x", "-> y", "-> z"]
-    joins = {(labels[one], labels[two]) for one, two in zip(sources, targets, strict=True)}
+    joins = {(labels[source], labels[two]) for source, two in zip(sources, targets, strict=True)}
     assert joins == {
         ("x", "add"),
         ("add", "clip"),
@@ -266,8 +268,8 @@ def test_without_values_no_tensor_contents_are_in_the_page(tmp_path: Path) -> No
     for secret in ("0.123456", "classified", "6.625", "0.5625", "0.875"):
         assert secret in whole + json.dumps(data_of(whole))
         assert secret not in bare + json.dumps(data_of(bare))
-    assert all(one["numbers"] is None and one["first"] == [] for one in data_of(bare)["held"])
-    assert all(one["unread"] == "this page was written without values" for one in data_of(bare)["held"])
+    assert all(item["numbers"] is None and item["first"] == [] for item in data_of(bare)["held"])
+    assert all(item["unread"] == "this page was written without values" for item in data_of(bare)["held"])
     assert "their values are not" in bare and "their values are not" not in whole
     svg = api.draw(path, tmp_path / "bare.svg", reading=Reading(values=False, constants=True)).read_text("utf-8")
     assert "6.625" in api.draw(path, tmp_path / "m.svg").read_text("utf-8") and "6.625" not in svg

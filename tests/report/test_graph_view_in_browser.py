@@ -387,8 +387,8 @@ def test_a_block_opens_at_a_click(browser: Browser, watch: Watch, tmp_path: Path
 def test_a_large_block_opens_into_blocks(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     profile = residual_profile(1470)
     layers = [
-        each.model_copy(update={"name": f"/layers.{index // 49}/part{index // 7 % 7}/op{index}"})
-        for index, each in enumerate(profile.layers)
+        layer.model_copy(update={"name": f"/layers.{index // 49}/part{index // 7 % 7}/op{index}"})
+        for index, layer in enumerate(profile.layers)
     ]
     page = watch.open(browser, write_graph_page(profile.model_copy(update={"layers": tuple(layers)}), tmp_path))
     assert page.evaluate("view.data.layers") == 30

@@ -104,7 +104,7 @@ def test_each_statistic_is_that_of_a_typical_run() -> None:
 def test_layers_add_up_to_their_sum_in_every_surface() -> None:
     one = uneven(1.0)
     subject = Diagnosed(one)
-    passes = statistics.median(map(sum, zip(*(each.samples_ms for each in one.layers), strict=True)))
+    passes = statistics.median(map(sum, zip(*(layer.samples_ms for layer in one.layers), strict=True)))
     total = metrics_of(one)["layers.sum"].value
     assert total == pytest.approx(sum(one.layer_times.ms))
     assert total != pytest.approx(passes)
@@ -120,7 +120,7 @@ def test_the_changes_of_layers_add_up_to_the_change_of_their_sum() -> None:
     (sums,) = (metric.values for metric in compared.metrics if metric.metric == "layers.sum")
     rows = csv.DictReader(io.StringIO(comparison_csv(comparison, profiles)))
     assert sum(float(row["delta_ms"]) for row in rows) == pytest.approx((sums[1] or 0) - (sums[0] or 0))
-    (verdict,) = (each for each in compared.verdicts if (each.metric, each.base) == ("layers.sum", 0))
+    (verdict,) = (verdict for verdict in compared.verdicts if (verdict.metric, verdict.base) == ("layers.sum", 0))
     assert verdict.ratio == pytest.approx((sums[1] or 0) / (sums[0] or 1))
 
 
@@ -132,11 +132,13 @@ def test_every_surface_of_a_comparison_prints_the_same_numbers() -> None:
     terminal = [re.split(r" {2,}", line.strip()) for line in printed(compared).splitlines()]
     html = {row.metric: [cell.value for cell in row.cells] for row in page.metrics}
     for metric in compared.metrics:
-        record = [metrics_of(each).get(_NAMES.get(metric.metric, metric.metric)) for each in profiles[0]]
+        record = [metrics_of(item).get(_NAMES.get(metric.metric, metric.metric)) for item in profiles[0]]
         if None not in record:
-            assert metric.values == pytest.approx([each.value for each in record if each is not None])
+            assert metric.values == pytest.approx([item.value for item in record if item is not None])
         texts = [quantity(value, metric.unit) for value in metric.values if value is not None]
-        verdict = next((each for each in compared.verdicts if (each.metric, each.base) == (metric.metric, 0)), None)
+        verdict = next(
+            (verdict for verdict in compared.verdicts if (verdict.metric, verdict.base) == (metric.metric, 0)), None
+        )
         behind = metric_values(metric, 1, verdict)
         values = (
             metric.values if verdict is None or None in metric.values else (verdict.base_value, verdict.candidate_value)
@@ -145,7 +147,7 @@ def test_every_surface_of_a_comparison_prints_the_same_numbers() -> None:
         assert [metric.metric, *behind] in [row[: 1 + len(texts)] for row in terminal]
         assert " | ".join(behind) in markdown
     (group,) = picture_groups(comparison)
-    (deciding,) = (each for each in compared.deciding if each.base == 0)
+    (deciding,) = (item for item in compared.deciding if item.base == 0)
     assert [row.value for row in group.rows] == [deciding.base_value, deciding.candidate_value]
 
 
@@ -154,7 +156,7 @@ def test_cells_of_many_subjects_print_the_values_of_the_sentence() -> None:
     measured = {index: comparison_fixtures.in_turns("x", 10.0 + index, 1 + index, turn=index) for index in range(4)}
     four = comparison_fixtures.compared(subjects, {"x": measured})
     (compared,), (page,) = four.comparison.profiles, collect_comparison(four.comparison, four.profiles).profiles
-    (row,) = (each for each in page.metrics if each.decides)
+    (row,) = (metric for metric in page.metrics if metric.decides)
     for verdict in compared.deciding:
         printed_pair = verdict.why.partition(" in the middle pair")[0].rpartition("latency.min ")[2]
         base, candidate = row.cells[0].value, row.cells[verdict.candidate]
@@ -166,7 +168,7 @@ def test_every_surface_of_a_comparison_prints_the_same_times_of_layers() -> None
     (compared,) = comparison.profiles
     expected = {
         " + ".join(profiles[0][0].layers[at].name for at in row.layers[0]): [
-            each.layer_times.sum_ms(places) for each, places in zip(profiles[0], row.layers, strict=True)
+            item.layer_times.sum_ms(places) for item, places in zip(profiles[0], row.layers, strict=True)
         ]
         for row in compared.rows
     }
@@ -197,7 +199,7 @@ def test_a_ratio_of_other_values_is_labelled(runs: int) -> None:
     comparison = compare(subjects, {"speed": measured}, Rules(metric="latency.median"))
     (compared,) = comparison.profiles
     (verdict,) = compared.deciding
-    (metric,) = (each for each in compared.metrics if each.metric == "latency.median")
+    (metric,) = (metric for metric in compared.metrics if metric.metric == "latency.median")
     before, after = (value or 0.0 for value in metric.values)
     is_apart = abs(after / before / verdict.ratio - 1) > 0.003
     assert is_apart == (runs >= 5)
@@ -243,7 +245,7 @@ def test_every_surface_of_a_race_prints_the_same_speeds(tmp_path: Path) -> None:
     assert view is not None
     rows = {row.name: row for row in view.rows}
     console = Console(file=io.StringIO(), width=250)
-    console.print(draw_variants([VariantTried(variant=each) for each in RACE.variants], 250, 50))
+    console.print(draw_variants([VariantTried(variant=variant) for variant in RACE.variants], 250, 50))
     assert isinstance(console.file, io.StringIO)
     live = console.file.getvalue()
     for variant in RACE.variants:
@@ -264,8 +266,8 @@ def test_variants_of_a_sweep_share_one_column_of_objectives(tmp_path: Path) -> N
     view = collect(read_run(write_optimized(tmp_path, FRONT)))
     assert view is not None
     assert {row.name: row.times for row in view.rows} == {
-        each.name: ", ".join(quantity(metric.value, metric.unit) for metric in each.objectives.values())
-        for each in FRONT.variants
+        variant.name: ", ".join(quantity(metric.value, metric.unit) for metric in variant.objectives.values())
+        for variant in FRONT.variants
     }
     assert view.ticks == ()
 

@@ -23,7 +23,7 @@ def test_the_page_opens_with_the_conclusion_and_fits_the_window(width: int, brow
     expect(lead).to_have_text(RACE.conclude()[1])
     expect(lead).to_be_in_viewport()
     expect(page.locator("#optimization tbody tr").first).to_contain_text("delivered")
-    delivered, slower = (page.locator("#optimization .interval").nth(place) for place in (0, 3))
+    delivered, slower = (page.locator("#optimization .interval").nth(value) for value in (0, 3))
     ends = [bar.evaluate("plot => [...plot.children].map((part) => part.getBoundingClientRect().left)")
             for bar in (delivered, slower)]  # fmt: skip
     assert ends[0][3] > ends[0][1], "the mark of what is faster is right of the source's line"

@@ -31,7 +31,7 @@ def a100(name: str) -> Profile:
 
 
 def column(table: Table, title: str) -> list[Any]:
-    place = [each.title for each in table.columns].index(title)
+    place = [column.title for column in table.columns].index(title)
     return [row[place] for row in table.rows]
 
 
@@ -54,7 +54,7 @@ def test_convolutions_have_the_window_activation_and_shares() -> None:
     assert column(table, "As GEMM (M, N, K)")[0] == TIMES.join(("401408", "64", "147"))
     assert column(table, "Of peak arithmetic")[0] == pytest.approx(0.217, abs=0.001)
     assert column(table, "Of peak bandwidth")[0] == pytest.approx(0.283, abs=0.001)
-    assert "Dilation" not in [each.title for each in table.columns], "all are 1"
+    assert "Dilation" not in [column.title for column in table.columns], "all are 1"
     assert view.windows.rows[0][:2] == (f"3{TIMES}3, stride 1{TIMES}1", 13)
 
 
@@ -63,7 +63,7 @@ def test_an_unknown_device_has_no_shares() -> None:
     other = profile.model_copy(update={"machine": profile.machine.model_copy(update={"gpus": ("NVIDIA Future 1",)})})
     (view,) = convolutions.collect({"a": other})
     assert view.peaks == ""
-    assert not {"Of peak arithmetic", "Of peak bandwidth"} & {each.title for each in view.layers.columns}
+    assert not {"Of peak arithmetic", "Of peak bandwidth"} & {column.title for column in view.layers.columns}
     assert column(view.layers, "FLOP/byte")[0] > 0, "the work is known nevertheless"
     assert device.collect({"a": other})[0].peaks == ()
 
@@ -72,7 +72,7 @@ def test_unknown_shapes_leave_the_work_unknown() -> None:
     bare = layer(0, "Conv", provider="CPU")
     (view,) = convolutions.collect({"a": profile_of([[1.0]], [bare])})
     assert view.unknown == 1
-    assert {each.title for each in view.layers.columns} == {"#", "Name", "Time", "%"}
+    assert {column.title for column in view.layers.columns} == {"#", "Name", "Time", "%"}
     assert view.windows.rows[0][0] == "not recorded"
 
 
@@ -86,10 +86,10 @@ def test_histograms_count_every_layer_once() -> None:
     (view,) = distribution.collect({"a": profile})
     assert [histogram.title for histogram in view.histograms] == ["Latency", "Weights", "Activations"]
     for histogram in view.histograms:
-        counted = sum(each.count for each in histogram.bins) + histogram.zeros + histogram.unknown
+        counted = sum(item.count for item in histogram.bins) + histogram.zeros + histogram.unknown
         assert counted == len(profile.layers)
-        assert sum(each.share for each in histogram.bins) == pytest.approx(1)
-        assert max(each.relative for each in histogram.bins) == 1
+        assert sum(item.share for item in histogram.bins) == pytest.approx(1)
+        assert max(item.relative for item in histogram.bins) == 1
     assert re.fullmatch(r"\d+ \S+ to \d+ \S+", view.histograms[0].bins[0].range)
 
 
@@ -97,7 +97,7 @@ def test_a_value_on_an_edge_is_in_the_upper_range() -> None:
     layers = [layer(index, "Conv", ms) for index, ms in enumerate((1.0, 1.0, 1.999, 2.0, 0.0))]
     (view,) = distribution.collect({"a": profile_of([[1.0]], layers)})
     latency = view.histograms[0]
-    assert [(each.range, each.count) for each in latency.bins] == [("1 ms to 2 ms", 3), ("2 ms to 5 ms", 1)]
+    assert [(item.range, item.count) for item in latency.bins] == [("1 ms to 2 ms", 3), ("2 ms to 5 ms", 1)]
     assert latency.zeros == 1
 
 
@@ -113,9 +113,9 @@ def test_areas_of_a_treemap_are_in_proportion(values: list[float]) -> None:
 
 def test_tiles_of_a_treemap_name_the_layers() -> None:
     (view,) = treemap.collect({"a": a100("qat")})
-    assert [each.name for each in view.types] == ["CaskConvolution", "Reformat", "TiledPooling"]
-    assert sum(each.share for each in view.types) == pytest.approx(1)
-    assert all(tile.layer is not None for each in view.types for tile in each.tiles)
+    assert [item.name for item in view.types] == ["CaskConvolution", "Reformat", "TiledPooling"]
+    assert sum(item.share for item in view.types) == pytest.approx(1)
+    assert all(tile.layer is not None for item in view.types for tile in item.tiles)
 
 
 def test_pointwise_layers_are_grouped_by_their_operations() -> None:
@@ -218,7 +218,9 @@ def test_the_views_of_layers_are_its_tabs(tmp_path: Path) -> None:
 
 def test_a_finding_among_the_layers_of_another_names_it() -> None:
     (view,) = collect_layers({"fp32": a100("fp32")})
-    whole, part = (next(each for each in view.insights if word in each.title) for word in ("TF32", "CUDA cores"))
+    whole, part = (
+        next(insight for insight in view.insights if word in insight.title) for word in ("TF32", "CUDA cores")
+    )
     assert (part.within, whole.within) == (whole.title, "")
     assert set(part.layers) < set(whole.layers)
 

@@ -329,7 +329,10 @@ def test_values_missing_in_an_import_are_not_zero() -> None:
     made = profile("half", 10, 1, 5)
     nameless = [
         layer.model_copy(
-            update={"weight_bytes": 0, "outputs": tuple(one.model_copy(update={"name": ""}) for one in layer.outputs)}
+            update={
+                "weight_bytes": 0,
+                "outputs": tuple(output.model_copy(update={"name": ""}) for output in layer.outputs),
+            }
         )
         for layer in made.layers
     ]
@@ -359,7 +362,7 @@ def test_a_noisy_measurement_is_marked(tmp_path: Path) -> None:
 def test_settings_are_formatted_as_in_the_recipe_and_mark_defaults() -> None:
     given: dict[str, JsonValue] = {"tolerance": {"cosine": 0.999, "atol": None}, "limit": 65504.0, "block": {}}
     found = settings_of(given | {"seed": 0}, given)
-    assert [(one.name, one.value, one.given) for one in found] == [
+    assert [(item.name, item.value, item.given) for item in found] == [
         ("tolerance", "{cosine: 0.999}", True),
         ("limit", "65504", True),
         ("block", "{}", False),
@@ -417,7 +420,7 @@ def test_steps_summarize_their_work(tmp_path: Path) -> None:
     steps = {step.run_step.name: step for step in page_of(write_quickstart(tmp_path)).views["steps"].steps}
     sanitize, half = steps["sanitize"], steps["half"]
     assert sanitize.change is not None
-    assert [(one.op_type, one.delta) for one in sanitize.change.changed[:3]] == [
+    assert [(item.op_type, item.delta) for item in sanitize.change.changed[:3]] == [
         ("Constant", -287),
         ("Shape", -20),
         ("Slice", -16),
@@ -427,7 +430,7 @@ def test_steps_summarize_their_work(tmp_path: Path) -> None:
     assert half.run_step.reason == "settings changed"
     assert half.change is not None
     assert half.change.casts_added == 8
-    assert {one.name: one.given for one in half.settings} == {
+    assert {setting.name: setting.given for setting in half.settings} == {
         "keep_io": True,
         "block": True,
         "min_positive": False,
@@ -462,9 +465,9 @@ def test_layer_shares_add_up_and_small_types_are_grouped() -> None:
     measured = profile("half", 10, 3, 300)
     renamed = [layer.model_copy(update={"type": f"T{index % 20}"}) for index, layer in enumerate(measured.layers)]
     (view,) = collect_layers({"speed": measured.model_copy(update={"layers": tuple(renamed)})})
-    assert sum(one.sum_ms for one in view.types) == pytest.approx(view.times.sum_ms)
-    assert sum(one.share for one in view.types) == pytest.approx(1)
-    assert sum(one.count for one in view.types) == 300
+    assert sum(item.sum_ms for item in view.types) == pytest.approx(view.times.sum_ms)
+    assert sum(item.share for item in view.types) == pytest.approx(1)
+    assert sum(item.count for item in view.types) == 300
     page = (
         environment()
         .get_template("panels/layers.html.j2")
@@ -623,9 +626,9 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
 def test_the_page_holds_every_sample_and_layer(tmp_path: Path) -> None:
     data = data_of(draw_report(write_quickstart(tmp_path)).read_text("utf-8"))
     layers = data["layers"]
-    assert [len(run["ms"]) for one in data["panels"]["latency"] for run in one["runs"]] == [80] * 10
-    assert [len(one["columns"]["name"]) for one in layers] == [337, 330]
-    assert [len(one["timeline"]["lane"]) for one in layers] == [406, 398]
+    assert [len(run["ms"]) for item in data["panels"]["latency"] for run in item["runs"]] == [80] * 10
+    assert [len(layer["columns"]["name"]) for layer in layers] == [337, 330]
+    assert [len(layer["timeline"]["lane"]) for layer in layers] == [406, 398]
 
 
 def test_many_layers_stay_small(tmp_path: Path) -> None:
@@ -665,7 +668,7 @@ def test_a_damaged_document_is_reported_and_the_rest_is_drawn(tmp_path: Path) ->
     (tmp_path / "speed" / "profile.json").write_text('{"format_version": 1, "la')
     page = page_of(tmp_path)
     assert [sentence.split(":")[0] for sentence in page.unreadable] == ["speed/profile.json cannot be read"]
-    assert [one.label for one in page.views["latency"]] == ["source"]
+    assert [item.label for item in page.views["latency"]] == ["source"]
     assert "speed/profile.json cannot be read" in draw_report(tmp_path).read_text("utf-8")
 
 

@@ -58,9 +58,9 @@ def test_an_engine_is_summarized() -> None:
     assert view.built is not None
     assert (view.step, view.label, len(view.profile.layers)) == ("engine", "source", 72)
     assert view.built.build.library == "TensorRT 10.16.1.11" and view.built.built_for == ("NVIDIA RTX A4000",)
-    assert [(one.name, one.count) for one in view.precisions] == [("float16", 69), ("float32", 3)]
+    assert [(precision.name, precision.count) for precision in view.precisions] == [("float16", 69), ("float32", 3)]
     assert view.multiplying == ()  # its tactics have no names
-    assert [(one.name, one.count) for one in view.types[:3]] == [
+    assert [(item.name, item.count) for item in view.types[:3]] == [
         ("CaskConvolution", 48),
         ("PointWiseV2", 16),
         ("Reformat", 6),
@@ -73,7 +73,7 @@ def test_multiply_units_of_an_engine_are_counted(tmp_path: Path) -> None:
     (export,) = (a100_exports() / "qat").glob("*graph.json")
     layers = Path(shutil.copy(export, tmp_path))  # away from its times
     (view,) = collect_untimed({"qat": read_profile(layers)})
-    assert [(one.name, one.count) for one in view.multiplying] == [("tensor core INT8", 20), ("INT8 DP4A", 1)]
+    assert [(item.name, item.count) for item in view.multiplying] == [("tensor core INT8", 20), ("INT8 DP4A", 1)]
 
 
 def test_reformats_name_tensors_and_formats() -> None:
@@ -132,10 +132,10 @@ def test_only_non_default_settings_are_shown_first() -> None:
     plain = BuildSettings().model_dump(mode="json")
     view = collect_build(build(options=plain))
     assert view.chosen == ()
-    assert {one.name for one in view.usual} >= {"typing", "tf32", "workspace", "advanced.tiling"}
+    assert {item.name for item in view.usual} >= {"typing", "tf32", "workspace", "advanced.tiling"}
     changed = BuildSettings(fp16=True, tf32=False, typing="obey").model_dump(mode="json")
     changed["advanced"]["direct_io"] = True
-    assert {one.name: one.value for one in collect_build(build(options=changed)).chosen} == {
+    assert {item.name: item.value for item in collect_build(build(options=changed)).chosen} == {
         "fp16": "true",
         "tf32": "false",
         "typing": "obey",
@@ -277,7 +277,10 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         notes=HOSTILE_NAMES,
         applied={bad: list(HOSTILE_NAMES)},
         options={bad: bad},
-        constraints=tuple(Constraint(node=one, precision=one, outcome=f"ignored: {one}") for one in HOSTILE_NAMES),
+        constraints=tuple(
+            Constraint(node=hostile_name, precision=hostile_name, outcome=f"ignored: {hostile_name}")
+            for hostile_name in HOSTILE_NAMES
+        ),
         profiles=(BuiltProfile(inputs={bad: ShapeRange(min=(1,), opt=(1,), max=(2,))}, basis=bad),),
         timing_cache=TimingCacheUse(file=bad, note=bad),
         inputs=(tensor(bad, 1),),
@@ -400,8 +403,8 @@ def has(one: Build, words: str) -> bool:
 def test_every_insight_has_evidence_and_advice_and_no_score() -> None:
     found = shown_of(build())
     assert len(found) == 8
-    assert all(one.evidence and one.next_step and one.score == 0 for one in found)
-    assert all(0 <= place < 72 for one in found for place in one.layers)
+    assert all(item.evidence and item.next_step and item.score == 0 for item in found)
+    assert all(0 <= layer < 72 for item in found for layer in item.layers)
 
 
 def test_a_good_engine_has_no_insights() -> None:
@@ -424,7 +427,7 @@ def test_engines_in_fp32_are_reported() -> None:
     assert has(rtx_build(), "All layers compute in single precision")
     assert not has(rtx_build(typing="weakly typed: TF32"), "All layers compute")
     assert has(build(), "2 layers of 72 in float32")
-    (one,) = [one for one in shown_of(build()) if "layers of 72 in float32" in one.title]
+    (one,) = [item for item in shown_of(build()) if "layers of 72 in float32" in item.title]
     assert one.layers == (69, 70)
 
 
@@ -441,7 +444,7 @@ def asked(**precisions: str) -> tuple[Layer, ...]:
 def test_unmet_precision_requests_are_reported() -> None:
     """Resize has a finding of its own: its constraint was ignored. Relu may well compute in fp32 within its layer."""
     weak = build(layers=asked(Softmax="fp16", Resize="fp16", Relu="fp32"))
-    (one,) = [one for one in shown_of(weak) if "without the requested" in one.title]
+    (one,) = [item for item in shown_of(weak) if "without the requested" in item.title]
     assert one.title == "1 layer without the requested precision" and one.layers == (70,)
     assert one.evidence == "/head/Softmax (fp16 requested, computes in float32)."
     assert missed_precisions(weak.as_profile(), weak) == (69, 70)
@@ -456,7 +459,7 @@ def test_met_and_uncertain_precision_requests_are_not_reported() -> None:
 
 
 def test_reformats_of_inputs_and_outputs_name_them() -> None:
-    (one,) = [one for one in shown_of(build()) if "inputs and outputs" in one.title]
+    (one,) = [item for item in shown_of(build()) if "inputs and outputs" in item.title]
     assert one.layers == (0, 71)
     assert "float16 hwc8), output y (float32" in one.evidence
 
@@ -468,7 +471,9 @@ def test_reformats_of_inputs_and_outputs_name_them() -> None:
 def test_an_opt_shape_at_one_end_of_a_wide_range_is_reported(opt: tuple[int, ...], said: str | None) -> None:
     shapes = ShapeRange(min=(1, 3, 320, 320), opt=opt, max=(4, 3, 960, 960))
     told = [
-        one for one in titles(build(profiles=(BuiltProfile(inputs={"x": shapes}, basis=""),))) if "Tactics of" in one
+        title
+        for title in titles(build(profiles=(BuiltProfile(inputs={"x": shapes}, basis=""),)))
+        if "Tactics of" in title
     ]
     assert told == ([f"Tactics of a wide range are chosen for its {said} shape"] if said else [])
 

@@ -193,7 +193,7 @@ def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_unmet_precision_requests_are_marked(browser: Browser, tmp_path: Path) -> None:
     asked = {"/head/Softmax": "fp16", "/head/Resize": "fp32", "/blocks.0/expand/Conv + /blocks.0/expand/Relu": "fp32"}
-    layers = tuple(one.model_copy(update={"asked_precision": asked.get(one.name, "")}) for one in detector())
+    layers = tuple(item.model_copy(update={"asked_precision": asked.get(item.name, "")}) for item in detector())
     watch = Watch()
     page = watch.open(browser, draw_report(write_engine_run(tmp_path, {"engine": build(layers=layers)})))
     part = section(page)
@@ -218,7 +218,7 @@ def test_without_scripts_everything_is_readable(browser: Browser, tmp_path: Path
     watch = Watch()
     report = draw_report(write_engine_run(tmp_path, {"engine": build(), "rtx": rtx_build()}))
     page = watch.open(browser, report, java_script_enabled=False)
-    for place in (0, 1):
-        expect(section(page, place)).to_be_visible()
-        expect(section(page, place)).to_contain_text(re.compile("The first 20 of (72|55) layers"))
+    for value in (0, 1):
+        expect(section(page, value)).to_be_visible()
+        expect(section(page, value)).to_contain_text(re.compile("The first 20 of (72|55) layers"))
     page.context.close()

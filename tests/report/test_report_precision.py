@@ -40,7 +40,7 @@ from tests.support.run_fixtures import StepSketch, accuracy, run_record, write_r
 
 
 def write_search(folder: Path, found: PrecisionSearch, steps: list[StepSketch] | None = None, **more: Any) -> Path:
-    documents = search_documents(found) | {name.replace("__", "/") + ".json": one for name, one in more.items()}
+    documents = search_documents(found) | {name.replace("__", "/") + ".json": item for name, item in more.items()}
     return write_run(folder, run_record(steps or search_steps(found.passed), recipe=RECIPE), documents)
 
 
@@ -157,14 +157,14 @@ def test_a_model_made_from_the_result_counts_as_its_check(tmp_path: Path) -> Non
         documents = read_run(
             write_search(tmp_path / candidate, search(), [*steps, clean, agree], agree__accuracy=checked)
         )
-        titles = [one.title for one in view_of(documents).insights]
+        titles = [insight.title for insight in view_of(documents).insights]
         assert ("half was not compared" in str(titles)) == (candidate == "source")
 
 
 def insights(found: PrecisionSearch, **changes: Any) -> list[str]:
     stored = accuracy().model_copy(update={"arithmetic": "stored"})
     subject = SearchSubject("search", found, ("half",), (("agree", stored),), 0.01)
-    return [one.title for one in insights_of_search(replace(subject, **changes))]
+    return [item.title for item in insights_of_search(replace(subject, **changes))]
 
 
 def test_open_questions_of_a_search_are_reported() -> None:
@@ -226,7 +226,7 @@ def test_curves_are_aligned_by_tensor(whole: list[int], found: list[int], first:
     if view is None:
         assert everywhere == []
         return
-    assert [one.record.position for one in view.layers] == everywhere
+    assert [layer.record.position for layer in view.layers] == everywhere
     assert view.kept == tuple(row for row, position in enumerate(everywhere) if position % 2 == 0)
     assert view.first == (everywhere.index(first) if first in everywhere else None)
     errors = depth_curves(view).error
@@ -238,8 +238,8 @@ def test_the_layers_with_the_largest_errors_come_first_in_text() -> None:
     errors = [0.1, math.nan, 0.5, 0.0, 0.2]
     view = collect_depth({"a": divergences(5, errors)}, lambda one: False, "", None)
     assert view is not None
-    assert [one.record.position for one in view.worst] == [1, 2, 4, 0, 3]
-    assert [one.words for one in view.worst][:2] == [("900 NaN or infinite",), ("0.5",)]
+    assert [item.record.position for item in view.worst] == [1, 2, 4, 0, 3]
+    assert [item.words for item in view.worst][:2] == [("900 NaN or infinite",), ("0.5",)]
 
 
 # --- accuracy ---
@@ -297,7 +297,7 @@ def test_only_the_named_metric_fails() -> None:
 
 
 def test_the_terminal_names_a_labelled_metric_that_failed(tmp_path: Path) -> None:
-    right = tuple(one.model_copy(update={"failed": ()}) for one in deep_accuracy().outputs)
+    right = tuple(output.model_copy(update={"failed": ()}) for output in deep_accuracy().outputs)
     for compared, told in (
         (deep_accuracy(), "(outside tolerance: f1 dropped by 12 %, more than 1 % and 1 more)"),
         (
@@ -321,8 +321,8 @@ def test_the_worst_of_many_samples_are_shown() -> None:
     assert view.count == 300
     assert [row.sample for row in view.rows][:3] == ["299.png", "298.png", "297.png"]
     assert len(view.rows) < 100
-    by_error = {"samples": tuple(one.model_copy(update={"outputs": {"boxes": {"max_abs": int(one.sample[:-4]) / 9}}})
-                                 for one in many), "worst_sample": None, "tolerance": {"max_abs": 1.0}}  # fmt: skip
+    by_error = {"samples": tuple(item.model_copy(update={"outputs": {"boxes": {"max_abs": int(item.sample[:-4]) / 9}}})
+                                 for item in many), "worst_sample": None, "tolerance": {"max_abs": 1.0}}  # fmt: skip
     worst = collect_samples(few.model_copy(update=by_error))
     assert worst is not None
     assert [row.sample for row in worst.rows][:2] == ["299.png", "298.png"]
@@ -332,7 +332,7 @@ def test_the_worst_of_many_samples_are_shown() -> None:
 def test_samples_are_drawn_where_their_values_differ_in_print(apart: float, is_drawn: bool) -> None:
     few = deep_accuracy()
     values = ({"boxes": {"cosine": 1.0}}, {"boxes": {"cosine": 1.0 - apart}})
-    two = tuple(few.samples[0].model_copy(update={"outputs": each}) for each in values)
+    two = tuple(few.samples[0].model_copy(update={"outputs": value}) for value in values)
     view = collect_samples(few.model_copy(update={"samples": two, "tolerance": {}}))
     assert view is not None
     assert (view.plot is not None) == is_drawn
@@ -355,8 +355,8 @@ def test_kept_nodes_of_a_trial_are_shown_as_ranges(kept: set[int]) -> None:
 def test_every_state_is_drawn(tmp_path: Path) -> None:
     page = draw_report(write_search(tmp_path, failed_search(), agree__accuracy=deep_accuracy()))
     text = page.read_text("utf-8")
-    for told in ("bound 0.999 not met", "NaN or infinite", "receipt-3.png", "at least 0.8", 'class="cause overflow"'):
-        assert told in text
+    for name in ("bound 0.999 not met", "NaN or infinite", "receipt-3.png", "at least 0.8", 'class="cause overflow"'):
+        assert name in text
     panels = data_of(text)["panels"]
     (search_shown,), (depth,) = panels["precision"]["searches"], panels["precision"]["depths"]
     assert depth["error"][0][45] == NOT_FINITE
@@ -378,7 +378,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
 def test_a_search_of_5000_layers_stays_small(tmp_path: Path) -> None:
     run = run_record(search_steps()[:1], recipe=RECIPE)
     found = {"search/precision.json": search(5000, kept=range(40, 2000, 40))}
-    big, plain = (draw_report(write_run(tmp_path / str(len(one)), run, one)) for one in (found, {}))
+    big, plain = (draw_report(write_run(tmp_path / str(len(item)), run, item)) for item in (found, {}))
     assert big.stat().st_size - plain.stat().st_size < 400_000
 
 

@@ -68,8 +68,11 @@ def int8(exports: Path) -> Profile:
 
 def test_the_roll_up_is_of_what_layers_compute(int8: Profile) -> None:
     (view,) = collect_layers({"speed": int8})
-    assert [(one.name, round(one.share, 2)) for one in view.precisions] == [("int8", 0.9), ("float16 to int8", 0.1)]
-    assert [(one.name, round(one.share, 2)) for one in view.units] == [
+    assert [(precision.name, round(precision.share, 2)) for precision in view.precisions] == [
+        ("int8", 0.9),
+        ("float16 to int8", 0.1),
+    ]
+    assert [(unit.name, round(unit.share, 2)) for unit in view.units] == [
         ("tensor core INT8", 0.7), ("unknown", 0.2), ("none", 0.1),
     ]  # fmt: skip
     titles = [column.title for column in view.slowest.columns]
@@ -77,7 +80,7 @@ def test_the_roll_up_is_of_what_layers_compute(int8: Profile) -> None:
     conv = rows["Conv_3 + Add_4"]
     assert (conv["Precision"], conv["Reads → writes"]) == ("int8", "int8 + float16 → float16")
     assert rows["Conv_5"]["Multiply unit"] == "unknown"
-    assert [one.name for one in view.movers] == ["quantize"]
+    assert [mover.name for mover in view.movers] == ["quantize"]
 
 
 def test_gates_can_name_the_share_on_tensor_cores(int8: Profile) -> None:

@@ -330,7 +330,7 @@ def test_of_very_many_passes_a_part_is_drawn_and_all_are_counted(tmp_path: Path)
     assert page.stat().st_size < 600_000
     (charts,) = data_of(page.read_text("utf-8"))["panels"]["latency"]
     first = charts["runs"][0]
-    assert sum(len(each["number"]) for each in charts["runs"]) <= MOST_PASSES + 2
+    assert sum(len(run["number"]) for run in charts["runs"]) <= MOST_PASSES + 2
     assert (first["count"], charts["latency"]["sample_count"]) == (150_000, 300_000)
     assert {777, 40_011} <= set(first["number"])
     assert first["ms"][first["number"].index(777)] == 5.0

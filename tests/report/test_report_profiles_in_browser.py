@@ -176,7 +176,7 @@ def test_a_click_on_a_span_selects_its_row_even_behind_a_filter(page: Page, half
 @pytest.mark.thorough
 def test_a_selected_row_brings_its_span_into_sight(page: Page, half: Profile) -> None:
     part = Part(page)
-    span = min((one for one in half.timeline if one.layer is not None), key=lambda one: one.duration_ms)
+    span = min((item for item in half.timeline if item.layer is not None), key=lambda item: item.duration_ms)
     part.field.fill(f"name={span.name}")
     part.grid.locator(".grid-row").first.click()
     expect(part.told).to_have_text(re.compile(f"of {total_ms(half):.1f} ms$"))
@@ -301,7 +301,7 @@ def test_heat_has_scales(page: Page) -> None:
 
     def hot() -> list[float]:
         found: list[str] = heats.evaluate_all("cells => cells.map(cell => cell.style.getPropertyValue('--hot'))")
-        return [float(one) for one in found]
+        return [float(item) for item in found]
 
     linear = hot()
     assert linear[0] == 1
@@ -378,7 +378,7 @@ def test_the_chart_of_types_shows_totals_means_and_shares_and_filters(page: Page
     whole = half.layers_sum_ms
     expect(rows.first).to_contain_text(f"{100 * sum(convs) / whole:.1f} %")
     part.button("mean per layer", "types").click()
-    means = {kind: [ms for one, ms in times if one.type == kind] for kind in ("Conv", "Add")}
+    means = {kind: [ms for item, ms in times if item.type == kind] for kind in ("Conv", "Add")}
     expect(rows.filter(has_text="Conv")).to_contain_text(f"{100 * sum(convs) / len(convs) / whole:.1f} %")
     part.button("ms", "types").click()
     add = 1000 * sum(means["Add"]) / len(means["Add"])
@@ -503,16 +503,18 @@ def test_process_runs_tell_their_medians_and_why_they_stopped(page: Page, half: 
 def test_a_profile_leaves_as_json_markdown_and_trace(page: Page, half: Profile) -> None:
     part = Part(page)
     loaded = json.loads(part.saved(part.button("JSON", "exports").click))
-    assert [one["name"] for one in loaded["layers"]] == [layer.name for layer in half.layers]
-    assert [one["median_ms"] for one in loaded["layers"]] == pytest.approx(half.layer_times.ms, abs=1e-6)
-    assert [one["start_ms"] for one in loaded["timeline"]] == pytest.approx(
-        [one.start_ms for one in half.timeline], abs=1e-6
+    assert [layer["name"] for layer in loaded["layers"]] == [layer.name for layer in half.layers]
+    assert [layer["median_ms"] for layer in loaded["layers"]] == pytest.approx(half.layer_times.ms, abs=1e-6)
+    assert [item["start_ms"] for item in loaded["timeline"]] == pytest.approx(
+        [item.start_ms for item in half.timeline], abs=1e-6
     )
     trace = json.loads(part.saved(part.button("Chrome trace", "exports").click))
-    events = [one for one in trace["traceEvents"] if one["ph"] == "X"]
-    assert [one["name"] for one in events] == [span.name for span in half.timeline]
-    assert sum(one["dur"] for one in events) == pytest.approx(1000 * sum(span.duration_ms for span in half.timeline))
-    assert {one["args"]["name"] for one in trace["traceEvents"] if one["ph"] == "M"} == {"half", "H2D", "CPU", "D2H"}
+    events = [item for item in trace["traceEvents"] if item["ph"] == "X"]
+    assert [event["name"] for event in events] == [span.name for span in half.timeline]
+    assert sum(event["dur"] for event in events) == pytest.approx(
+        1000 * sum(span.duration_ms for span in half.timeline)
+    )
+    assert {item["args"]["name"] for item in trace["traceEvents"] if item["ph"] == "M"} == {"half", "H2D", "CPU", "D2H"}
     text = part.saved(part.button("Markdown", "exports").click)
     assert "| Conv | 99 |" in text
 
@@ -523,8 +525,8 @@ def test_paper_is_white_and_holds_every_profile(browser: Browser, quickstart: Pa
     page = watch.open(browser, draw_report(quickstart), color_scheme="dark")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
-    for place in (0, 1):
-        part = Part(page, place)
+    for value in (0, 1):
+        part = Part(page, value)
         expect(part.live("roofline").locator("svg")).to_be_visible()
         expect(part.live("pie").locator("svg")).to_be_visible()
         assert "0,114,178" in pixels(page, part)

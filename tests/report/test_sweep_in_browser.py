@@ -266,7 +266,7 @@ def test_axes_are_chosen(pages: Pages) -> None:
 def front(page: Page) -> list[int]:
     label = page.locator("#trade svg[role=application]").get_attribute("aria-label") or ""
     found = re.search(r"on the front: ([\d, ]*)\.", label)
-    return sorted(int(one) for one in found[1].split(", ")) if found and found[1] else []
+    return sorted(int(item) for item in found[1].split(", ")) if found and found[1] else []
 
 
 def test_the_front_consists_of_undominated_points(pages: Pages) -> None:
@@ -289,9 +289,9 @@ def test_the_front_consists_of_undominated_points(pages: Pages) -> None:
 
     # The page rounds to five digits, as people read them.
     values = {number: (float(f"{a:.5g}"), float(f"{b:.5g}")) for number, (a, b) in values.items()}
-    assert front(page) == sorted(number for number, one in values.items() if not beaten(one, (1, -1)))[:12]
+    assert front(page) == sorted(number for number, value in values.items() if not beaten(value, (1, -1)))[:12]
     page.get_by_label("Across: which way is better").select_option("more is better")
-    assert front(page) == sorted(number for number, one in values.items() if not beaten(one, (-1, -1)))[:12]
+    assert front(page) == sorted(number for number, value in values.items() if not beaten(value, (-1, -1)))[:12]
 
 
 def test_a_point_is_selected_by_mouse_and_keyboard(pages: Pages) -> None:

@@ -43,7 +43,7 @@ def said(record: SweepRecord) -> str:
 
 def changed(record: SweepRecord, number: int, **values: object) -> SweepRecord:
     """The same with one point changed."""
-    points = tuple(one.model_copy(update=values) if one.number == number else one for one in record.points)
+    points = tuple(point.model_copy(update=values) if point.number == number else point for point in record.points)
     return record.model_copy(update={"points": points})
 
 
@@ -116,14 +116,16 @@ def test_all_charted_quantities_of_a_point_are_of_the_measurement_that_ranks_it(
     assert point.again is not None
     again = point.again.model_copy(update={"metrics": {"speed.latency.p99": made.ms(99.0)}})
     changed_record = changed(record, 21, again=again)
-    dimensions = {one.label: one for one in collect_dimensions(changed_record) if one.kind != "axis"}
+    dimensions = {
+        dimension.label: dimension for dimension in collect_dimensions(changed_record) if dimension.kind != "axis"
+    }
     row = record.points.index(point)
     goal, tail = dimensions["speed.latency.min"], dimensions["speed.latency.p99"]
     assert goal.numbers is not None
     assert tail.numbers is not None
     assert goal.finals[row] == pytest.approx(point.again.objectives[0], rel=1e-4) != goal.numbers[row]
     assert tail.finals[row] == 99.0 != tail.numbers[row]
-    once = [place for place, each in enumerate(record.points) if each.again is None]
+    once = [index for index, point in enumerate(record.points) if point.again is None]
     assert once
     assert all(goal.finals[place] == goal.numbers[place] for place in once)
 
@@ -137,7 +139,7 @@ def test_the_front_is_named_with_several_objectives() -> None:
 
 def test_a_front_of_one_point_is_best_in_everything() -> None:
     record = made.variants()
-    points = tuple(one.model_copy(update={"on_front": one.number == record.best}) for one in record.points)
+    points = tuple(point.model_copy(update={"on_front": point.number == record.best}) for point in record.points)
     text = said(record.model_copy(update={"points": points}))
     assert text.startswith("Point 20 is best: ")
     assert "; no other point" in text
@@ -303,7 +305,7 @@ _JSON = st.recursive(
 @given(st.dictionaries(st.text("abc_-: #'\"é", min_size=1, max_size=5), _JSON, min_size=1, max_size=3))
 def test_recipe_lines_read_back_whatever_the_values(values: dict[str, JsonValue]) -> None:
     point = SweepPoint(
-        number=1, values={}, changes={f"steps.{key}": one for key, one in values.items()}, outcome="passed"
+        number=1, values={}, changes={f"steps.{key}": value for key, value in values.items()}, outcome="passed"
     )
     text = recipe_lines(point, {})
     assert "\x1b" not in text
@@ -323,7 +325,7 @@ def test_empty_sections_are_omitted() -> None:
 
 def test_the_head_counts_points_steps_and_time() -> None:
     page = collect_page(made.builds())
-    figures = {one.title: (one.figure, one.note) for one in page.figures}
+    figures = {figure.title: (figure.figure, figure.note) for figure in page.figures}
     assert figures["Points tried"] == ("72", "60 passed, 8 refused, 4 failed, 6 excluded in advance")
     assert figures["Steps computed"] == ("213", "71 shared by points, 1 was reused")
     assert figures["Time"] == ("49 min 48 s", "1.5 s of it overhead of ndld-flow, 21 ms per point")
@@ -383,7 +385,7 @@ def test_failures_are_grouped_by_reason_ignoring_numbers() -> None:
 def test_effects_are_paired_on_a_grid_with_their_number() -> None:
     (view,) = collect_page(made.session()).effects
     assert view.paired
-    assert [one.axis for one in view.effects] == [
+    assert [effect.axis for effect in view.effects] == [
         "speed.threads",
         "speed.optimization",
         "speed.execution",
@@ -406,7 +408,7 @@ def test_effects_of_a_search_note_that_other_settings_are_mixed_in() -> None:
 
 def test_a_difference_inside_the_interval_has_no_best_value() -> None:
     view = collect_page(made.builds()).effects[0]
-    streams = next(one for one in view.effects if one.axis == "engine.aux_streams")
+    streams = next(effect for effect in view.effects if effect.axis == "engine.aux_streams")
     assert not any(level.is_best for level in streams.levels)
 
 
@@ -416,23 +418,23 @@ def test_few_points_prove_no_value_best() -> None:
         assert not any(level.is_best for effect in view.effects for level in effect.levels)
     first, second = [10.0, 10.1, 10.2, 10.3, 10.4, 10.5, 10.6, 12.0], [10.35, 10.45, 11, 11.1, 11.2, 11.3, 11.4, 11.5]
     axes = (made.axis("s.threads", 1, 2), made.axis("s.seed", *range(16)))
-    spots: list[made.Values] = [{"s.threads": 1 + (place > 7), "s.seed": place} for place in range(16)]
+    spots: list[made.Values] = [{"s.threads": 1 + (index > 7), "s.seed": index} for index in range(16)]
     goal = (SweepObjective(text="s.ms", direction="minimize", unit="ms"),)
 
     def measure(values: made.Values) -> made.Measured:
         return made.Measured({"s.ms": made.ms([*first, *second][int(str(values["s.seed"]))])})
 
     (view,) = collect_page(made.record(made.Sketch("near", axes, goal, spots, measure))).effects
-    levels = next(one for one in view.effects if one.axis == "s.threads").levels
-    assert [one.is_best for one in levels] == [False, False], "the worst's interval lacks 10.35, but not 10.6"
+    levels = next(effect for effect in view.effects if effect.axis == "s.threads").levels
+    assert [level.is_best for level in levels] == [False, False], "the worst's interval lacks 10.35, but not 10.6"
     second[:2] = [12.1, 12.2]
     (view,) = collect_page(made.record(made.Sketch("far", axes, goal, spots, measure))).effects
-    levels = next(one for one in view.effects if one.axis == "s.threads").levels
-    assert [one.is_best for one in levels] == [True, False]
+    levels = next(effect for effect in view.effects if effect.axis == "s.threads").levels
+    assert [level.is_best for level in levels] == [True, False]
     most = (goal[0].model_copy(update={"direction": "maximize"}),)
     (view,) = collect_page(made.record(made.Sketch("most", axes, most, spots, measure))).effects
-    levels = next(one for one in view.effects if one.axis == "s.threads").levels
-    assert [one.is_best for one in levels] == [False, True]
+    levels = next(effect for effect in view.effects if effect.axis == "s.threads").levels
+    assert [level.is_best for level in levels] == [False, True]
     places = [place for place, _ in view.ticks]
     assert 1 < len(places) <= 4
     assert min(b - a for a, b in itertools.pairwise(places)) > 18, "the scale's texts have room"
@@ -442,8 +444,10 @@ def test_a_combination_has_one_colour_in_all_curves_of_an_axis() -> None:
     record = made.batches()
     memory = SweepObjective(text="speed.memory.peak_bytes", direction="minimize", unit="bytes")
     points = tuple(
-        one.model_copy(update={"objectives": (*one.objectives, 1e6 * (3 - int(str(one.values["speed.threads"]))))})
-        for one in record.points
+        point.model_copy(
+            update={"objectives": (*point.objectives, 1e6 * (3 - int(str(point.values["speed.threads"]))))}
+        )
+        for point in record.points
     )
     both = record.model_copy(update={"objectives": (*record.objectives, memory), "points": points})
     throughput, of_memory = collect_page(both).curves
@@ -454,8 +458,8 @@ def test_a_combination_has_one_colour_in_all_curves_of_an_axis() -> None:
         == ["threads 2", "threads 1"]
     )
     worse_second = tuple(
-        one.model_copy(update={"objectives": (one.objectives[0], 1e6 * int(str(one.values["speed.threads"])))})
-        for one in points
+        point.model_copy(update={"objectives": (point.objectives[0], 1e6 * int(str(point.values["speed.threads"])))})
+        for point in points
     )
     turned = collect_page(both.model_copy(update={"points": worse_second})).curves[1]
     assert [line.label for line in turned.lines] == ["threads 2", "threads 1"], "not the best in memory first"
@@ -464,17 +468,17 @@ def test_a_combination_has_one_colour_in_all_curves_of_an_axis() -> None:
 def test_how_far_a_cosine_is_from_one_is_kept() -> None:
     record = made.variants()
     points = tuple(
-        one.model_copy(
-            update={"objectives": (*one.objectives[:2], 1 - one.number * 1e-8), "metrics": {}, "again": None}
+        point.model_copy(
+            update={"objectives": (*point.objectives[:2], 1 - point.number * 1e-8), "metrics": {}, "again": None}
         )
-        for one in record.points
+        for point in record.points
     )
     data = collect_page(record.model_copy(update={"points": points})).data
-    cosine = next(one for one in data.dimensions if one.label == "agree.cosine")
+    cosine = next(dimension for dimension in data.dimensions if dimension.label == "agree.cosine")
     assert (cosine.numbers or ())[:3] == (0.99999999, 0.99999998, 0.99999997)
     points = (points[0].model_copy(update={"objectives": (1.0, 1.0, 0.9912345)}),)
     data = collect_page(record.model_copy(update={"points": points})).data
-    assert next(one for one in data.dimensions if one.label == "agree.cosine").numbers == (0.9912345,)
+    assert next(dimension for dimension in data.dimensions if dimension.label == "agree.cosine").numbers == (0.9912345,)
 
 
 def test_labels_of_the_ratio_axis_do_not_overlap() -> None:
@@ -494,7 +498,7 @@ def test_winners_show_varying_settings_and_the_number_of_others() -> None:
     same = record.axes[0].model_copy(update={"values": (2,), "numeric": True})
     winners = collect_page(record.model_copy(update={"axes": (same, *record.axes[1:])})).winners
     assert winners is not None
-    assert [one.name for one in winners.rows[0].settings] == ["optimization", "execution", "arena"]
+    assert [setting.name for setting in winners.rows[0].settings] == ["optimization", "execution", "arena"]
     names = [f"s.k{index}" for index in range(11)]
     axes = tuple(made.axis(name, 1, 2) for name in names)
     spots: list[made.Values] = [dict.fromkeys(names, 1), dict.fromkeys(names, 2)]
@@ -503,7 +507,7 @@ def test_winners_show_varying_settings_and_the_number_of_others() -> None:
         made.Sketch("many", axes, goal, spots, lambda _: made.Measured({"s.n": Metric(value=3)}), winners=0)
     )
     unmeasured = many.model_copy(
-        update={"points": tuple(one.model_copy(update={"session": None}) for one in many.points)}
+        update={"points": tuple(point.model_copy(update={"session": None}) for point in many.points)}
     )
     view = collect_page(unmeasured).winners
     assert view is not None
@@ -538,7 +542,7 @@ def test_the_terminal_groups_reasons_ignoring_numbers() -> None:
 
 def test_curves_follow_the_number_in_which_lists_differ() -> None:
     curves = collect_page(made.batches()).curves
-    assert [(one.axis, one.y.label) for one in curves] == [("inputs.x.shape[0]", "speed.throughput.median")]
+    assert [(curve.axis, curve.y.label) for curve in curves] == [("inputs.x.shape[0]", "speed.throughput.median")]
     two, one = curves[0].lines
     assert (two.label, one.label) == ("threads 2", "threads 1")
     assert two.x == (1, 2, 4, 8, 16, 32)
@@ -566,10 +570,10 @@ def test_saturation_is_where_gains_end(values: list[float | None], direction: st
 
 def test_columns_are_unique_and_informative_ones_first() -> None:
     data = collect_page(made.builds()).data
-    kinds = [(one.kind, one.label) for one in data.dimensions]
+    kinds = [(dimension.kind, dimension.label) for dimension in data.dimensions]
     assert ("metric", "speed.latency.median") not in kinds
     assert [label for kind, label in kinds if kind == "objective"] == ["speed.latency.median", "engine.build_s"]
-    shown = [one.label for one in data.dimensions if one.is_default and one.kind == "metric"]
+    shown = [dimension.label for dimension in data.dimensions if dimension.is_default and dimension.kind == "metric"]
     assert shown == ["engine.engine_bytes", "agree.cosine"], "not the latencies, which an objective tells already"
     assert len(data.points) == 72
     assert (data.dimensions[4].numbers or ()).count(None) == 4
@@ -580,8 +584,8 @@ def test_long_values_that_look_equal_are_numbered() -> None:
     long: list[JsonValue] = [{"x": {"min": [size, 3, 48, 320], "max": [size, 3, 48, 320]}} for size in (1, 4)]
     axis = record.axes[0].model_copy(update={"values": (long[:1], long), "numeric": False})
     points = tuple(
-        one.model_copy(update={"values": {**one.values, axis.name: axis.values[one.number % 2]}})
-        for one in record.points
+        point.model_copy(update={"values": {**point.values, axis.name: axis.values[point.number % 2]}})
+        for point in record.points
     )
     data = collect_page(record.model_copy(update={"axes": (axis, *record.axes[1:]), "points": points})).data
     assert [text[:11] for text in data.dimensions[0].texts] == ["1: [{x: {mi", "2: [{x: {mi"]
@@ -639,7 +643,7 @@ def test_names_create_no_element_and_no_address_on_a_page(make: Callable[[], Swe
     assert tags.names.count("script") == 3
     assert tags.handlers == []
     allowed = re.compile(r"(#[\w-]*|data:,|\./points/\d+/report\.html)")
-    assert [one for one in tags.addresses if not allowed.fullmatch(one)] == []
+    assert [address for address in tags.addresses if not allowed.fullmatch(address)] == []
     assert draw_sweep(make(), tmp_path).read_text("utf-8") == text, "equal records give equal pages"
 
 
@@ -711,7 +715,7 @@ def test_names_are_escaped_in_markdown() -> None:
     fenced = made.single()
     breaking = "```\n# out\n```\u2028```\x85<script>"
     changes: dict[str, JsonValue] = {"```": breaking, "steps.x": breaking, "steps.```\n```": [breaking]}
-    points = tuple(one.model_copy(update={"changes": changes}) for one in fenced.points)
+    points = tuple(point.model_copy(update={"changes": changes}) for point in fenced.points)
     text = sweep_markdown(fenced.model_copy(update={"points": points}))
     html = MarkdownIt("commonmark").render(text)
     assert "<script>" not in html

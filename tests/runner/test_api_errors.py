@@ -65,11 +65,11 @@ CHEAP: Mapping[str, Any] = {
 def usual(name: str) -> dict[str, Any]:
     """Return arguments of a function. A model that it would measure is broken."""
     parameters = inspect.signature(FUNCTIONS[name]).parameters
-    required = [each for each, described in parameters.items() if described.default is described.empty]
-    values = {each: USUAL["AnyRecipe" if parameters[each].annotation == "AnyRecipe" else each] for each in required}
+    required = [item for item, described in parameters.items() if described.default is described.empty]
+    values = {item: USUAL["AnyRecipe" if parameters[item].annotation == "AnyRecipe" else item] for item in required}
     if "model" in values and not {"listener", "ask"}.isdisjoint(parameters):
         values["model"] = "torn.onnx"
-    return values | {each: CHEAP[each] for each in parameters if each in CHEAP}
+    return values | {parameter: CHEAP[parameter] for parameter in parameters if parameter in CHEAP}
 
 
 FOREIGN = (None, 3, -1, 2.5, True, b"x", object(), ["x", 3], {"a": 1}, {1: 2}, iter("ab"), float("nan"))

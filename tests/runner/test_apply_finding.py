@@ -58,7 +58,7 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_finding_is_shown_as_a_change_of_the_recipe_as_it_ran(finished: Path) -> None:
-    offered = {each.finding: each for each in api.offered_changes(finished)}
+    offered = {offered_change.finding: offered_change for offered_change in api.offered_changes(finished)}
     assert offered["more_threads_than_cpus"].change == "set `threads: 2`"
     assert offered["more_threads_than_cpus"].step == "speed"
     shown = api.apply(finished, "more_threads_than_cpus", show_only=True)

@@ -52,7 +52,9 @@ def test_two_models_are_judged_and_measured_on_the_given_samples(models: tuple[P
     accuracy = run.of(Accuracy)["agree"]
     assert accuracy.sample_count == 6
     assert 0 < accuracy.outputs[0].metrics["slice_rms"] < 0.05
-    assert any(each.metric == "latency.median" and each.clock for each in compared.comparison.profiles[0].verdicts)
+    assert any(
+        verdict.metric == "latency.median" and verdict.clock for verdict in compared.comparison.profiles[0].verdicts
+    )
     graph = collect_summary(run).graph
     assert (graph.final, graph.bytes_after) == ("candidate", models[1].stat().st_size)
 
@@ -64,7 +66,7 @@ def test_sizes_that_nobody_gave_are_named_beside_the_speed(in_folder: Path) -> N
     events: list[Event] = []
     compared = api.compare_models(models, rules=FEW_ROUNDS, listener=events.append)
     summary = collect_summary(read_run(Path(compared.finished.folder)))
-    (shape,) = [each.shape for each in compared.profiles[1].inputs]
+    (shape,) = [item.shape for item in compared.profiles[1].inputs]
     assert min(shape) == 1 < max(shape)
     assert any(f"x {shape_text(shape)}" in event.text for event in events if isinstance(event, Notice))
     assert summary.latency is not None
@@ -75,7 +77,7 @@ def test_sizes_that_the_candidate_has_fixed_are_those_of_both(in_folder: Path) -
     for name, shape in (("free", "batch, steps"), ("fixed", "1, 5"), ("other", "1, 6"), ("row", "5")):
         write_model(Path(f"{name}.onnx"), f"g (float[{shape}] x) => (float[{shape}] y) {{ y = Tanh(x) }}")
     compared = api.compare_models([Path("free.onnx"), Path("fixed.onnx")], rules=FEW_ROUNDS)
-    assert [each.shape for profile in compared.profiles for each in profile.inputs] == [(1, 5), (1, 5)]
+    assert [item.shape for profile in compared.profiles for item in profile.inputs] == [(1, 5), (1, 5)]
     for base, candidate in (("fixed", "other"), ("free", "row")):
         with pytest.raises(RequestError, match=r"x is .* in .*, and .* in "):
             api.compare_models([Path(f"{base}.onnx"), Path(f"{candidate}.onnx")])

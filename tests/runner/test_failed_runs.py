@@ -165,7 +165,7 @@ def test_failed_runs_are_listed_and_every_verb_opens_them(in_folder: Path) -> No
     toy.run()
     record = run(toy, "refuse", ModelError)
     listed = api.runs()
-    assert [(one.outcome, one.failed_in) for one in listed] == [("error", ("weak",)), ("passed", ())]
+    assert [(item.outcome, item.failed_in) for item in listed] == [("error", ("weak",)), ("passed", ())]
     shown = ndld_flow("runs", cwd=in_folder)
     assert "ERROR in weak" in shown.stdout
     assert api.report("toy") == latest(toy) / "report.html"
@@ -200,8 +200,8 @@ def test_failures_do_not_displace_results(in_folder: Path) -> None:
     done, _ = toy.run()
     failed = [run(toy, "refuse", ModelError).id for _ in range(3)]
     freed = api.gc(keep=1)
-    assert freed.runs == tuple(f"toy/{one}" for one in failed[:2])
-    assert [one.run for one in api.runs()] == [f"toy/{failed[2]}", done.run]
+    assert freed.runs == tuple(f"toy/{item}" for item in failed[:2])
+    assert [run.run for run in api.runs()] == [f"toy/{failed[2]}", done.run]
 
 
 def test_an_error_before_the_first_step_leaves_a_folder_too(in_folder: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_killed_program_leaves_an_interrupted_run(in_folder: Path) -> None:
     arguments = ("run", "toy.yaml", "steps.weak.act=sleep", "--trust")
     process = ProcessRun(*arguments, cwd=in_folder, env={"NDLD_FLOW_IN_PROCESS": "1"})
     wait_until((in_folder / "asleep").exists)
-    assert [one.outcome for one in api.runs()] == ["running"]
+    assert [run.outcome for run in api.runs()] == ["running"]
     assert api.report("toy") if (latest(toy) / "report.html").exists() else True
     process.send_signal(signal.SIGKILL)
     process.finish(60)

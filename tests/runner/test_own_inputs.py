@@ -91,7 +91,7 @@ def test_profile_finds_sizes_that_the_model_accepts(toy: Toy) -> None:
     profiled = api.profile(
         "free.onnx", ["runs=1", "passes=1", "layer_passes=0", "duration=0", "stable=0"], listener=events.append
     )
-    (shape,) = [each.shape for each in profiled.profile.inputs]
+    (shape,) = [item.shape for item in profiled.profile.inputs]
     assert shape[1] == 3
     assert min(shape[2:]) >= 5
     assert "x".join(map(str, shape)) in next(event.text for event in events if isinstance(event, Notice))

@@ -99,7 +99,7 @@ class Users:
 @pytest.fixture(scope="module")
 def users() -> Iterator[Users]:
     for package in (ndld_flow, yaml):
-        closed = [each for each in Path(package.__file__ or "").parents if not each.stat().st_mode & stat.S_IXOTH]
+        closed = [parent for parent in Path(package.__file__ or "").parents if not parent.stat().st_mode & stat.S_IXOTH]
         if closed:
             pytest.skip(f"other users cannot import from here: {closed[0]} is closed to them")
     folder = Path(tempfile.mkdtemp(dir="/tmp"))  # those of the tests are closed to others

@@ -58,8 +58,8 @@ def test_all_facts_of_a_step_that_was_added_are_one() -> None:
     before = {"step half": "convert_fp16, version 1", "model": "a"}
     search = {"step search": "find_precision, version 1", "setting search.bound": "0.1", "library onnx of search": "1"}
     added = {**search, "setting half.found_by": "search"}
-    for one, other in ((before, before | added), (before | added, before)):
-        assert [cause.fact for cause in differing(one, other)] == ["step search", "setting half.found_by"]
+    for item, other in ((before, before | added), (before | added, before)):
+        assert [cause.fact for cause in differing(item, other)] == ["step search", "setting half.found_by"]
     assert len(differing(before | search, before | search | {"setting search.bound": "0.2"})) == 1
 
 

@@ -84,14 +84,14 @@ def test_runs_are_logged_once_with_all_that_they_have(server: str, tmp_path: Pat
     write_runs(tmp_path, runs)
     (tmp_path / "runs/nightly" / run_id(0) / "report.html").write_text("<p>report</p>")
     logged = api.log_to_mlflow(["nightly"], every=True, uri=server, outputs=tmp_path)
-    assert [(each.run, each.outcome) for each in logged] == [(f"nightly/{run_id(n)}", "logged") for n in range(3)]
+    assert [(item.run, item.outcome) for item in logged] == [(f"nightly/{run_id(n)}", "logged") for n in range(3)]
     again = api.log_to_mlflow(["nightly"], every=True, uri=server, outputs=tmp_path)
-    assert [(each.mlflow_run, each.outcome) for each in again] == [(each.mlflow_run, "unchanged") for each in logged]
+    assert [(item.mlflow_run, item.outcome) for item in again] == [(item.mlflow_run, "unchanged") for item in logged]
 
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(server)
-    first, _, failed = (client.get_run(each.mlflow_run) for each in logged)
+    first, _, failed = (client.get_run(item.mlflow_run) for item in logged)
     assert first.data.metrics == {"half.nodes": 120, "speed.latency.median": 10.0, "speed.throughput.median": 100.0}
     assert first.data.params["speed.provider"] == "cuda"
     assert (first.info.status, failed.info.status) == ("FINISHED", "FAILED")
@@ -101,7 +101,7 @@ def test_runs_are_logged_once_with_all_that_they_have(server: str, tmp_path: Pat
 
     client.set_tag(logged[1].mlflow_run, "ndld_flow.outcome", "")  # as if the program had been killed
     mended = api.log_to_mlflow(["nightly"], every=True, uri=server, outputs=tmp_path)
-    assert [each.outcome for each in mended] == ["unchanged", "logged", "unchanged"]
+    assert [item.outcome for item in mended] == ["unchanged", "logged", "unchanged"]
     experiment = client.get_experiment_by_name("nightly")
     assert len(client.search_runs([experiment.experiment_id])) == 3
 

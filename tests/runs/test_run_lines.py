@@ -180,20 +180,20 @@ def with_other_types(line: bytes) -> bytes:
 
 
 def with_other_values(line: bytes) -> bytes:
-    return changed(line, MEASURED, lambda measured: [[*each[:-1], [[], "x"]] for each in measured])
+    return changed(line, MEASURED, lambda measured: [[*item[:-1], [[], "x"]] for item in measured])
 
 
 def with_too_few_values(line: bytes) -> bytes:
-    return changed(line, MEASURED, lambda measured: [[*each[:-1], each[-1][1:]] for each in measured])
+    return changed(line, MEASURED, lambda measured: [[*item[:-1], item[-1][1:]] for item in measured])
 
 
 def with_texts_that_are_not_json(line: bytes) -> bytes:
-    return changed(line, STEPS, lambda steps: [each | {"subject": "["} for each in steps])
+    return changed(line, STEPS, lambda steps: [step | {"subject": "["} for step in steps])
 
 
 def with_huge_numbers(line: bytes) -> bytes:
     line = changed(line, BRIEF, lambda brief: brief | {"wall_s": 10**400})
-    return changed(line, MEASURED, lambda measured: [[*each[:-1], [10**400] * len(each[-1])] for each in measured])
+    return changed(line, MEASURED, lambda measured: [[*item[:-1], [10**400] * len(item[-1])] for item in measured])
 
 
 def too_deep(line: bytes) -> bytes:

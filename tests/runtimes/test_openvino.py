@@ -159,7 +159,9 @@ def test_the_precision_that_layers_used_is_shown(cnn: Path, tmp_path: Path) -> N
     _, onnxruntime = profile(cnn, tmp_path / "onnxruntime", layer_passes=0, backend="onnxruntime")
     assert str(default.device_fact("inference_precision")).startswith(("bfloat16", "float16"))
     for other, expected in ((full, "float32"), (onnxruntime, "as in the model")):
-        differences = {each.detail: each.values for each in find_differences((other, default), frozenset())}
+        differences = {
+            difference.detail: difference.values for difference in find_differences((other, default), frozenset())
+        }
         assert differences["precision of layers"] == (expected, default.device_fact("inference_precision"))
         assert "precision of layers" in circumstances_of(other, default, frozenset()).causes
     request = OpenvinoRequest(inference_precision="default")
@@ -196,7 +198,9 @@ def test_concurrent_inferences_have_no_layer_times(cnn: Path, tmp_path: Path) ->
     assert ran.result.metrics["throughput.median"].value == pytest.approx(expected)
     assert any("3 concurrent inferences" in note and "layers are not timed" in note for note in result.notes)
     forbidding = [
-        each.detail for each in find_differences((result, profile(cnn, tmp_path / "b")[1]), frozenset()) if each.forbids
+        difference.detail
+        for difference in find_differences((result, profile(cnn, tmp_path / "b")[1]), frozenset())
+        if difference.forbids
     ]
     assert "inferences in a pass" in forbidding
 
@@ -322,7 +326,10 @@ def test_calibration_runs_in_the_runtime(cnn: Path, tmp_path: Path) -> None:
     here = run_step(Quantize, cnn, tmp_path / "here", {}, SAMPLES)
     there = run_step(Quantize, cnn, tmp_path / "there", {"runtime": F32_SETTINGS}, SAMPLES)
     found, expected = (
-        {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load(ran.out / "model.onnx").graph.initializer}
+        {
+            initializer.name: onnx.numpy_helper.to_array(initializer)
+            for initializer in onnx.load(ran.out / "model.onnx").graph.initializer
+        }
         for ran in (there, here)
     )
     assert found.keys() == expected.keys()

@@ -266,8 +266,8 @@ def test_methods_have_the_signatures_of_the_installed_rtx(load: Load) -> None:
 def _parameters(kind: Any, name: str) -> list[list[str]]:
     """Of each way to call a method, as pybind11 documents them; none where it leaves parameters unnamed."""
     documented = re.findall(rf"{name}\((.*)\) ->", getattr(getattr(kind, name, None), "__doc__", "") or "")
-    plain = [re.sub(r"\[[^]]*\]|<[^>]*>", "", each) for each in documented]
-    return [[part.split(":")[0].strip() for part in each.split(",")] for each in plain if "arg0" not in each]
+    plain = [re.sub(r"\[[^]]*\]|<[^>]*>", "", item) for item in documented]
+    return [[part.split(":")[0].strip() for part in item.split(",")] for item in plain if "arg0" not in item]
 
 
 def test_properties_can_be_set_where_the_installed_rtxs_can(load: Load) -> None:

@@ -123,7 +123,7 @@ def test_tokens_are_indices_of_the_table_and_masks_are_ones(tmp_path: Path) -> N
     assert likely["input_ids"].range == (0, 77)
     assert likely["attention_mask"].data == "ones"
     assert likely["token_type_ids"].data == "zeros"
-    assert {each.shape for each in likely.values()} == {(1, 128)}
+    assert {item.shape for item in likely.values()} == {(1, 128)}
 
 
 def test_the_number_of_tokens_does_not_exceed_the_positions(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ TEXT = TensorSpec("text", "int64", ("b", "s"))
 def test_lengths_are_those_of_the_input_that_they_can_refer_to(
     name: str, others: list[TensorSpec], sizes: dict[str, list[int]], length: int | None
 ) -> None:
-    given = specs({each: {"shape": shape} for each, shape in sizes.items()})
+    given = specs({item: {"shape": shape} for item, shape in sizes.items()})
     made = make_feeds([TensorSpec(name, "int64", ("b",)), *others], given)[name]
     if length is None:
         assert made.description.startswith("random integers [0, 1), seed 0")

@@ -79,7 +79,7 @@ def check_metrics(step_type: StepType, settings: Step[Any, Any], step: StepRecor
         known = find_metric(name, settings, declared)
         assert isinstance(known, Returns), f"{name}: {known}"
         assert metric.unit == known.unit, name
-    certain = {each.name for each in declared if each.given is None and not each.when and "{" not in each.name}
+    certain = {item.name for item in declared if item.given is None and not item.when and "{" not in item.name}
     assert certain <= step.metrics.keys()
 
 

@@ -222,10 +222,10 @@ def test_a_writer_that_dies_leaves_nothing_visible(
 
 def test_concurrent_pushes_leave_one_valid_record(url: str, tmp_path: Path, other: Store) -> None:
     stores = [Store(tmp_path / f"here-{number}") for number in range(6)]
-    records = [make_record(each, "a", began=BEGAN + timedelta(hours=hour)) for hour, each in enumerate(stores)]
+    records = [make_record(store, "a", began=BEGAN + timedelta(hours=hour)) for hour, store in enumerate(stores)]
     pushing = [
-        threading.Thread(target=RemoteStore(url).push, args=([record], each))
-        for record, each in zip(records, stores, strict=True)
+        threading.Thread(target=RemoteStore(url).push, args=([record], store))
+        for record, store in zip(records, stores, strict=True)
     ]
     for thread in pushing:
         thread.start()

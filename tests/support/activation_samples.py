@@ -62,7 +62,7 @@ def write_pair(folder: Path, samples: int = 2) -> Path:
 
 def write_single(folder: Path) -> Path:
     """One model, one sample, nothing wrong."""
-    sketches = [one for one in PAIR if not one.broken]
+    sketches = [item for item in PAIR if not item.broken]
     return write(folder, sketches, 1, model="sanitize", noise="normal, deviation 0.02, seed 0", stopped_at="sigmoid_0")
 
 
@@ -85,14 +85,14 @@ def write(folder: Path, sketches: Any, samples: int, label: str = "", **told: An
         (folder / below).mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(7)
     two = bool(told.get("reference"))
-    made = [_captured(folder, index, one, samples, two, random) for index, one in enumerate(sketches)]
+    made = [_captured(folder, index, sketch, samples, two, random) for index, sketch in enumerate(sketches)]
     tensors = tuple(tensor for tensor, _ in made)
     record = Activations(
         **{"provider": "CPUExecutionProvider", **told},
         samples=tuple(_sample(folder, index, label) for index in range(samples)),
         tensors=tensors,
         divergence=tuple(layer for _, layer in made if layer is not None),
-        first_nonfinite=next((one.tensor for one in tensors if one.range.inf_count), ""),
+        first_nonfinite=next((tensor.tensor for tensor in tensors if tensor.range.inf_count), ""),
     )
     (folder / "activations.json").write_text(record.to_json(), encoding="utf-8")
     return folder
@@ -122,7 +122,7 @@ def _captured(
     folder: Path, place: int, sketch: Sketch, samples: int, two: bool, random: np.random.Generator
 ) -> tuple[CapturedTensor, LayerDivergence | None]:
     references = [values_of(sketch, random) for _ in range(samples)]
-    candidates = [_candidate(sketch, one, random) if two else one for one in references]
+    candidates = [_candidate(sketch, reference, random) if two else reference for reference in references]
     maps = []
     for sample, sides in enumerate(zip(candidates, references, strict=True)):
         both = sides if two else sides[:1]

@@ -34,14 +34,14 @@ def broken_parts(path: Path, first: Mapping[str, Array]) -> Iterator[tuple[str, 
         model = load()
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(first[value.name]), "stale value"))
         yield f"{value.name} stale", _with_outputs(model, {value.name: ("Identity", ["stale value"])})
-    for one, other in combinations([value.name for value in outputs], 2):
-        swapped = {one: ("Identity", [f"right {other}"]), other: ("Identity", [f"right {one}"])}
-        yield f"{one} and {other} swapped", _with_outputs(load(), swapped)
+    for item, other in combinations([value.name for value in outputs], 2):
+        swapped = {item: ("Identity", [f"right {other}"]), other: ("Identity", [f"right {item}"])}
+        yield f"{item} and {other} swapped", _with_outputs(load(), swapped)
 
 
 def _destroyed(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Yield the model with its largest weight in reverse order."""
-    for weight in sorted(model.graph.initializer, key=lambda each: -math.prod(each.dims)):
+    for weight in sorted(model.graph.initializer, key=lambda initializer: -math.prod(initializer.dims)):
         values = numpy_helper.to_array(weight)
         reverse = values.reshape(-1)[::-1].reshape(values.shape)
         if weight.data_type in _FLOATS and not np.array_equal(values, reverse):
@@ -51,17 +51,17 @@ def _destroyed(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
 
 
 def _inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    known = {each.name for each in model.graph.initializer}
+    known = {initializer.name for initializer in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in known]
 
 
 def _renamed(model: onnx.ModelProto, old: str, new: str, *, written: bool) -> None:
     for node in _all_nodes(model.graph):
         names = [node.input, *([node.output] if written else [])]
-        for each in names:
-            for i, name in enumerate(each):
+        for item in names:
+            for i, name in enumerate(item):
                 if name == old:
-                    each[i] = new
+                    item[i] = new
 
 
 def _all_nodes(graph: onnx.GraphProto) -> Iterator[NodeProto]:

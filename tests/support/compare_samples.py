@@ -76,6 +76,8 @@ def verdict_on(
     comparison: ProfileComparison, metric: str = "latency.min", base: int = 0, candidate: int = 1
 ) -> MetricVerdict:
     (verdict,) = (
-        each for each in comparison.verdicts if (each.metric, each.base, each.candidate) == (metric, base, candidate)
+        verdict
+        for verdict in comparison.verdicts
+        if (verdict.metric, verdict.base, verdict.candidate) == (metric, base, candidate)
     )
     return verdict

@@ -107,7 +107,8 @@ def compared(
 ) -> Compared:
     """`sections`: profile name -> subject -> its profile."""
     measured = {
-        name: [Measured(place, name, each) for place, each in profiles.items()] for name, profiles in sections.items()
+        name: [Measured(place, name, profile) for place, profile in profiles.items()]
+        for name, profiles in sections.items()
     }
     comparison = compare(subjects, measured, rules or Rules(), gates, left_out)
     return Compared(comparison, tuple(tuple(profiles.values()) for profiles in sections.values()))
@@ -177,9 +178,9 @@ def hostile() -> Compared:
 def big(layer_count: int = 5000, reports: int = 10) -> Compared:
     """Many reports of a model with many layers."""
     profiles = {
-        place: profile(f"report {place}", 40.0 + place, place, layer_count, runs=5).model_copy(
+        index: profile(f"report {index}", 40.0 + index, index, layer_count, runs=5).model_copy(
             update={"layer_runs": (2, 2, 2, 2, 2)}
         )
-        for place in range(reports)
+        for index in range(reports)
     }
-    return compared([subject(f"report {place}", place) for place in profiles], {"big": profiles})
+    return compared([subject(f"report {profile}", profile) for profile in profiles], {"big": profiles})

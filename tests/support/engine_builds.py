@@ -86,8 +86,8 @@ def build_all(
     """Build everything with one library, in one process; builds share their caches."""
     library_scratch = folder / "library"
     library_scratch.mkdir(parents=True)
-    for name, each in asked.items():
-        each.request(folder / "builds" / name, folder / "caches").write(folder / "builds" / name)
+    for name, item in asked.items():
+        item.request(folder / "builds" / name, folder / "caches").write(folder / "builds" / name)
     surroundings = {**os.environ, **library.environment(library_scratch), **(environment or {})}
     command = [sys.executable, "-m", __name__, str(folder / "builds")]
     done = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)

@@ -49,7 +49,7 @@ def detector(blocks: int = 16) -> tuple[Layer, ...]:
                 [now],
                 tensor(f"{at}/{part}/out", -1, wide, -1, -1),
                 tactic=f"sm86_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x{32 << block % 3}",
-                onnx_nodes=tuple(f"{at}/{part}/{each}" for each in ("Conv", "Relu", "Mul")[:nodes]),
+                onnx_nodes=tuple(f"{at}/{part}/{text}" for text in ("Conv", "Relu", "Mul")[:nodes]),
                 weight_bytes=wide * wide * 18,
                 stream=block % 2,
             )
@@ -115,7 +115,7 @@ def rtx_build(**more: Any) -> Build:
         layer.model_copy(
             update={
                 "precision": "float32",
-                "inputs": tuple(each.model_copy(update={"dtype": "float32"}) for each in layer.inputs),
+                "inputs": tuple(item.model_copy(update={"dtype": "float32"}) for item in layer.inputs),
                 "outputs": tuple(output.model_copy(update={"dtype": "float32"}) for output in layer.outputs),
             }
         )
@@ -147,11 +147,11 @@ def write_engine_run(folder: Path, builds: dict[str, Build]) -> Path:
             "build_engine",
             "engine",
             summary="built",
-            size_bytes=each.engine_bytes,
-            wall_s=each.parse_s + each.build_s,
+            size_bytes=build.engine_bytes,
+            wall_s=build.parse_s + build.build_s,
         )
-        for name, each in builds.items()
+        for name, build in builds.items()
     ]
     recipe: dict[str, Any] = {"model": "det.onnx", "steps": {name: {"step": "build_engine"} for name in builds}}
     run = run_record(steps, name="engines", recipe=recipe)
-    return write_run(folder, run, {f"{name}/build.json": each for name, each in builds.items()})
+    return write_run(folder, run, {f"{name}/build.json": build for name, build in builds.items()})

@@ -58,6 +58,6 @@ def write_wheel(folder: Path, version: str, repeat: int = 1, add: float = 0.0) -
     path = folder / f"onnxruntime-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in shim_files(version, repeat, add).items():
-            lines = "".join(f"{each},,\n" for each in shim_files(version))
+            lines = "".join(f"{shim_file},,\n" for shim_file in shim_files(version))
             archive.writestr(name, lines if name.endswith("RECORD") else text)
     return path

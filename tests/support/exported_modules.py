@@ -31,7 +31,7 @@ def module_of(exported: ExportedModule) -> Any:
     exec(compile(exported.code, "model.py", "exec"), names)  # noqa: S102  the code under test
     module = names["Model"]()
     tensors = {key: constant_tensor(value) for key, value in exported.weights.items()}
-    state = {key: torch.tensor(0) if each is None else to_torch(each.numpy()) for key, each in tensors.items()}
+    state = {key: torch.tensor(0) if tensor is None else to_torch(tensor.numpy()) for key, tensor in tensors.items()}
     module.load_state_dict(state)
     return module.eval()
 
@@ -44,7 +44,7 @@ def run_module(exported: ExportedModule, feeds: dict[str, Any]) -> list[Any]:
     with torch.no_grad():
         outputs = module(*(to_torch(np.asarray(feeds[name])) for name in exported.inputs))
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    return [to_numpy(each) for each in outputs]
+    return [to_numpy(output) for output in outputs]
 
 
 def to_torch(array: Any) -> Any:

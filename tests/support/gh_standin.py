@@ -80,7 +80,7 @@ def change(state: dict[str, Any], request: argparse.Namespace, body: str, is_new
         raise Refused(422, "Body is too long")
     if request.method == "POST" and is_new:
         return add(state, body)
-    own = [each for each in state["comments"] if request.endpoint == f"{single}/{each['id']}"]
+    own = [comment for comment in state["comments"] if request.endpoint == f"{single}/{comment['id']}"]
     if not own or request.method != ("PATCH" if IS_GITHUB else "PUT"):
         raise Refused(404, "Not Found")
     changed: dict[str, Any] = own[0]
@@ -99,7 +99,7 @@ def main() -> int:
         return 1
     state = json.loads(STATE.read_text())
     state["calls"].append(sys.argv)
-    fault = next((each for each in state["faults"] if each["method"] in ("", request.method)), None)
+    fault = next((fault for fault in state["faults"] if fault["method"] in ("", request.method)), None)
     try:
         if fault is not None:
             state["faults"].remove(fault)

@@ -73,8 +73,8 @@ def write_graph_page(profile: Profile, folder: Path, script: str = "") -> Path:
     graph = collect_graph(profile)
     assert graph is not None
     layers = [
-        {"name": each.name, "type": each.type, "ms": ms, "precision": each.precision, "role": each.role}
-        for each, ms in zip(profile.layers, profile.layer_times.ms, strict=True)
+        {"name": layer.name, "type": layer.type, "ms": ms, "precision": layer.precision, "role": layer.role}
+        for layer, ms in zip(profile.layers, profile.layer_times.ms, strict=True)
     ]
     data = json.dumps({"graph": asdict(graph), "layers": layers}).replace("<", "\\u003c")
     styles = "\n".join(report_files().joinpath("static", name).read_text("utf-8") for name in STYLES)

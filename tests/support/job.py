@@ -37,7 +37,7 @@ class Job:
     def run_action(self, inputs: dict[str, str], skip: tuple[str, ...] = ("Install ndld-flow",)) -> int:
         """Carry out `action.yml`; return the exit code of the job."""
         action = yaml.safe_load((ROOT / "action.yml").read_text())
-        given = {name: str(each.get("default", "")) for name, each in action["inputs"].items()} | inputs
+        given = {name: str(item.get("default", "")) for name, item in action["inputs"].items()} | inputs
         assert set(given) == set(action["inputs"])
         code = 0
         for step in action["runs"]["steps"]:
@@ -111,7 +111,7 @@ class Job:
         """Carry out the script of the GitLab component, without the installation; return the exit code of the job."""
         header, body = (ROOT / "templates/run.yml").read_text().split("\n---\n")
         declared = yaml.safe_load(header)["spec"]["inputs"]
-        given = {name: str(each.get("default", "")) for name, each in declared.items()} | inputs
+        given = {name: str(item.get("default", "")) for name, item in declared.items()} | inputs
         assert set(given) == set(declared)
         text = re.sub(r"\$\[\[ inputs\.([\w-]+) \]\]", lambda match: json.dumps(given[match[1]])[1:-1], body)
         [job] = yaml.safe_load(text).values()

@@ -66,7 +66,7 @@ def _values(graph: onnx.GraphProto) -> dict[str, Ids]:
     result: dict[str, tuple[str, int]] = {}
     truth: dict[str, Ids] = {}
     for node in _all_nodes(graph):
-        attributes = tuple(sorted(each.SerializeToString() for each in node.attribute))
+        attributes = tuple(sorted(attribute.SerializeToString() for attribute in node.attribute))
         key = node.op_type, attributes, tuple(str(result.get(name, name)) for name in node.input)
         id_ = first.setdefault(key, node.name)
         truth[node.name] = frozenset([id_])
@@ -157,7 +157,7 @@ def _keeps_shape(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) 
         return len(dims) == 2 and dims[0] == dims[1]
     if node.op_type != "Conv" or len(dims) != 4:
         return False
-    given: dict[str, Any] = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    given: dict[str, Any] = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     same = [(size - 1) // 2 for size in dims[2:]] * 2
     strides = set(given.get("strides", [1]))
     return dims[0] == dims[1] * given.get("group", 1) and strides == {1} and list(given.get("pads", [0] * 4)) == same
@@ -193,7 +193,7 @@ def split_convs(traced: Traced, rng: random.Random) -> Traced:
     weights = {weight.name: numpy_helper.to_array(weight) for weight in graph.initializer}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         known = all(name in weights for name in node.input[1:])
         is_plain = node.op_type == "Conv" and known and given.get("group", 1) == 1
         if not is_plain or weights[node.input[1]].shape[0] % 2 or rng.random() > 0.1:
@@ -222,9 +222,9 @@ def reorder(traced: Traced, rng: random.Random) -> Traced:
     """List the nodes in another order that is possible too."""
     result = traced.copy()
     graph = result.model.graph
-    made_by = {name: place for place, node in enumerate(graph.node) for name in node.output}
+    made_by = {name: index for index, node in enumerate(graph.node) for name in node.output}
     waiting = {
-        place: {made_by[name] for name in _reads(node) if name in made_by} for place, node in enumerate(graph.node)
+        index: {made_by[name] for name in _reads(node) if name in made_by} for index, node in enumerate(graph.node)
     }
     nodes, order = list(graph.node), []
     while waiting:
@@ -375,7 +375,7 @@ def number_scopes(traced: Traced) -> Traced:
     counts: Counter[str] = Counter()
 
     def named(node: onnx.NodeProto) -> str:
-        first = min((int(each[1:]) for each in traced.truth.get(node.name, ()) if each[1:].isdigit()), default=0)
+        first = min((int(item[1:]) for item in traced.truth.get(node.name, ()) if item[1:].isdigit()), default=0)
         scope = f"/stages.{first // 40}/blocks.{first // 10 % 4}/{node.op_type}"
         counts[scope] += 1
         return scope if counts[scope] == 1 else f"{scope}_{counts[scope] - 1}"
@@ -404,7 +404,7 @@ def _rename(
     result = traced.copy()
     graph = result.model.graph
     kept = {value.name for value in (*graph.input, *graph.output)}
-    weights = {item.name for each in _all_graphs(graph) for item in each.initializer}
+    weights = {item.name for all_graph in _all_graphs(graph) for item in all_graph.initializer}
     truth: dict[str, Ids] = {}
     new: dict[str, str] = {}
     for node in _all_nodes(graph):
@@ -491,19 +491,19 @@ def _origins(layer: Layer) -> Sequence[str]:
 
 def _with_neighbours(layers: Sequence[Layer], own: Sequence[Ids]) -> Iterator[Ids]:
     """Use the producers and consumers of a layer that has no known origin itself."""
-    makers = {tensor.name: place for place, layer in enumerate(layers) for tensor in layer.outputs if tensor.name}
+    makers = {tensor.name: index for index, layer in enumerate(layers) for tensor in layer.outputs if tensor.name}
     readers: dict[str, list[int]] = defaultdict(list)
-    for place, layer in enumerate(layers):
+    for position, layer in enumerate(layers):
         for tensor in layer.inputs:
-            readers[tensor.name].append(place)
+            readers[tensor.name].append(position)
     for layer, truth in zip(layers, own, strict=True):
         if truth:
             yield truth
             continue
         before = [own[makers[tensor.name]] for tensor in layer.inputs if tensor.name in makers]
         after = [own[place] for tensor in layer.outputs for place in readers[tensor.name]]
-        yield frozenset(f"after {each}" for ids in before for each in ids) | {
-            f"before {each}" for ids in after for each in ids
+        yield frozenset(f"after {item}" for ids in before for item in ids) | {
+            f"before {item}" for ids in after for item in ids
         }
 
 
@@ -599,8 +599,8 @@ def judge(rows: Iterable[LayerRow], sample: Sample, other: Sample, places: tuple
     matched = [row for row in rows if row.layers[a] and row.layers[b]]
     judged = judge_pairs([(row.layers[a], row.layers[b]) for row in matched], sample, other)
     return [
-        replace(each, confidence=row.confidence_between(a, b), method=row.methods[b])
-        for each, row in zip(judged, matched, strict=True)
+        replace(item, confidence=row.confidence_between(a, b), method=row.methods[b])
+        for item, row in zip(judged, matched, strict=True)
     ]
 
 
@@ -645,7 +645,7 @@ def by_count(profile: Profile) -> Sample:
 def recall(rows: Iterable[LayerRow], sample: Sample, other: Sample) -> tuple[int, int]:
     """Layers of the first with a true partner in the second: how many were matched rightly, and how many there are."""
     there: Ids = frozenset().union(*other.truth)
-    have = {place for place, ids in enumerate(sample.truth) if ids & there}
+    have = {index for index, ids in enumerate(sample.truth) if ids & there}
     matched = set()
     for row in rows:
         theirs: Ids = frozenset().union(*(other.truth[place] for place in row.layers[1]))

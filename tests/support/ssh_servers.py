@@ -69,7 +69,7 @@ def sessions_of(pid: int) -> list[int]:
         children = Path(f"/proc/{waiting.pop()}/task").glob("*/children")
         inner = [int(word) for path in children for word in _read(path).split()]
         waiting += inner
-        found += [each for each in inner if "sshd" in _read(Path(f"/proc/{each}/comm"))]
+        found += [item for item in inner if "sshd" in _read(Path(f"/proc/{item}/comm"))]
     return found
 
 

@@ -51,13 +51,13 @@ def outputs_of(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array
 def assert_same(before: list[Array], after: list[Array], tolerance: float = 0.0) -> None:
     """Outputs are equal to the bit, or within a tolerance."""
     assert len(before) == len(after)
-    for each, other in zip(before, after, strict=True):
-        assert each.shape == other.shape
-        assert each.dtype == other.dtype
+    for item, other in zip(before, after, strict=True):
+        assert item.shape == other.shape
+        assert item.dtype == other.dtype
         if tolerance:
-            np.testing.assert_allclose(each, other, rtol=tolerance, atol=tolerance)
+            np.testing.assert_allclose(item, other, rtol=tolerance, atol=tolerance)
         else:
-            np.testing.assert_array_equal(each, other)
+            np.testing.assert_array_equal(item, other)
 
 
 def op_types(model: onnx.ModelProto) -> list[str]:

@@ -75,8 +75,8 @@ def axis(name: str, *values: JsonValue, log: bool = False) -> SweepAxis:
 
 def grid(*axes: SweepAxis) -> list[Values]:
     """All combinations, the last axis changing first."""
-    names = [each.name for each in axes]
-    return [dict(zip(names, values, strict=True)) for values in itertools.product(*(each.values for each in axes))]
+    names = [axis.name for axis in axes]
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*(axis.values for axis in axes))]
 
 
 def latency(center_ms: float, rng: random.Random, step: str = "speed", batch: int = 1) -> dict[str, Metric]:
@@ -137,7 +137,7 @@ def record(sketch: Sketch) -> SweepRecord:
 
 def _point(sketch: Sketch, number: int, values: Values) -> SweepPoint:
     measured = sketch.measure(values)
-    keys = {each.name: each.keys for each in sketch.axes}
+    keys = {axis.name: axis.keys for axis in sketch.axes}
     changes: dict[str, JsonValue] = {}
     for name, value in values.items():
         changes |= value if isinstance(value, dict) else dict.fromkeys(keys[name], value)
@@ -307,7 +307,7 @@ def session() -> SweepRecord:
                     "sanitize": {},
                     "speed": {"threads": 1, "optimization": "all", "execution": "sequential", "arena": True},
                 },
-                "sweep": {"over": {each.name: list(each.values) for each in axes}, "minimize": "speed.latency.min"},
+                "sweep": {"over": {axis.name: list(axis.values) for axis in axes}, "minimize": "speed.latency.min"},
             },
         )
     )
@@ -377,7 +377,7 @@ def batches() -> SweepRecord:
     shapes: list[JsonValue] = [[size, 3, 320, 320] for size in (1, 2, 4, 8, 16, 32)]
     axes = (axis("speed.threads", 1, 2), axis("inputs.x.shape", *shapes))
     rng = random.Random(9)
-    points = [each for each in grid(*axes) if each != {"speed.threads": 1, "inputs.x.shape": shapes[-1]}]
+    points = [item for item in grid(*axes) if item != {"speed.threads": 1, "inputs.x.shape": shapes[-1]}]
 
     def measure(values: Values) -> Measured:
         shape = values["inputs.x.shape"]
@@ -412,7 +412,7 @@ def variants(count: int = 30) -> SweepRecord:
         axis("half.keep", *range(0, 40, 4)),
     )
     rng = random.Random(2)
-    points = [{each.name: rng.choice(each.values) for each in axes} for _ in range(count)]
+    points = [{axis.name: rng.choice(axis.values) for axis in axes} for _ in range(count)]
 
     def measure(values: Values) -> Measured:
         kind = ("source", "half", "int8").index(str(values["variant"]))
@@ -455,7 +455,7 @@ def large(count: int = 1000, metrics: int = 60) -> SweepRecord:
         axis("speed.arena_mib", *(round(1 + index * 0.37, 2) for index in range(count))),
     )
     rng = random.Random(1)
-    points = [{each.name: rng.choice(each.values) for each in axes} for _ in range(count)]
+    points = [{axis.name: rng.choice(axis.values) for axis in axes} for _ in range(count)]
 
     def measure(values: Values) -> Measured:
         center = (

@@ -99,7 +99,7 @@ def loose_json(value: object) -> str:
 
 def layer_info(layers: Sequence[EngineLayer], detailed: bool = True, bindings: Sequence[str] = ("x", "y")) -> str:
     """--exportLayerInfo of TensorRT 8 to 10."""
-    listed = [{"Name": one.name, **one.info} if detailed else one.name for one in layers]
+    listed = [{"Name": layer.name, **layer.info} if detailed else layer.name for layer in layers]
     return loose_json({"Layers": listed, "Bindings": list(bindings)})
 
 
@@ -109,19 +109,19 @@ def layer_info_11(layers: Sequence[EngineLayer]) -> str:
         {"Name": "x", "IOMode": "Input", "DataType": "FP32", "Dimensions": [-1, 3, 8, 8], "Location": "Device"},
         {"Name": "y", "IOMode": "Output", "DataType": "FP32", "Dimensions": [-1, 10], "Location": "Device"},
     ]
-    listed = [{"Name": one.name, **one.info} for one in layers]
+    listed = [{"Name": layer.name, **layer.info} for layer in layers]
     return loose_json({"Engine Metadata": {"Version": "11"}, "I/O Tensors": bound, "Layers": listed})
 
 
 def layer_times(layers: Sequence[EngineLayer], count: int = 50, median: bool = True) -> str:
     """--exportProfile."""
-    total = sum(one.ms for one in layers) or 1.0
+    total = sum(layer.ms for layer in layers) or 1.0
     rows = []
-    for one in layers:
-        middle = f'"medianMs" : {one.ms:g}, ' if median else ""
+    for item in layers:
+        middle = f'"medianMs" : {item.ms:g}, ' if median else ""
         rows.append(
-            f', {{ "name" : "{one.name}", "timeMs" : {one.ms * count:g}, "averageMs" : {one.ms:g}, {middle}'
-            f'"percentage" : {one.ms / total * 100:g} }}\n'
+            f', {{ "name" : "{item.name}", "timeMs" : {item.ms * count:g}, "averageMs" : {item.ms:g}, {middle}'
+            f'"percentage" : {item.ms / total * 100:g} }}\n'
         )
     return f'[\n  {{ "count" : {count} }}\n{"".join(rows)}]\n'
 

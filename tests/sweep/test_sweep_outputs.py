@@ -122,7 +122,7 @@ def test_sweeps_and_points_have_tags(kept: Kept) -> None:
     assert kept.outputs.find("fast") == kept.sweep / "points" / "0004"
     with pytest.raises(NoPointError):
         kept.outputs.find("all")
-    [listed] = [one for one in list_runs(kept.outputs) if one.kind == "sweep"]
+    [listed] = [run for run in list_runs(kept.outputs) if run.kind == "sweep"]
     assert listed.tags == ("all", "fast #4", "second #2")
 
 
@@ -136,12 +136,12 @@ def test_runs_and_sweeps_are_listed_newest_first(kept: Kept) -> None:
     assert "sweep of 4 points, best #4" in said[0]
     assert "sweep" not in said[1]
     as_json = json.loads(ndld_flow("runs", "--json", cwd=kept.toy.folder).stdout)
-    assert [one["kind"] for one in as_json] == ["sweep", "run"]
+    assert [item["kind"] for item in as_json] == ["sweep", "run"]
 
 
 def test_a_sweep_with_a_damaged_record_is_listed_and_its_points_are_found(kept: Kept) -> None:
     (kept.sweep / "sweep.json").write_text("{}")
-    assert [(one.kind, one.damage[:5]) for one in list_runs(kept.outputs)] == [
+    assert [(run.kind, run.damage[:5]) for run in list_runs(kept.outputs)] == [
         ("sweep", "sweep"),
         ("run", ""),
     ]

@@ -152,10 +152,10 @@ def _overlapping(spans: Sequence[tuple[object, object]]) -> list[tuple[object, o
 
 def test_records_hold_the_time_of_a_session(toy: SweepToy) -> None:
     record, _ = toy.run()
-    by_key: dict[str, StepRecord] = {one.key: one for one in toy.stored()}
+    by_key: dict[str, StepRecord] = {item.key: item for item in toy.stored()}
     first = record.sessions[0]
     measured = [by_key[point.steps[-1].key] for point in record.points]
-    assert {(one.started_at, one.ended_at) for one in measured} == {(first.started_at, first.ended_at)}
+    assert {(item.started_at, item.ended_at) for item in measured} == {(first.started_at, first.ended_at)}
     assert first.device == "scales"
 
 

@@ -147,7 +147,7 @@ def test_less_throughput_is_worse(text: str) -> None:
 def test_concurrent_streams_count_in_the_throughput(name: str) -> None:
     """Streams, and the items of a batch."""
     base, other = measured(*STEADY), measured(*STEADY, scale=1.25)
-    of_one, of_other = (one.metrics["speed.throughput.median"] for one in (base, other))
+    of_one, of_other = (item.metrics["speed.throughput.median"] for item in (base, other))
     doubled = WinnerValues({name: Metric(value=2 * of_other.value, unit="1/s")}, other.profiles)
     found = stand(doubled, WinnerValues({name: of_one}, base.profiles), name, "maximize")
     assert found.verdict == "worse"

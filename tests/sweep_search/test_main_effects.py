@@ -34,7 +34,7 @@ def test_other_settings_of_a_grid_cancel_out() -> None:
     first, second = threads.levels
     assert first.observed == pytest.approx([first.median] * 3)
     assert first.median / second.median == pytest.approx(2)
-    assert [each.values for each in level.levels] == [("basic",), ("all",), ("extended",)], "in the axis' order"
+    assert [item.values for item in level.levels] == [("basic",), ("all",), ("extended",)], "in the axis' order"
     assert level.levels[1].median / level.levels[0].median == pytest.approx(0.8)
     # The middle of all is kept: 10 and 5 by geometric mean.
     middle = statistics.geometric_mean([point.objective for point in points])
@@ -44,16 +44,16 @@ def test_other_settings_of_a_grid_cancel_out() -> None:
 def test_effects_are_sorted_by_size() -> None:
     points = observe(AXES, lambda threads, level: 10 - 0.1 * threads + {"basic": 0, "all": 5, "extended": 1}[level])
     effects = main_effects(AXES, points)
-    assert [each.axis for each in effects] == ["level", "threads"]
+    assert [effect.axis for effect in effects] == ["level", "threads"]
     assert effects[0].size > 10 * effects[1].size
 
 
 def test_non_positive_objectives_are_compared_by_differences() -> None:
     points = observe({"a": (1, 2), "b": (1, 2, 3)}, lambda a, b: a - 5.0 * b)
-    effect = next(each for each in main_effects({"a": (1, 2), "b": (1, 2, 3)}, points) if each.axis == "a")
+    effect = next(item for item in main_effects({"a": (1, 2), "b": (1, 2, 3)}, points) if item.axis == "a")
     assert effect.paired
     assert effect.levels[1].median - effect.levels[0].median == pytest.approx(1)
-    assert all(len({round(each, 9) for each in level.observed}) == 1 for level in effect.levels)
+    assert all(len({round(item, 9) for item in level.observed}) == 1 for level in effect.levels)
 
 
 def test_one_at_a_time_points_are_compared_with_their_base() -> None:
@@ -91,7 +91,7 @@ def test_a_value_that_no_point_reached_is_not_reported() -> None:
 def test_unpaired_points_are_pooled() -> None:
     points = [Observed({"x": 1, "y": index}, index + 10.0 * (index % 2)) for index in range(1, 6)]
     points += [Observed({"x": 2, "y": index + 100}, float(index)) for index in range(1, 4)]
-    effect = next(each for each in main_effects({"x": (1, 2), "y": (1, 2)}, points) if each.axis == "x")
+    effect = next(item for item in main_effects({"x": (1, 2), "y": (1, 2)}, points) if item.axis == "x")
     assert not effect.paired
     assert effect.levels[0].observed == (2, 4, 11, 13, 15)
     assert effect.levels[1].median == 2
@@ -109,7 +109,7 @@ def test_equal_numbers_stay_in_one_group() -> None:
     values = (*range(8), 99)
     points = [Observed({"x": 99, "y": index}, 1.0) for index in range(50)]
     points += [Observed({"x": value, "y": 0}, 2.0) for value in range(8)]
-    effect = next(each for each in main_effects({"x": values, "y": (0,)}, points) if each.axis == "x")
+    effect = next(item for item in main_effects({"x": values, "y": (0,)}, points) if item.axis == "x")
     assert effect.levels[-1].values == (99,)
     assert len(effect.levels[-1].observed) == 50
 
@@ -136,7 +136,7 @@ def test_multiplicative_effects_are_found_whatever_the_other_settings_cost(
     axes: dict[str, tuple[JsonValue, ...]] = {"other": tuple(range(6)), "x": tuple("abcd")}
     points = observe(axes, lambda other, x: costs[other] * factors["abcd".index(x)])
     effects = main_effects(axes, [points[place] for place in order])
-    effect = next(each for each in effects if each.axis == "x")
+    effect = next(effect for effect in effects if effect.axis == "x")
     assert effect.paired
     ratios = [level.median / effect.levels[0].median for level in effect.levels]
     assert ratios == pytest.approx([factor / factors[0] for factor in factors])

@@ -90,7 +90,7 @@ def test_points_that_tie_in_one_goal_are_not_tied_if_another_differs() -> None:
 
 def test_the_front_comes_first_and_its_best_in_the_first_goal_leads() -> None:
     values = [(2.0, 9.0), (1.0, 5.0), (1.5, 4.0), (3.0, 10.0), (3.0, 9.0)]
-    points = [Contender(number, True, each) for number, each in enumerate(values, 1)]
+    points = [Contender(number, True, value) for number, value in enumerate(values, 1)]
     assert ranked(points, BOTH) == [2, 1, 4, 3, 5]
     assert {n for n, place in rank_points(points, BOTH).items() if place.on_front} == {1, 2, 4}
 

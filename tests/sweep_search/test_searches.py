@@ -146,7 +146,7 @@ def test_each_point_is_equally_likely() -> None:
 def test_doublings_are_equally_likely_on_a_logarithmic_axis(axis: Numbers) -> None:
     def below_a_hundred(axis: Numbers) -> int:
         options = [SearchOptions("random", seed=seed, points=4) for seed in range(100)]
-        asked = (point for each in options for point in ask_all(Space((axis,)), each))
+        asked = (point for option in options for point in ask_all(Space((axis,)), option))
         return sum(float(str(point["n"])) < 100 for point in asked)
 
     assert below_a_hundred(axis) == pytest.approx(200, abs=50)

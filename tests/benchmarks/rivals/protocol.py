@@ -46,7 +46,7 @@ class Request:
     def split(self) -> tuple[list[Sample], list[Sample]]:
         """Return two thirds to calibrate with, and every third to validate with."""
         samples = self.samples()
-        return [each for number, each in enumerate(samples) if number % 3 != 2], samples[2::3]
+        return [sample for number, sample in enumerate(samples) if number % 3 != 2], samples[2::3]
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ def cosine(reference: Sequence[np.ndarray[Any, Any]], candidate: Sequence[np.nda
     import numpy as np
 
     worst = 1.0
-    for one, other in zip(reference, candidate, strict=True):
-        if one.shape != other.shape or not np.isfinite(other).all():
+    for item, other in zip(reference, candidate, strict=True):
+        if item.shape != other.shape or not np.isfinite(other).all():
             return -1.0
-        r, c = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
+        r, c = item.astype(np.float64).ravel(), other.astype(np.float64).ravel()
         lengths = float(np.sqrt(r @ r) * np.sqrt(c @ c))
         worst = min(worst, float(r @ c) / lengths if lengths else float(not r.any() and not c.any()))
     return worst

@@ -146,7 +146,7 @@ def _as_type(value: Any, kind: str) -> Any:
     """Return values of the type of an input, which `keep_io: false` changes; also those of a sequence."""
     kind = kind.removeprefix("optional(")
     if isinstance(value, list):
-        return [_as_type(each, kind.removeprefix("seq(")) for each in value] if kind.startswith("seq(") else value
+        return [_as_type(item, kind.removeprefix("seq(")) for item in value] if kind.startswith("seq(") else value
     is_float = isinstance(value, np.ndarray) and value.dtype in _FLOATS
     return value.astype(_DTYPES.get(kind.rstrip(")") + ")", value.dtype)) if is_float else value
 
@@ -185,7 +185,7 @@ def _distance(expected: Sequence[Any], actual: Sequence[Any]) -> float:
     """Return the largest RMS of the differences of an output over the RMS of the output; infinite for other shapes,
     types of numbers, and places of NaN and infinity.
     """
-    return max((_output_distance(one, other) for one, other in zip(expected, actual, strict=False)), default=0.0)
+    return max((_output_distance(item, other) for item, other in zip(expected, actual, strict=False)), default=0.0)
 
 
 def _output_distance(expected: Any, actual: Any) -> float:

@@ -97,7 +97,9 @@ class Trial:
             yield from self._run_steps(entries, inputs)
             return
         for name in entries:  # one at a time: together they fill a disk
-            yield from (each for each in self._run_steps(closure(entries, name), inputs) if each.operation == name)
+            yield from (
+                run_step for run_step in self._run_steps(closure(entries, name), inputs) if run_step.operation == name
+            )
             shutil.rmtree(self.folder / "outputs", ignore_errors=True)
 
     def _outcome(self, operation: str, fault: Fault | None, detail: str = "") -> Outcome:

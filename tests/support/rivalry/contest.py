@@ -72,7 +72,7 @@ class Outcome:
     @property
     def command_s(self) -> float:
         """Return the time of its tool's command, or of the contender."""
-        return next((each.command_s for each in self.deliveries if each.command_s is not None), self.wall_s)
+        return next((delivery.command_s for delivery in self.deliveries if delivery.command_s is not None), self.wall_s)
 
     @property
     def ending(self) -> str:
@@ -83,8 +83,8 @@ class Outcome:
     def read(cls, line: str) -> Outcome:
         """Return an outcome that was written as a line of JSON."""
         values = json.loads(line)
-        deliveries = tuple(Delivery(**each) for each in values.pop("deliveries"))
-        return cls(deliveries=deliveries, judged=tuple(Judged(**each) for each in values.pop("judged")), **values)
+        deliveries = tuple(Delivery(**item) for item in values.pop("deliveries"))
+        return cls(deliveries=deliveries, judged=tuple(Judged(**item) for item in values.pop("judged")), **values)
 
     def write(self) -> str:
         """Return the line of JSON."""

@@ -99,7 +99,7 @@ def compare(base: Times, candidate: Times, clock: Clock = "cpu") -> Ratio:
     each, over rounds, as a process may be lucky with its memory.
     """
     pairs = zip(getattr(base, clock), getattr(candidate, clock), strict=True)
-    ratios = [one / other for one, other in pairs]
+    ratios = [item / other for item, other in pairs]
     size = len(ratios) // base.processes
     parts = [ratios[start : start + size] for start in range(0, len(ratios), size)]
     pick = random.Random(0)
@@ -185,7 +185,7 @@ def _time(deliveries: Sequence[Delivery], samples: Sequence[Sample], threads: in
             cpu, wall = _burst(runs[index], sample, counts[index])
             before = found[index]
             found[index] = replace(before, cpu=(*before.cpu, cpu), wall=(*before.wall, wall))
-    return [asdict(each) for each in found]
+    return [asdict(item) for item in found]
 
 
 def _passes(run: Run, sample: Sample) -> int:

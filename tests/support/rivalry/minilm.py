@@ -36,11 +36,11 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
     length = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + length])
     return {
-        name: np.frombuffer(raw, np.float32, int(np.prod(each["shape"])), 8 + length + each["data_offsets"][0]).reshape(
-            each["shape"]
+        name: np.frombuffer(raw, np.float32, int(np.prod(item["shape"])), 8 + length + item["data_offsets"][0]).reshape(
+            item["shape"]
         )
-        for name, each in header.items()
-        if name != "__metadata__" and each["dtype"] == "F32"
+        for name, item in header.items()
+        if name != "__metadata__" and item["dtype"] == "F32"
     }
 
 
@@ -59,7 +59,7 @@ class _Graph:
 
     def constant(self, value: Array, name: str = "") -> str:
         name = name or f"constant_{len(self.initializers)}"
-        if not any(each.name == name for each in self.initializers):
+        if not any(initializer.name == name for initializer in self.initializers):
             self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 

@@ -59,7 +59,7 @@ def pitch(folder: Path, model: Path, count: int) -> Iterator[Sample]:
     source = "pypi:swift-f0==0.3.0/swift_f0/model.onnx"
     proto = onnx.load(fetch_pinned(source, "6385e8c2ebc3872e82c9ff5946228de44cd3be77a750ea53698b7dbfe94b0a22"))
     ends = {"fmin": 46.875, "fmax": 2093.75}
-    for value in [each for each in proto.graph.input if each.name in ends]:
+    for value in [value for value in proto.graph.input if value.name in ends]:
         proto.graph.input.remove(value)
         proto.graph.initializer.append(numpy_helper.from_array(np.array(ends[value.name], np.float32), value.name))
     fix_shapes(proto, {"audio": (1, _RATE)}, model)

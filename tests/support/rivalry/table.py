@@ -60,7 +60,7 @@ class Row:
     def best(self, contender: str) -> tuple[Delivery, Times] | None:
         """Return the fastest right delivery."""
         right = [(delivery, times) for delivery, times in self.times.get(contender, ()) if times is not None]
-        return max(right, key=lambda each: self.compare(self.source, each[1]).median, default=None)
+        return max(right, key=lambda item: self.compare(self.source, item[1]).median, default=None)
 
     def speed(self, contender: str) -> Ratio | None:
         """Return how many times as fast as the source a contender's model is; None if it delivered no right one."""
@@ -189,7 +189,7 @@ def verdict(row: Row, rival: str) -> str:
 
 def _record(rows: Sequence[Row], rival: str) -> str:
     run = [row for row in rows if rival in row.outcomes]
-    counts = {each: [row for row in run if verdict(row, rival) == each] for each in ("ahead", "level", "behind")}
+    counts = {text: [row for row in run if verdict(row, rival) == text] for text in ("ahead", "level", "behind")}
     wrong = [row for row in run if row.best(rival) is None]
     listed = f" ({', '.join(row.subject for row in counts['behind'])})" if counts["behind"] else ""
     return (

@@ -98,7 +98,7 @@ def diacritizer(folder: Path, model: Path, count: int) -> Iterator[Sample]:
     numbers = {letter: number for number, letter in enumerate(_HEBREW, start=4)}  # after the mask, H, O and 5
     for number in range(count):
         part = text[_LETTERS * number : _LETTERS * (number + 1)].translate(regular)
-        yield {"input_1": np.array([[3 if each.isdigit() else numbers.get(each, 2) for each in part]], np.float32)}
+        yield {"input_1": np.array([[3 if item.isdigit() else numbers.get(item, 2) for item in part]], np.float32)}
 
 
 def speech_encoder(folder: Path, model: Path, count: int) -> Iterator[Sample]:
@@ -112,7 +112,10 @@ def speech_encoder(folder: Path, model: Path, count: int) -> Iterator[Sample]:
     known = json.loads(Path(f"{voice}.json").read_text())["phoneme_id_map"]
     texts = [str(text) for text in np.random.default_rng(12).choice(_paragraphs(), count, replace=False)]
     for phonemes in phonemize(unpack_espeak(folder), texts):
-        numbers = [known["^"][0], *(number for each in phonemes if each in known for number in (0, known[each][0]))]
+        numbers = [
+            known["^"][0],
+            *(number for phoneme in phonemes if phoneme in known for number in (0, known[phoneme][0])),
+        ]
         numbers = [*numbers[: _PHONEMES - 2], 0, known["$"][0]]
         values = np.zeros((1, _PHONEMES), np.int64)
         values[0, : len(numbers)] = numbers

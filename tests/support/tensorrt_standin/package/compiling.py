@@ -115,8 +115,8 @@ class Compiler:
                 source = CompiledTensor(f"Reformatted Output Tensor 0 to {tensor._name}", list(tensor._dims), held)
                 target = CompiledTensor(tensor._name, list(tensor._dims), tensor._type)
                 for layer in self.layers:
-                    layer.inputs = [source if each.name == tensor._name else each for each in layer.inputs]
-                    layer.outputs = [source if each.name == tensor._name else each for each in layer.outputs]
+                    layer.inputs = [source if item.name == tensor._name else item for item in layer.inputs]
+                    layer.outputs = [source if output.name == tensor._name else output for output in layer.outputs]
                 name = f"Reformatting CopyNode for Output Tensor 0 to {tensor._name}"
                 self.layers.append(CompiledLayer(name, "Reformat", [source], [target], tensor._type))
 

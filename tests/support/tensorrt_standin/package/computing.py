@@ -109,7 +109,7 @@ def _calling_back(proto: Any, operators: Sequence[str]) -> Any:
 
     names = {operator.rpartition("::")[2]: operator for operator in operators if "::" in operator}
     used = {(names[node.op_type], node.domain) for node in proto.graph.node if node.op_type in names}
-    return ReferenceEvaluator(proto, new_ops=[kind_for(*each) for each in sorted(used)])
+    return ReferenceEvaluator(proto, new_ops=[kind_for(*item) for item in sorted(used)])
 
 
 def _set_weights(proto: Any, weights: Mapping[str, bytes]) -> None:
@@ -179,7 +179,7 @@ def _sort(graph: Any) -> None:
         assert ready, "a circle"
         ordered += ready
         made |= {name for node in ready for name in node.output}
-        waiting = [node for node in waiting if not any(node is each for each in ready)]
+        waiting = [node for node in waiting if not any(node is item for item in ready)]
     del graph.node[:]
     graph.node.extend(ordered)
 
@@ -188,7 +188,7 @@ def _reads(node: Any) -> list[str]:
     found = [name for name in node.input if name]
     for attribute in node.attribute:
         for body in (attribute.g, *attribute.graphs):
-            inner = {name for each in body.node for name in each.output}
-            found += [name for each in body.node for name in _reads(each) if name not in inner]
+            inner = {name for node in body.node for name in node.output}
+            found += [name for node in body.node for name in _reads(node) if name not in inner]
             found += [output.name for output in body.output if output.name not in inner]
     return found

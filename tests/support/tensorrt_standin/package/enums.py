@@ -24,7 +24,7 @@ class Member(metaclass=ClosedType):
     _enum_name = ""
 
     def __init__(self, value: int) -> None:
-        if value not in {each.value for each in self.__members__.values()}:
+        if value not in {member.value for member in self.__members__.values()}:
             raise ValueError(f"{value} is no {type(self).__name__}")
         object.__setattr__(self, "_value", value)
 
@@ -33,7 +33,7 @@ class Member(metaclass=ClosedType):
 
     @property
     def name(self) -> str:
-        return next(name for name, each in self.__members__.items() if each.value == self.value)
+        return next(name for name, member in self.__members__.items() if member.value == self.value)
 
     @property
     def value(self) -> int:
@@ -71,11 +71,11 @@ def make_enum(name: str, members: Iterable[str], fixed: Sequence[str] = ()) -> A
     ordered = list(fixed) or sorted(members)
     kind = ClosedType(name, (Member,), {"__module__": __name__.rpartition(".")[0], "_enum_name": name})
     found: dict[str, Any] = {}
-    for at, each in enumerate(ordered):
+    for at, item in enumerate(ordered):
         made: Any = object.__new__(kind)  # type: ignore[arg-type]
         object.__setattr__(made, "_value", at if fixed else (at + _turn()) % len(ordered))
-        type.__setattr__(kind, each, made)
-        found[each] = made
+        type.__setattr__(kind, item, made)
+        found[item] = made
     type.__setattr__(kind, "__members__", found)
     return kind
 

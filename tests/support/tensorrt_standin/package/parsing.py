@@ -176,7 +176,7 @@ class OnnxParser(Bound):
         if not is_custom(node):
             return node.op_type in UNSUPPORTED
         registry = self._network.builder.get_plugin_registry()
-        return not any(registry._has(f"{each}::{node.op_type}") for each in namespaces_of(node))
+        return not any(registry._has(f"{namespace}::{node.op_type}") for namespace in namespaces_of(node))
 
 
 class NetworkFiller:
@@ -229,12 +229,12 @@ class NetworkFiller:
 
     def _request(self, node: Any) -> str:
         """Return the kind of implementation that is asked for: the node's attribute `aot` goes before the flags."""
-        strict = next((bool(each.i) for each in node.attribute if each.name == "aot"), None)
+        strict = next((bool(attribute.i) for attribute in node.attribute if attribute.name == "aot"), None)
         if strict is not None:
             return "STRICT_AOT" if strict else "STRICT_JIT"
-        flags = (f"PREFER_{each}_PYTHON_PLUGINS" for each in ("AOT", "JIT"))
-        members = (member("NetworkDefinitionCreationFlag", each) for each in flags)
-        preferred = [each.name for each in members if each is not None and self.network.get_flag(each)]
+        flags = (f"PREFER_{text}_PYTHON_PLUGINS" for text in ("AOT", "JIT"))
+        members = (member("NetworkDefinitionCreationFlag", flag) for flag in flags)
+        preferred = [member.name for member in members if member is not None and self.network.get_flag(member)]
         return preferred[0].removesuffix("_PYTHON_PLUGINS") if preferred else "UNKNOWN"
 
     def _tensor(self, name: str) -> Any:
@@ -275,7 +275,7 @@ def is_custom(node: Any) -> bool:
 
 def namespaces_of(node: Any) -> tuple[str, ...]:
     """Where a node's plugin is looked for: in the namespace of its attribute, then in that of its domain."""
-    named = next((each.s.decode() for each in node.attribute if each.name == "plugin_namespace"), "")
+    named = next((attribute.s.decode() for attribute in node.attribute if attribute.name == "plugin_namespace"), "")
     return (named, node.domain)
 
 

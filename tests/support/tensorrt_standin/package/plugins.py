@@ -47,8 +47,10 @@ class IPluginRegistry(Bound):
 
     def get_creator(self, type: str, version: str, plugin_namespace: str = "") -> Any:
         wanted = (type, version, plugin_namespace)
-        known = ((each, (each.name, each.plugin_version, each.plugin_namespace)) for each in self._creators)
-        return next((each for each, name in known if name == wanted), None)
+        known = (
+            (creator, (creator.name, creator.plugin_version, creator.plugin_namespace)) for creator in self._creators
+        )
+        return next((item for item, name in known if name == wanted), None)
 
     def _has(self, operator: str) -> bool:
         """Return whether a library or a creator provides the operator `namespace::name`."""
@@ -58,7 +60,7 @@ class IPluginRegistry(Bound):
         )
 
     def _creator(self, name: str, *namespaces: str) -> Any:
-        found = (registry.get_creator(name, "1", each) for each in namespaces for registry in self._all())
+        found = (registry.get_creator(name, "1", namespace) for namespace in namespaces for registry in self._all())
         return next((creator for creator in found if creator is not None), None)
 
     def _all(self) -> tuple[IPluginRegistry, ...]:

@@ -107,6 +107,6 @@ def nptype(dtype: Any) -> Any:
 def volume(shape: Sequence[int]) -> int:
     """Return the number of elements of a shape."""
     count = 1
-    for each in shape:
-        count *= each
+    for item in shape:
+        count *= item
     return count

@@ -128,7 +128,7 @@ def attributes_of(node: Any, definition: _Definition) -> dict[str, Any]:
     """Return the attributes of an ONNX node that a plugin declares."""
     import onnx
 
-    given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     return {name: kind(given[name]) for name, kind in definition.attributes.items() if name in given}
 
 
@@ -241,8 +241,8 @@ def call_back(plugin_id: str, node: Any, inputs: Sequence[Any]) -> tuple[Any, ..
     given = [numpy.ascontiguousarray(values) for values in inputs]
     described = [TensorDesc(str(values.dtype), values.shape) for values in given]
     plugin = Plugin(definition, tuple(described), attributes, compiled=False)
-    made = [numpy.empty(each.shape, each.dtype) for each in plugin.outputs()]
-    tensors = [Tensor(str(each.dtype), each.shape, each.ctypes.data) for each in (*given, *made)]
+    made = [numpy.empty(output.shape, output.dtype) for output in plugin.outputs()]
+    tensors = [Tensor(str(item.dtype), item.shape, item.ctypes.data) for item in (*given, *made)]
     outputs = tuple(tensors[len(given) :])
     function(*tensors[: len(given)], *_chosen(function, attributes), outputs, stream=0)
     return tuple(made)
