@@ -177,7 +177,7 @@ def test_errors_in_user_code_are_reported_with_their_location(code: str, message
 
 def test_bounds_with_unknown_names_are_refused(tmp_path: Path) -> None:
     write_metric(write_set(tmp_path))
-    with pytest.raises(RequestError, match='metric\\(\\) returns no "acuracy"'):
+    with pytest.raises(RequestError, match=r'metric\(\) returns no "acuracy"'):
         check(tmp_path, metric_tolerance={"acuracy": {"min": 0.9}})
 
 

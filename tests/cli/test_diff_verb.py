@@ -153,7 +153,7 @@ def test_the_steps_of_a_run_are_diffed(pair: tuple[str, str]) -> None:
     found = api.diff("two:source", "two:half")
     assert found.weights.counts["dtype"] == 1
     assert api.diff("two:source", "two") == found
-    with pytest.raises(RequestError, match='did you mean "half"\\?'):
+    with pytest.raises(RequestError, match=r'did you mean "half"\?'):
         api.diff("two:source", "two:hlaf")
     write_model(Path("before.onnx"), AFTER)
     with pytest.raises(RequestError, match="changed since the run"):

@@ -161,7 +161,7 @@ def test_a_preset_with_exploding_aliases_is_refused_too(folder: Path) -> None:
 
 def test_a_missing_recipe_names_the_near_ones(folder: Path) -> None:
     (folder / "toy.yaml").write_text(RECIPE)
-    with pytest.raises(RecipeError, match='did you mean "toy\\.yaml"'):
+    with pytest.raises(RecipeError, match=r'did you mean "toy\.yaml"'):
         load_recipe(folder / "tyo.yaml")
 
 
