@@ -208,6 +208,24 @@ def test_counted_names_that_shifted_mislead_nobody(blocks: int) -> None:
     assert found == [((at,), (at + (at >= after),)) for at in range(5 * blocks)]
 
 
+def test_the_prefix_of_counted_names_is_no_name() -> None:
+    """PyTorch calls the weights of any network `onnx::Conv_136`."""
+
+    def network(first: int, style: str) -> Profile:
+        sizes = [16, 32, 64, 128, 256]
+        weights = [LayerWeight(name=f"onnx::Conv_{first + 3 * at}", shape=(size, 3)) for at, size in enumerate(sizes)]
+        return of(
+            *(
+                layer(style.format(at), dims=(1, size, 8, 8)).model_copy(update={"weights": (weight,)})
+                for at, (size, weight) in enumerate(zip(sizes, weights, strict=True))
+            ),
+            *[layer("", "Relu")] * 20,
+        )
+
+    rows = match_layers([network(87, "/body/body.{}/Conv"), network(120, "Conv_{}")])
+    assert "names" not in {method for row in rows for method in row.methods}
+
+
 def test_a_computation_is_never_paired_with_a_change_of_layout() -> None:
     """Not even under one name, with one weight and between the same neighbours."""
     conv = weighted("conv", "aa")

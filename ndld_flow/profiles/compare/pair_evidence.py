@@ -441,9 +441,13 @@ def _shared_tokens(first: LayerFeatures, second: LayerFeatures) -> list[list[set
 
 
 def _shorter(token: str) -> list[str]:
-    """Return a token and its forms without one or two words at either end: `quant_conv3` and `conv3` are the same."""
+    """Return a token and its forms without one or two words at either end: `quant_conv3` and `conv3` are the same.
+
+    Without its counter, `onnx::Conv_136` has only the kind of layer, which any two networks share.
+    """
     words = token.split("_")
-    forms = ["_".join(words[cut:]) for cut in (1, 2)] + ["_".join(words[:-cut]) for cut in (1, 2)]
+    forms = ["_".join(words[cut:]) for cut in (1, 2)]
+    forms += ["_".join(words[:-cut]) for cut in range(1, min(3, len(words))) if not words[-cut].isdigit()]
     return [token, *(form for form in forms if len(form) > 3)]
 
 
