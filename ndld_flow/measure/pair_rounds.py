@@ -73,7 +73,8 @@ class PairMeasurement:
     """Two models that are measured in rounds, and the files that their processes read."""
 
     def __init__(self, pair: Sequence[Side], folder: Path, round_ms: float) -> None:
-        """Prepare both models. `folder` exists and gets the files; `round_ms` limits the passes of a round.
+        """Prepare both models. `folder` exists and gets the files; a round of slow models takes `round_ms` at most,
+        its start included, unless that is too short for a few passes.
 
         Raises `RequestError` if inputs do not fit.
         """
@@ -86,12 +87,13 @@ class PairMeasurement:
     def measure_round(self) -> Round:
         """Measure one more round. Raises what the processes raise, and `BackendError` if one dies."""
         self._number += 1
+        begun_s = time.monotonic()
         rng = random.Random(self._number)  # noqa: S311 - the order of turns is not a secret
         with self._opened(rng):
             cpu = self._choose_cpu()
             # Both models take the same number of passes in a turn.
             turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(_WARMUP_TURNS)]
-            cycles, passes = plan_cycles(turns, self._round_ms)
+            cycles, passes = plan_cycles(turns, self._round_ms - (time.monotonic() - begun_s) * 1e3)
             for cycle, order in enumerate(turn_orders(cycles, rng)):
                 doing = f"measuring round {self._number}, cycle {cycle + 1} of {cycles}"
                 self._models[0].side.progress(cycle, cycles, doing)

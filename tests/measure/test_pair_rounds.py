@@ -14,6 +14,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError, KilledError, ModelError
+from ndld_flow.measure import pair_rounds
 from ndld_flow.measure.pair_rounds import PairMeasurement, RoundLimits, measure_rounds
 from ndld_flow.measure.process_runs import ProfilingRequest, Side
 from ndld_flow.measure.stopping import MeasuringPlan
@@ -84,6 +85,13 @@ def test_threads_of_one_model_do_not_spin_in_the_turn_of_the_other(model: Path, 
         assert isinstance(session, OnnxruntimeSession)
         options = session.session.get_session_options()
         assert options.get_session_config_entry("session.force_spinning_stop") == "1"
+
+
+def test_the_time_of_a_round_includes_the_start_of_its_processes(model: Path, tmp_path: Path) -> None:
+    """Four rounds of a slow model took half as long again as their budget."""
+    pair = [side(model, tmp_path, name) for name in ("base", "speed")]
+    result = PairMeasurement(pair, tmp_path, 100).measure_round()
+    assert len(result.base.wall_ms) == pair_rounds._SLOW_CYCLES
 
 
 def test_rounds_end_when_they_decide_or_at_their_limit(model: Path, tmp_path: Path) -> None:
