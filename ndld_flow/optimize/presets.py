@@ -47,8 +47,6 @@ class Preset(Settings):
     """Settings of `build_engine`, for targets that run engines."""
     fp16: bool = False
     """True if the target computes in FP16."""
-    quantize_target: Literal["", "tensorrt"] = ""
-    """The `target` of `quantize`, by default that of ONNX Runtime."""
     remote: bool = False
     """True if another machine builds and measures; `--on` names it."""
     limits: Limits = Limits()

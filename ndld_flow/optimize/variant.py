@@ -88,8 +88,8 @@ class Subject:
 
     @cached_property
     def traits(self) -> type[RuntimeSettings]:
-        """Return the class of the runtime's settings, whose constants are its traits."""
-        found = settings_of(self.runtime)
+        """Return the settings class of what runs the model, an engine's if one is built: its constants are traits."""
+        found = settings_of(str(self.preset.engine.get("backend", self.runtime)))
         assert found is not None  # the preset was checked
         return found
 
@@ -106,7 +106,7 @@ class Subject:
     @property
     def quantize_target(self) -> str:
         """Return the setting `target` of `quantize` for what runs the model, with a comma before it, or nothing."""
-        name = self.preset.quantize_target or self.traits.quantize_target
+        name = self.traits.quantize_target
         return f", target: {name}" if name else ""
 
     def limit_ms(self, share: float, longest_ms: float) -> float:
