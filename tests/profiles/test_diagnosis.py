@@ -415,6 +415,18 @@ def test_copies_are_reported_once() -> None:
     assert fired("time_outside_layers", result) == []
 
 
+def test_only_an_engine_has_formats_to_set() -> None:
+    for backend, has_any in (("openvino", False), ("tensorrt", True)):
+        (insight,) = fired("reformats", profile([*several(), layer("Reorder", role="reformat")], backend=backend))
+        assert ("io_formats" in insight.next_step) is has_any
+
+
+def test_a_first_pass_that_is_slow_by_chance_is_not_cold() -> None:
+    interrupted_passes = [2.0, *[1.0, 1.0, 3.0] * 20]
+    assert not fired("cold_start", runs(interrupted_passes, interrupted_passes))
+    assert fired("cold_start", runs([4.0, *interrupted_passes], [4.0, *interrupted_passes]))
+
+
 def test_layers_without_time_are_not_reported() -> None:
     renamed = [layer("NoOp", ms=0, role="reformat", name=f"n{number}") for number in range(9)]
     result = profile([*several(), layer("Reformat", role="reformat"), *renamed])

@@ -152,6 +152,13 @@ def test_layers_have_their_nodes_times_and_types(cnn: Path, tmp_path: Path) -> N
     assert 0 < result.layers_sum_ms <= result.layer_pass_ms[0]
 
 
+def test_a_transposition_of_the_model_is_no_reformat(tmp_path: Path) -> None:
+    """As in ONNX Runtime's layers, with which these are compared: only what the runtime inserts is one."""
+    graph = "g (float[8, 64, 64] x) => (float[64, 8, 64] z) { y = Relu(x) z = Transpose <perm = [1, 0, 2]> (y) }"
+    _, result = profile(write_model(tmp_path / "m.onnx", graph), tmp_path / "ran")
+    assert {layer.role for layer in result.layers if layer.type == "Transpose"} == {"compute"}
+
+
 @pytest.mark.skipif(not NARROW, reason="OpenVINO uses float32 on this CPU")
 def test_the_precision_that_layers_used_is_shown(cnn: Path, tmp_path: Path) -> None:
     _, default = profile(cnn, tmp_path / "default", layer_passes=0, inference_precision="default")

@@ -49,10 +49,12 @@ def reformats(subject: Subject) -> Iterator[Insight]:
             "blocks, which is usually slower."
         )
     else:
-        next_step = (
-            "Look at the neighbours of the longest reformats: their kernels use different formats. At inputs and "
-            "outputs the caller can use the engine's format (`advanced.io_formats` of `build_engine`)."
-        )
+        next_step = "Look at the neighbours of the longest reformats: their kernels use different formats."
+        if subject.profile.runs_engine:
+            next_step += (
+                " At inputs and outputs the caller can use the engine's format (`advanced.io_formats` of "
+                "`build_engine`)."
+            )
     yield Insight(
         score=part / 2,
         title=f"Changing layouts takes {share(part)} of {subject.whole}",

@@ -31,6 +31,7 @@ _ROLES: dict[str, LayerRole] = {
     "TensorIterator": "control",
 }
 """Types of OpenVINO's layers that do not compute."""
+_MOVES = tuple(type_ for type_, role in _ROLES.items() if role in ("reformat", "cast"))
 _MULTIPLY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
 _ENDS = ("Input", "Output")
 _PARTS = "Subgraph"
@@ -152,6 +153,8 @@ def _describe(index: int, layer: Mapping[str, Any], name: str, nodes: Sequence[i
     outputs = [info for port in range(len(layer["writes"])) if (info := _tensor(layer, port, origins)) is not None]
     evidence = evidence_of(nodes)
     role = _ROLES.get(layer["type"], "compute")
+    if role == "reformat" and nodes:
+        role = "compute"  # the model asks for it, as in the layers of other runtimes
     precision, basis = _precision(role, layer, inputs, outputs)
     return Layer(
         index=index,
@@ -209,7 +212,7 @@ def _precision(
 ) -> tuple[str, str]:
     if role == "control":
         return "", "computes nothing itself"
-    if role in ("reformat", "cast") and inputs and outputs:
+    if layer["type"] in _MOVES and inputs and outputs:
         before, after = inputs[0].dtype, outputs[0].dtype
         return (after, "moves data") if before == after else (f"{before}{CONVERTS}{after}", "converts data")
     if layer["type"] == _PARTS:
