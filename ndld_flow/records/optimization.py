@@ -267,7 +267,10 @@ class Optimization(Document):
                 f"source at 95 % confidence{samples}"
             )
         open_ones = [each for each in self.variants if each.outcome in _OPEN]
-        names = [f"{short_name(each.name, 60)} ({short_name(each.why or each.outcome, 80)})" for each in open_ones]
+        named: dict[str, list[str]] = {}
+        for each in open_ones:  # many are open for one reason, such as the budget
+            named.setdefault(short_name(each.why or each.outcome, 80), []).append(short_name(each.name, 60))
+        names = [f"{first_of(group, _NAMED)} ({why})" for why, group in named.items()]
         advice = "; a longer --budget, or a machine without other load, decides it" if self.budget_s is not None else ""
         if all(each.outcome == "not judged" for each in open_ones):
             advice = "; samples on which the outputs vary more decide it"
@@ -311,11 +314,15 @@ class Optimization(Document):
 
     def _tried(self) -> str:
         losers = [each for each in self.variants if each.outcome != "delivered" and each.name != "source"]
+        named: dict[tuple[str, str], list[str]] = {}
+        for each in losers:
+            named.setdefault((each.outcome, short_name(each.why, 80)), []).append(each.name)
+        groups = list(named.items())
         lost = [
-            f"{each.name}: {each.outcome}{f' ({short_name(each.why, 80)})' if each.why else ''}"
-            for each in losers[:_NAMED]
+            f"{first_of(names, _NAMED)}: {outcome}{f' ({why})' if why else ''}"
+            for (outcome, why), names in groups[:_NAMED]
         ]
-        rest = Counter(each.outcome for each in losers[_NAMED:])
+        rest = Counter(outcome for (outcome, _), names in groups[_NAMED:] for _ in names)
         more = f"; and {rest.total()} more: {', '.join(f'{count} {outcome}' for outcome, count in rest.items())}"
         return f"{self.describe_search()}: {'; '.join(lost) or 'nothing else'}{more if rest else ''}"
 

@@ -56,6 +56,23 @@ def test_the_headline_of_an_open_result_is_short(tmp_path: Path) -> None:
     assert view.lines[0].startswith("Clean (the race was waiting for cpu 0") and len(view.lines[0]) < 300
 
 
+def test_a_reason_that_variants_share_is_named_once() -> None:
+    untried = [variant(name, "not tried", why="the time was used up") for name in ("INT8", "INT8, minmax")]
+    found = optimization(
+        *untried,
+        variant("clean", "not proved", why="noise"),
+        ending="not decided",
+        stopped_because="interrupted",
+        delivered="source",
+        speed=None,
+    )
+    for line in (found.conclude()[1], found.conclude()[3]):
+        assert line.count("the time was used up") == 1
+        assert (
+            line.index("INT8, minmax") < line.index("the time was used up") < line.index("clean") < line.index("noise")
+        )
+
+
 def test_right_variants_come_first_and_the_fastest_of_them(tmp_path: Path) -> None:
     assert [row.name for row in view_of(RACE, tmp_path).rows] == [
         "INT8, convolutions",
