@@ -374,11 +374,12 @@ def marked_settings(model: type[BaseModel], mark: type[Mark]) -> dict[str, Mark]
 
 @cache
 def _annotations(model: type[BaseModel]) -> dict[str, list[object]]:
-    """Return the settings of a model -> the metadata of their annotations."""
-    return {
+    """Return the settings of a model whose annotations have metadata -> those."""
+    found = {
         name: [*info.metadata, *(each for argument in get_args(info.annotation) for each in get_args(argument))]
         for name, info in fields_of(model).items()
     }
+    return {name: marks for name, marks in found.items() if marks}
 
 
 _PLAIN = (str, int, float, type(None))

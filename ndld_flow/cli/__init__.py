@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from typing import NoReturn
 
 _COLLECT_AFTER = 100_000
@@ -12,6 +13,8 @@ _COLLECT_AFTER = 100_000
 def main() -> NoReturn:
     """Run the program; exit with the code of its outcome."""
     gc.set_threshold(_COLLECT_AFTER)
+    # pydantic would look for plugins of its own in the metadata of every installed package.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from ndld_flow.cli.app import main as run_program
 
     run_program()

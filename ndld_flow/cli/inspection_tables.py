@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import rich.table
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -22,12 +21,12 @@ from ndld_flow.records.inspection import (
     Port,
     WeightGroup,
 )
-from ndld_flow.report.tables import Column, Table
+from ndld_flow.report.tables import Column, Table, Value
 
 _MOST_ROWS = 16
 
 
-def bodies_table(addresses: Sequence[str], nodes: Mapping[str, int]) -> rich.table.Table:
+def bodies_table(addresses: Sequence[str], nodes: Mapping[str, int]) -> RenderableType:
     """Return a table of graphs, each below its parent. Graphs that are too deep are counted in their parent's row."""
     owners = _owners(addresses)
     shown = _outermost(addresses, owners)
@@ -36,19 +35,18 @@ def bodies_table(addresses: Sequence[str], nodes: Mapping[str, int]) -> rich.tab
         for address in addresses
         if address not in shown
     }
-    table = rich.table.Table("graph", box=None, pad_edge=False, header_style="dim")
-    table.add_column("nodes", justify="right")
-    table.add_column("")
+    rows = []
     for address in shown[:_MOST_ROWS]:
         above = _owners_of(address, owners)
         name = address.removeprefix(f"{above[0]}/") if above else address
         hidden = [other for other, owner in hidden_in.items() if owner == address]
         held = sum(nodes.get(graph, 0) for graph in (address, *hidden))
         inside = f"with {count(len(hidden))} inside" if hidden else ""
-        table.add_row(Text(f"{'  ' * len(above)}{short_name(name, _NAME)}"), count(held), Text(inside))
-    if len(shown) > _MOST_ROWS:
-        table.add_row(Text(f"{count(len(shown) - _MOST_ROWS)} more; --group-by scope counts them all", style="dim"))
-    return table
+        rows.append((f"{'  ' * len(above)}{short_name(name, _NAME)}", held, inside))
+    table = TerminalTable(Table((Column("graph", "name"), Column("nodes", "number", count), Column("")), tuple(rows)))
+    if len(shown) <= _MOST_ROWS:
+        return table
+    return Group(table, Text(f"{count(len(shown) - _MOST_ROWS)} more; --group-by scope counts them all", style="dim"))
 
 
 def _owners(addresses: Sequence[str]) -> dict[str, str]:
@@ -109,27 +107,29 @@ def _parts(inspection: Inspection) -> Iterator[RenderableType]:
         yield _tensor_table(inspection.tensors)
         yield Text(f"{count(len(inspection.tensors))} tensors", style="dim")
     if inspection.groups is not None:
-        table = _table("", "nodes", "operators", right=("nodes",))
-        for group in inspection.groups:
-            table.add_row(_name(group.value or "main graph"), count(group.count), Text(_counts(group.op_types)))
-        yield table
+        columns = (Column("", "name"), Column("nodes", "number", count), Column("operators"))
+        groups = inspection.groups
+        yield _table(
+            columns, ((_name(each.value or "main graph"), each.count, _counts(each.op_types)) for each in groups)
+        )
     if inspection.weights is not None:
         yield _weight_table(inspection.weights)
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> rich.table.Table:
-    table = rich.table.Table(box=None, pad_edge=False, header_style="dim", show_header=any(columns))
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table
+def _table(columns: Sequence[Column], rows: Iterable[tuple[Value, ...]]) -> TerminalTable:
+    return TerminalTable(Table(tuple(columns), tuple(rows)))
+
+
+def _texts(rows: Iterable[tuple[str, ...]], *titles: str) -> TerminalTable:
+    return _table([Column(title) for title in titles], rows)
 
 
 def _section(title: str, content: RenderableType) -> Group:
     return Group(Text(f"\n{title}", style="bold cyan"), Padding(content, (0, 0, 0, 2), expand=False))
 
 
-def _name(text: str, most: int = _NAME) -> Text:
-    return Text(short_name(text, most) or "-")
+def _name(text: str) -> str:
+    return short_name(text, _NAME) or "-"
 
 
 def _shape(shape: Dims | None) -> str:
@@ -147,8 +147,8 @@ def _summary(summary: ModelSummary) -> Iterator[RenderableType]:
     opsets = ", ".join(f"{short_name(domain, 40)} {version}" for domain, version in summary.opsets.items())
     by = f"; made by {short_name(summary.producer, 60)}" if summary.producer else ""
     yield Text(f"opset {opsets}; IR version {summary.ir_version}{by}", style="dim")
-    yield _section("inputs", _port_table(summary.inputs))
-    yield _section("outputs", _port_table(summary.outputs))
+    for title, ports in (("inputs", summary.inputs), ("outputs", summary.outputs)):
+        yield _section(title, _texts(((_name(port.name), _type(port)) for port in ports), "", ""))
     yield _section(counted(summary.node_count, "node"), Text(_counts(summary.nodes_by_type)))
     if summary.precisions:
         yield _section("precision constraints", Text(_counts(summary.precisions)))
@@ -168,20 +168,17 @@ def _summary(summary: ModelSummary) -> Iterator[RenderableType]:
 def _data_sections(summary: ModelSummary) -> Iterator[RenderableType]:
     """Yield the files of external data, and the weights without data."""
     if summary.files:
-        files = _table("", "", "")
-        for file in summary.files:
-            length = "no data" if file.size_bytes is None else size(file.size_bytes)
-            files.add_row(_name(file.location), length, f"{count(file.tensors)} tensors")
-        yield _section("external data", files)
+        rows = (
+            (
+                _name(file.location),
+                "no data" if file.size_bytes is None else size(file.size_bytes),
+                f"{count(file.tensors)} tensors",
+            )
+            for file in summary.files
+        )
+        yield _section("external data", _texts(rows, "", "", ""))
     if summary.without_data:
         yield _section("without data (sizes by their shapes)", _weight_table(summary.without_data, "reason"))
-
-
-def _port_table(ports: Sequence[Port]) -> rich.table.Table:
-    table = _table("", "")
-    for port in ports:
-        table.add_row(_name(port.name), Text(_type(port)))
-    return table
 
 
 def _counts(counted: Mapping[str, int]) -> str:
@@ -199,7 +196,7 @@ def _node_table(nodes: Sequence[InspectedNode]) -> Group:
     columns = tuple(Column(title) for title in ("node", "operator", "attributes", "inputs", "outputs"))
     rows = tuple(
         (
-            short_name(_placed(node.scope, node.name), _NAME) or "-",
+            _name(_placed(node.scope, node.name)),
             short_name(node.op_type, 30),
             " ".join(f"{short_name(name, 30)}={short_name(text, 24)}" for name, text in node.attributes.items()),
             "\n".join(f"{short_name(port.name, _TENSOR)}: {_shape(port.shape)}" for port in node.inputs if port.name),
@@ -222,19 +219,18 @@ def _one_node(node: InspectedNode) -> Group:
         Text(f"{short_name(node.name)}: {short_name(node.op_type)}{about}{asked}", style="bold")
     ]
     if node.attributes:
-        table = _table("", "")
-        for name, text in node.attributes.items():
-            table.add_row(_name(name), Text(short_name(text, 400)))
-        parts.append(_section("attributes", table))
-    inputs = _table("", "tensor", "type", "made by")
-    for index, port in enumerate(node.inputs):
-        inputs.add_row(str(index), _name(port.name), Text(_type(port) if port.name else ""), _name(port.made_by))
-    outputs = _table("", "tensor", "type", "read by")
-    for index, port in enumerate(node.outputs):
-        outputs.add_row(
-            str(index), _name(port.name), Text(_type(port)), Text(_some(port.read_by, _READERS) or "nothing")
-        )
-    parts += [_section("inputs", inputs), _section("outputs", outputs)]
+        attributes = ((_name(name), short_name(text, 400)) for name, text in node.attributes.items())
+        parts.append(_section("attributes", _texts(attributes, "", "")))
+    inputs = (
+        (str(index), _name(port.name), _type(port) if port.name else "", _name(port.made_by))
+        for index, port in enumerate(node.inputs)
+    )
+    outputs = (
+        (str(index), _name(port.name), _type(port), _some(port.read_by, _READERS) or "nothing")
+        for index, port in enumerate(node.outputs)
+    )
+    parts.append(_section("inputs", _texts(inputs, "", "tensor", "type", "made by")))
+    parts.append(_section("outputs", _texts(outputs, "", "tensor", "type", "read by")))
     if node.subgraphs:
         parts.append(_section("bodies", Text(_some(node.subgraphs, 12))))
     return Group(*parts)

@@ -12,13 +12,11 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from packaging.version import Version
-
 from ndld_flow.base.errors import RequestError
 
 PIP_TIMEOUT_S = 3600.0
 """TensorRT and CUDA's libraries have several GB."""
-_COUNTS_BYTES = Version("24.1")
+_COUNTS_BYTES = "24.1"
 """The first pip that prints its progress as lines."""
 _NOT_PIPS = ("PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PIP_USER", "PYTHONHOME", "PYTHONPATH")
 """Variables that would install elsewhere, or show the private environment the packages of this one."""
@@ -51,12 +49,14 @@ def ask_pip(arguments: Sequence[str], report: Callable[[str], None]) -> None:
 
     Lines `Progress 1 of 3` count the bytes of a large file, if pip can print them.
     """
+    from packaging.version import Version  # not for runs without environments
+
     with tempfile.TemporaryDirectory(prefix="ndld-flow-pip-") as folder, _noting(report) as note:
         if find_spec("pip"):
             python, release = sys.executable, version("pip")
         else:  # such as in an environment of uv's
             python, release = _make_environment(Path(folder), note), ensurepip.version()
-        bar = "raw" if Version(release) >= _COUNTS_BYTES else "off"
+        bar = "raw" if Version(release) >= Version(_COUNTS_BYTES) else "off"
         _run([python, "-m", "pip", *arguments, "--progress-bar", bar], note)
 
 
