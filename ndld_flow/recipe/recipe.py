@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar
@@ -30,7 +30,7 @@ from ndld_flow.records.document import is_inner_path
 from ndld_flow.runtimes.environments import Environment, EnvironmentSetting
 from ndld_flow.runtimes.one_runtime import CustomOperator, OneRuntime, OperatorName
 from ndld_flow.runtimes.settings import RuntimeSettings
-from ndld_flow.step import DataFile, Held, Reads, RunsCode, SampleData, Step
+from ndld_flow.step import DataFile, Held, Reads, Reuse, RunsCode, SampleData, Step
 from ndld_flow.store.kinds import Onnx
 
 TRITON = "triton"
@@ -316,6 +316,18 @@ class Recipe:
     """Its values with `${...}` as written."""
     where: Callable[[str], str] = field(default=str, compare=False, repr=False)
     """Dotted path -> `file:line` or `override "..."`."""
+
+    def sent_to(self, target: str) -> "Recipe":
+        """Return it with the steps that need a device on a target, as `--on` asks; unless they have `on:`."""
+        if not target:
+            return self
+        return replace(
+            self,
+            steps=tuple(
+                step if step.on or step.step.reused_where() is Reuse.ANYWHERE else replace(step, on=target)
+                for step in self.steps
+            ),
+        )
 
     @property
     def models(self) -> dict[str, ModelSource]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.execution.request import Request, recipe_of
-from ndld_flow.execution.ssh.targets import open_targets, send_to
+from ndld_flow.execution.ssh.targets import open_targets
 from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.run_folder import read_run_record
@@ -73,7 +73,7 @@ def _load(request: Request, outputs: Outputs) -> Recipe | Sweep:
 def open_single(recipe: Recipe, request: Request, listener: Listener, *, looks_only: bool = False) -> RunState:
     """Open the run of a recipe without a sweep. `looks_only`: nothing is fetched from the shared cache, or pushed."""
     outputs = Outputs(request.outputs)
-    targets = open_targets(send_to(recipe, request.on), listener, typed=request.on, trust=request.trust)
+    targets = open_targets(recipe.sent_to(request.on), listener, typed=request.on, trust=request.trust)
     cache = open_cache(request, outputs.store, listener, looks_only=looks_only)
     latest = outputs.latest(recipe.name)
     previous: dict[str, StepRecord] = {}

@@ -20,7 +20,6 @@ from blake3 import blake3
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, Problem, RecipeError, RequestError
-from ndld_flow.execution.ssh.targets import send_to
 from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.recipe.sources import FoundModel, find_model
@@ -136,7 +135,7 @@ class RunOpener:
         Raises as `find_model` does, and RecipeError for missing data files if a model is fetched.
         """
         started_at, start = datetime.now(UTC), time.perf_counter()
-        recipe = send_to(recipe, self.on)
+        recipe = recipe.sent_to(self.on)
         self._provide_environments(recipe)
         site_of = self.targets.site_of if self.targets is not None else lambda step: None
         planner = Planner(

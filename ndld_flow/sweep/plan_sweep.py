@@ -21,7 +21,7 @@ from ndld_flow.execution.events import Notice
 from ndld_flow.execution.executor import Executor, Task
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
-from ndld_flow.execution.ssh.targets import open_targets, send_to
+from ndld_flow.execution.ssh.targets import open_targets
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
@@ -285,7 +285,7 @@ def open_state(sweep: Sweep, request: Request, listener: Listener, *, looks_only
     outputs = Outputs(request.outputs)
     with contextlib.ExitStack() as opened:
         targets = open_targets(
-            send_to(sweep.base, request.on), listener, typed=request.on, trust=request.trust, axes=sweep.axes
+            sweep.base.sent_to(request.on), listener, typed=request.on, trust=request.trust, axes=sweep.axes
         )
         if targets is not None:
             opened.callback(targets.close)

@@ -24,8 +24,7 @@ from ndld_flow.base.prompts import asking
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.execution.messages import NO_ANSWER, Alive
-from ndld_flow.execution.ssh.messages import CHUNK_BYTES, FIRST_REPLY, REPLY, FirstReply, Reply
-from ndld_flow.execution.ssh.node import ALIVE_EVERY_S
+from ndld_flow.execution.ssh.messages import ALIVE_EVERY_S, CHUNK_BYTES, FIRST_REPLY, REPLY, FirstReply, Reply
 from ndld_flow.processes.lines import MAX_LINE_BYTES, Line
 from ndld_flow.recipe.targets import Target
 

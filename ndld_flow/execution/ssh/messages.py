@@ -30,6 +30,8 @@ from ndld_flow.records.run_record import StepRecord
 from ndld_flow.store.files import make_folder
 from ndld_flow.store.store import Store
 
+ALIVE_EVERY_S = 20.0
+"""Seconds between the messages of a sender that has nothing to ask."""
 CHUNK_BYTES = 2**20
 _FORGET_AFTER_S = 7 * 24 * 3600.0
 

@@ -53,7 +53,6 @@ from ndld_flow.store.store import Store
 
 SILENCE_S = 120.0
 """Seconds without a byte after which the sender counts as lost; it sends at least one message in `ALIVE_EVERY_S`."""
-ALIVE_EVERY_S = 20.0
 
 
 class _Input:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,23 +19,10 @@ from ndld_flow.machine.description import Check
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.recipe.targets import HERE, ON, Target, is_host
 from ndld_flow.runs.cache_settings import PROJECT_FILE, read_settings, user_settings_file
-from ndld_flow.step import Reuse
 
 if TYPE_CHECKING:
     from ndld_flow.execution.ssh.host import Host
     from ndld_flow.recipe.sweep_axes import SweptAxis
-
-
-def send_to(recipe: Recipe, target: str) -> Recipe:
-    """Return a recipe whose steps that need a device run on a target, as `--on` asks; unless they have `on:`."""
-    if not target:
-        return recipe
-    return replace(recipe, steps=tuple(_send(step, target) for step in recipe.steps))
-
-
-def _send(step: RecipeStep, target: str) -> RecipeStep:
-    needs_device = step.step.reused_where() is not Reuse.ANYWHERE
-    return replace(step, on=target) if needs_device and not step.on else step
 
 
 def name_targets(recipe: Recipe, axes: Sequence[SweptAxis] = ()) -> dict[str, str]:
