@@ -30,8 +30,6 @@ _PROBES = 4.0
 worth comes on top, if there is time."""
 _LEAST_S = 10.0
 """Least time for which another race is started."""
-_MUCH = 0.85
-"""Ratio to the time of the leader from which a part of INT8 may win although exceptions give back some of its gain."""
 
 
 class RaceSearch(Search):
@@ -46,41 +44,24 @@ class RaceSearch(Search):
 
     def _search(self) -> None:
         cheap = [variant.name for variant in self._composer.variants if not variant.costly]
-        self._race(cheap, self._budget.left_s(), self._proof_s(_LEAST_SHARE))
-        self._race_promising()
+        self._race(cheap, _LEAST_SHARE)
         self._prove_best()
         self._race_others(cheap, _LEAST_SHARE)
-        self._race_others([variant.name for variant in self._hopeful()])
-        self._stopped_because = self._describe_end()
-
-    def _hopeful(self) -> list[Variant]:
-        """Return the costly variants that may win, as far as is known now."""
         self._hopeless = find_hopeless(
             self._composer.variants,
             self._result.tried,
             lambda metrics: bool(metrics) and not self._composer.conditions.violated(metrics),
         )
-        return [each for each in self._composer.variants if each.costly and each.name not in self._hopeless]
-
-    def _race_promising(self) -> None:
-        """Try exceptions before the leader is proved, if what they except from is wrong, and much faster than it."""
-        speeds = {name: tried.speed.ratio for name, tried in self._result.tried.items() if tried.speed is not None}
-        leading = min((speeds.get(name, 1.0) for name in self._result.ranking), default=1.0)
-        wrong = {name for name, tried in self._result.tried.items() if tried.outcome == "not right"}
-        promising = [
-            each for each in self._hopeful() if each.whole in wrong and speeds.get(each.whole, 1.0) < _MUCH * leading
-        ]
-        left_s = self._budget.left_s() - self._proof_s(0.0)
-        if promising and left_s > _LEAST_S:
-            first = min(promising, key=lambda each: speeds[each.whole])
-            self._race([*self._result.ranking, first.name], left_s)
+        costly = [variant.name for variant in self._composer.variants if variant.costly]
+        self._race_others([name for name in costly if name not in self._hopeless])
+        self._stopped_because = self._describe_end()
 
     def _race_others(self, names: Sequence[str], least_share: float = 0.0) -> None:
         """Race the best with variants that were not tried to the end, if there is time for more than their proof."""
         others = [*filter(self._is_untried, names), *filter(self._is_unranked, names)]
-        left_s, proof_s = self._budget.left_s(), self._proof_s(least_share)
-        if others and left_s - proof_s > _LEAST_S:
-            self._race([self._best.variant.name, *others], left_s, proof_s)
+        left_s = self._budget.left_s()
+        if others and left_s - self._proof_s(least_share) > _LEAST_S:
+            self._race([self._best.variant.name, *others], least_share)
             self._prove_best()
 
     def _describe_end(self) -> str:
@@ -105,8 +86,8 @@ class RaceSearch(Search):
         worth_s = WORTH_SHARE * (self._budget.seconds or 0.0)
         return min(_PROBES * self._source.took_s + worth_s, self._budget.left_s() * (1 - least_share))
 
-    def _race(self, names: Sequence[str], seconds: float, proof_s: float = 0.0) -> None:
-        """Race variants, the source first, for some seconds; what seems to be faster leaves `proof_s` of these."""
+    def _race(self, names: Sequence[str], least_share: float) -> None:
+        """Race variants, the source first, until the budget leaves only time to prove one that is faster."""
         recipe = self._prover.folder / "search.yaml"
         write_text_atomically(recipe, self._composer.compose_sweep(recipe))
         request = self._prover.request
@@ -118,8 +99,8 @@ class RaceSearch(Search):
             extends={each.name: each.extends for each in self._composer.variants if each.extends},
             needs={each.name: each.needs for each in self._composer.variants if each.needs},
             accuracy=self._composer.conditions.accuracy,
-            seconds=min(seconds, 1e6),
-            proof_s=proof_s,
+            seconds=min(self._budget.left_s(), 1e6),
+            proof_s=self._proof_s(least_share),
             proved=self._best.variant.name,
         )
         self._result.finished = False
