@@ -44,7 +44,6 @@ from tests.support.models_fp16 import no_half_model, quantized_model, unknown_op
 from tests.support.models_run import run_step, write_model
 
 RTX: dict[str, Any] = {"backend": "tensorrt_rtx"}
-SENTENCE = {"ids": {"shape": [1, 8]}, "mask": {"shape": [1, 8]}}
 HOSTILE = "a[0]\nName: z, LayerType: evil \x1b[31m模型, { Name: "
 IMITATING = "a, LayerType: b, Inputs: [], Constants: [], Outputs: [], TacticName: , StreamId: 0, Metadata: \nName: c"
 

@@ -140,13 +140,14 @@ def test_a_change_beside_the_file_builds_and_profiles_again(
     for module in (foresight, settings):
         monkeypatch.setattr(module, "has_nvidia_gpu", lambda: True)
     common = {"backend": "tensorrt", "library": str(library)}
+    quick = {"runs": 1, "passes": 3, "duration": 0, "stable": 0, "warmup": 0, "layer_passes": 0}
     recipe = {
         "name": "r",
         "model": str(write_model(in_folder / "m.onnx")),
         "custom_operators": {"acme::Scaled": {"plugin": "scaled.py"}},
         "steps": {
             "engine": {"step": "build_engine", **common},
-            "speed": {"step": "profile", **common, "engine": "engine", "runs": 1, "passes": 3, "layer_passes": 0},
+            "speed": {"step": "profile", **common, "engine": "engine", **quick},
         },
     }
     (in_folder / "r.yaml").write_text(json.dumps(recipe))

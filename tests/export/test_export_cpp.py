@@ -303,8 +303,15 @@ def test_a_model_with_several_inputs_matches_python(debug: CppBuild, image_progr
 
 
 @pytest.mark.thorough
+def test_a_model_with_states_matches_python(
+    debug: CppBuild, image_program: Any, sample_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    check_model(debug, sample_model("silero"), SILERO, tmp_path, ("state",))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])
-def test_real_models_match_python(
+def test_optimized_programs_match_python(
     compiler: str, root: Path, sample_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     builder = CppBuild(tmp_path / "build", root, compiler, "Release")

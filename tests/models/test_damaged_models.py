@@ -80,7 +80,8 @@ def test_a_sequence_of_maps_keeps_its_type(tmp_path: Path) -> None:
     assert onnx.load(sanitized).graph.output[0].type == output.type
     (tmp_path / "recipe.yaml").write_text(
         "model: model.onnx\n"
-        "steps: {agree: {step: check_accuracy, candidate: source}, speed: {step: profile, runs: 1}}\n"
+        "steps: {agree: {step: check_accuracy, candidate: source}, "
+        "speed: {step: profile, runs: 1, passes: 2, duration: 0, stable: 0, warmup: 0}}\n"
     )
     assert ndld_flow("run", "recipe.yaml", cwd=tmp_path).returncode == 0
 

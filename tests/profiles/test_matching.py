@@ -32,8 +32,6 @@ from tests.support.models import GraphBuilder, rename_output, tfm_model
 from tests.support.models import tensor as declared
 from tests.support.trex_matching import beam_search
 
-IDS = {"ids": (1, 12), "mask": (1, 12)}
-
 
 def chain(blocks: int = 6) -> onnx.ModelProto:
     """Equal blocks of a convolution and an activation, each with weights of its own."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +13,7 @@ from playwright.sync_api import Browser
 from ndld_flow.report.panel import find_panels
 from tests.support.page_kinds import KINDS
 from tests.support.report_browser import wait_until_ready
+from tests.support.representatives import slow_except
 
 pytestmark = [pytest.mark.browser, pytest.mark.thorough]
 
@@ -19,6 +22,8 @@ SCHEMES: dict[Literal["light", "dark"], str] = {
     "dark": "{resultTypes: ['violations'], runOnly: {type: 'rule', values: ['color-contrast', 'link-in-text-block']}}",
 }
 """Scheme -> axe-core's options: a page differs in its colours alone. What passes is not described, which takes long."""
+REPEATING = {"run", "comparison-of-exports", "short-history"}
+"""Pages whose panels are all in others: `optimization`, `comparison-of-twelve`, `history`."""
 AXE = Path(__file__).parents[1] / "javascript" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -48,17 +53,20 @@ def findings(browser: Browser, path: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_axe_finds_nothing(kind: str, browser: Browser, tmp_path: Path) -> None:
-    assert findings(browser, KINDS[kind](tmp_path)) == {}
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Draw a kind of page, once."""
+    return functools.cache(lambda kind: KINDS[kind](tmp_path_factory.mktemp(kind)))
 
 
-def test_the_kinds_of_page_have_every_panel(tmp_path: Path) -> None:
-    drawn = ""
-    for kind, draw in KINDS.items():
-        (tmp_path / kind).mkdir()
-        drawn += draw(tmp_path / kind).read_text("utf-8")
-    assert [name for name in find_panels() if f'id="{name}"' not in drawn] == []
+@pytest.mark.parametrize("kind", slow_except(KINDS, *(KINDS.keys() - REPEATING)))
+def test_axe_finds_nothing(kind: str, browser: Browser, drawn: Callable[[str], Path]) -> None:
+    assert findings(browser, drawn(kind)) == {}
+
+
+def test_the_kinds_of_page_have_every_panel(drawn: Callable[[str], Path]) -> None:
+    pages = "".join(drawn(kind).read_text("utf-8") for kind in KINDS)
+    assert [name for name in find_panels() if f'id="{name}"' not in pages] == []
 
 
 def test_axe_finds_text_that_is_too_pale(browser: Browser, tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from tests.support.command_line import ndld_flow
 from tests.support.models import GraphBuilder
 from tests.support.models_run import write_model
 
+pytestmark = pytest.mark.usefixtures("fewest_rounds")
+
 FEW_ROUNDS = api.Rules(metric="latency.median", threshold=10.0)
 """A threshold that noise cannot reach: the speed is not what these tests are about."""
 

@@ -26,10 +26,6 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from ndld_flow.graph.lint.check import Subject, TimeLimitError
-from ndld_flow.processes import launch
-
-_START = launch._start
-"""The function before tests replace it."""
 
 _ROOT = Path(__file__).parents[2]
 _AT_START = ("LD_", "POLYGRAPHY_", "PYTHON", "OMP_", "OPENBLAS_", "MKL_")

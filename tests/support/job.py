@@ -18,7 +18,6 @@ from ndld_flow.processes.worker import IN_PROCESS
 from tests.support.forge import TOKEN
 
 ROOT = Path(__file__).parents[2]
-BASH = ("bash", "-eo", "pipefail")
 _EXPRESSION = re.compile(r"\$\{\{ (.+?) \}\}")
 
 

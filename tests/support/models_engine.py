@@ -14,7 +14,6 @@ from tests.support.models_run import write_model
 SHAPE_TENSOR = "g (float[n, 4] x, int64[2] shape) => (float[a, b] y) { y = Reshape(x, shape) }"
 SEVERAL_FREE = "g (float[batch, length] x, float[batch, length] mask) => (float[batch, length] y) { y = Mul(x, mask) }"
 BROKEN_TYPES = "g (float[2, 4] x, float16[2, 4] z) => (float[2, 4] y) { y = Add(x, z) }"
-UNKNOWN_OPERATORS = "g (float[2, 4] x) => (float[2, 4] y) { a = SequenceConstruct(x) b = SequenceAt(a, i) y = Relu(b) }"
 STRINGS = "g (string[2] x) => (string[2] y) { y = Identity(x) }"
 RELU = "g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }"
 
