@@ -291,7 +291,7 @@ def test_layers_are_compared_inside_the_engine_that_ships(bench: Bench) -> None:
     assert [layer.tensor for layer in accuracy.layers] == ["r", "e"]
     errors = [layer.metrics["relative_rms"] for layer in accuracy.layers]
     assert 0 < min(errors) < max(errors) < 1e-2, errors  # FP16
-    assert any(note.startswith("2 layers compared inside engine, by its debug tensors") for note in accuracy.notes)
+    assert any("2 layers compared inside engine" in note for note in accuracy.notes)
 
 
 def test_named_debug_tensors_are_compared(bench: Bench) -> None:
@@ -396,7 +396,7 @@ def test_without_a_gpu_the_run_does_not_start(bench: Bench) -> None:
     chosen = {"backend": "tensorrt", "library": str(bench.library), "engine": "engine"}
     step = CheckAccuracy.model_validate_json(json.dumps({"runtime": chosen, "reference_runtime": chosen}))
     [lack] = step.foresee().lacks
-    assert lack.startswith("no NVIDIA GPU here, and TensorRT needs one to run an engine")
+    assert "no NVIDIA GPU here" in lack
     assert "`on: TARGET`" in lack
     assert step.library_versions()["tensorrt"] == "10.8.0.43"
 

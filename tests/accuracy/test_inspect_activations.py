@@ -499,7 +499,7 @@ def test_unmatched_tensors_and_different_shapes_are_not_compared(tmp_path: Path)
     _, result = look(tmp_path / "a", SMALL, {"x": {}}, reference=other, tensors=["*"])
     assert [layer.tensor for layer in result.divergence] == ["x", "a"]
     assert named(result)["b"].reference_range is None
-    assert any(note.startswith("y is 2x16 in the reference, 1x2x4x4 here") for note in result.notes)
+    assert any("2x16 in the reference, 1x2x4x4 here" in note for note in result.notes)
     assert [shown.side for shown in named(result)["y"].maps] == ["candidate"]
 
 

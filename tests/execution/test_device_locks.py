@@ -318,5 +318,5 @@ def test_doctor_shows_who_holds_a_device(tmp_path: Path) -> None:
     assert describe_holders().found == f"nothing measures (locks in {tmp_path / 'shared'})"
     with holding("scales", Store(tmp_path / "store"), Claim("step speed of toy", print)):
         found = describe_holders().found
-    assert found.startswith("step speed of toy on scales (user ")
+    assert "toy on scales (user" in found
     assert f"pid {os.getpid()}) since " in found

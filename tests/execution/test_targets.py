@@ -138,7 +138,7 @@ def test_steps_from_files_run_here_only(here: Path) -> None:
     targets = f"targets: {{alpha: {{host: ssh://alpha, python: {sys.executable}}}}}\n"
     toy.write_text(targets + toy.read_text().replace("tint: {step: dye}", "tint: {step: dye, on: alpha}"))
     (lack,) = plan_once("toy.yaml", ["~sweep"], trust=True)[1].foresee().lacks
-    assert lack.startswith("on alpha: there is no step type 'dye'")
+    assert "no step type 'dye'" in lack
     with pytest.raises(BackendError, match="no step type 'dye'"):
         api.run("toy.yaml", ["~sweep"], trust=True)
 

@@ -128,7 +128,7 @@ def test_a_bug_is_raised_in_the_driver_with_its_location(
 def test_a_task_that_kills_two_workers_is_given_up(deeds: Deeds, workers: Workers) -> None:
     with pytest.raises(KilledError) as caught:
         workers.submit(deeds.task("act: segfault"), deeds.store).result()
-    assert str(caught.value).startswith("step one: the process that computed it was killed by SIGSEGV; ")
+    assert "killed by SIGSEGV;" in str(caught.value)
     assert "last output: oh no" in str(caught.value)
     assert len({pid for _, pid in deeds.done}) == 2
     assert building(deeds) == []

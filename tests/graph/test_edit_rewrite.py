@@ -128,7 +128,7 @@ def test_constants_match_all_forms_of_constant_nodes() -> None:
     ],
 )
 def test_other_constants_do_not_match(text: str) -> None:
-    assert refusal(text, "rewrite", **SCALE) == "the pattern has no match in this model"
+    assert "pattern has no match" in refusal(text, "rewrite", **SCALE)
 
 
 def test_constants_match_within_the_precision_of_their_dtype() -> None:

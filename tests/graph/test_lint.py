@@ -334,7 +334,7 @@ def test_models_that_onnx_runtime_cannot_load_are_reported(tmp_path: Path) -> No
     nodes = [helper.make_node("Plugin", ["x"], ["y"], name="special", domain="custom")]
     findings = by_check(lint(save(tmp_path, nodes=nodes), checks=("onnxruntime",)), "onnxruntime")
     assert [f.severity for f in findings] == ["warning"]
-    assert findings[0].message.startswith("not loaded here (Plugin needs a plugin or a library): ")
+    assert "needs a plugin or a library):" in findings[0].message
     nodes = [helper.make_node("Plug", ["x"], ["y"], name="special")]
     findings = by_check(lint(save(tmp_path, nodes=nodes), checks=("onnxruntime",)), "onnxruntime")
     assert [f.severity for f in findings] == ["error"]

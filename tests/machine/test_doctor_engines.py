@@ -163,7 +163,7 @@ def test_a_working_gpu_reports_its_capabilities(driver: Path, tmp_path: Path, mo
     assert list(result) == ["", "cuda runtime", "gpu sampling", "gpu clocks"]
     assert result[""].works
     assert result["cuda runtime"].works
-    assert result["gpu sampling"].found.startswith("NVML answers (the GPU is 7 % busy); its performance counters are ")
+    assert "(the GPU is 7 % busy)" in result["gpu sampling"].found
     assert result["gpu clocks"].works == (os.geteuid() == 0)
 
 
@@ -238,7 +238,7 @@ def test_a_given_tensorrt_is_examined_and_a_folder_without_one_refused(tmp_path:
     write(place / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", WORKS)
     checks = by_name(api.doctor(outputs=tmp_path, library=place))
     assert checks["tensorrt"].state == "ok"
-    assert checks["tensorrt"].found.startswith(f"10.8.0.43, environment {place}; its settings are guessed from 10.8.0")
+    assert f"10.8.0.43, environment {place}; its settings" in checks["tensorrt"].found
     assert "tensorrt-rtx" in checks
     with pytest.raises(BackendError, match="expected a virtual or conda"):
         api.doctor(outputs=tmp_path, library=tmp_path / "nowhere")

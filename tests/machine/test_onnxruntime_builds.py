@@ -76,7 +76,7 @@ def test_the_build_for_the_cpu_alone(site: Site) -> None:
     assert site.check() == ("ok", "onnxruntime 1.32.0, complete", "")
     expected = "provider cuda is set, but onnxruntime 1.32.0 is the build for the CPU"
     assert lacks_of("cuda") == (f"{expected}: {EXTRAS['gpu'].command}",)
-    assert lacks_of("tensorrt")[0].startswith("provider tensorrt is set, but onnxruntime 1.32.0 is the build")
+    assert "onnxruntime 1.32.0 is the build" in lacks_of("tensorrt")[0]
     assert lacks_of("cpu") == lacks_of("NvTensorRTRTXExecutionProvider") == (), "other builds have others"
 
 

@@ -386,9 +386,7 @@ def test_times_on_a_device_are_noted_as_host_times(tmp_path: Path) -> None:
     recording = record_layers(model, SessionSettings(), fed(x=(8, 4)), RecordingPlan(3, 50), tmp_path)
     recording.write_text(recording.read_text().replace('"CPUExecutionProvider"', '"CUDAExecutionProvider"'))
     layer_pass = read_layers(model, [recording], tmp_path / OPTIMIZED, RecordingPlan(3))
-    assert any(
-        note.startswith("times of layers on CUDAExecutionProvider are those of the host") for note in layer_pass.notes
-    )
+    assert any("layers on CUDAExecutionProvider" in note for note in layer_pass.notes)
     again = layers_of(model, tmp_path / "again", fed(x=(8, 4)))
     assert not any("host" in note for note in again.notes)
 

@@ -136,7 +136,7 @@ def test_load_of_other_processes_is_reported() -> None:
         "cpus_used_by_others": pytest.approx(cpus / 2),
         "cpus_taken_by_host": pytest.approx(cpus / 4),
     }
-    assert disturbed(during)[0].startswith(f"while measuring, other processes used {0.75 * cpus:.1f} of ")
+    assert f"other processes used {0.75 * cpus:.1f}" in disturbed(during)[0]
     assert disturbed(disturbance(before, CpuTime(100.0 + cpus * 3, 1.0, 10.0 + cpus * 3), 4.0)) == ()
     assert disturbance(None, before, 4.0) == disturbance(before, None, 4.0) == disturbance(before, before, 0.0) == {}
     assert disturbed({}) == ()

@@ -74,7 +74,7 @@ def test_a_profile_has_everything(tmp_path: Path) -> None:
 
 def test_metrics_that_gates_may_name(tmp_path: Path) -> None:
     ran, result = profile(write_model(tmp_path / "m.onnx", CHAIN), tmp_path)
-    assert any(note.startswith("input x runs at 1x8, with 1 for each size") for note in result.notes)
+    assert any("input x runs at 1x8, with 1" in note for note in result.notes)
     metrics = ran.result.metrics
     assert metrics["latency.median"].value == result.latency.median_ms
     assert metrics["latency.median"].unit == "ms"

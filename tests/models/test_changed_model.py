@@ -203,9 +203,7 @@ def test_names_and_imports_are_repaired(tmp_path: Path) -> None:
     model = load_model(edit(good, tmp_path / "bad.onnx", "graph name"))
     first, second = repairs_of(model)
     assert first == "the graph had no name; it is 'graph' now"
-    assert second.startswith(
-        "the model does not import the operators of 'com.microsoft', which its nodes use: version 1 is"
-    )
+    assert "operators of 'com.microsoft'" in second
     save_model(model, tmp_path / "saved.onnx")
     onnx.checker.check_model(tmp_path / "saved.onnx")
     assert repairs_of(load_model(tmp_path / "saved.onnx")) == []

@@ -263,7 +263,7 @@ def test_a_bound_that_just_holds_on_all_samples_is_no_bound_for_others() -> None
     """The speech embedding in INT8: 0.9918 is the worst of 36 samples, and 0.9896 that of 24 others."""
     spread = list(np.exp(np.random.default_rng(1).normal(np.log(2.5e-3), 0.6, 36)).clip(0, 0.0095))
     keep = read_conditions(("cosine >= 0.99", "top1 >= 0.5"), None, None)
-    assert keep.near_bound(agreeing(spread)).startswith("cosine >= 0.99 may fail on other samples: ")
+    assert "fail on other samples:" in keep.near_bound(agreeing(spread))
     assert keep.near_bound(agreeing([item / 4 for item in spread])) == ""
     assert read_conditions(("max_abs <= 0.01",), None, None).near_bound(agreeing(spread)).startswith("max_abs <= 0.01")
     assert keep.near_bound(agreeing(spread[:4])) == "", "too few show no spread"

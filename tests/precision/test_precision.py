@@ -314,7 +314,7 @@ def test_functions_are_inlined_and_calls_cannot_be_constrained(tmp_path: Path) -
     path, model = typed(models.func_model(), tmp_path, {"block_1": "fp16", "same": "fp16"})
     check(path)
     outcomes = {c.node: c.outcome for c in model.constraints}
-    assert outcomes["block_1"].startswith("ignored: it calls a local function; `sanitize`")
+    assert "calls a local function; `sanitize`" in outcomes["block_1"]
     assert outcomes["same"] == "Casts in the model"
     with pytest.raises(RequestError, match="supports fp16; 'block_1'"):
         constrain(models.func_model(), tmp_path, op_types={"local::Block": "fp16"})
@@ -326,7 +326,7 @@ def test_a_sequence_keeps_one_precision(tmp_path: Path) -> None:
     path, typed_model = typed(model, tmp_path, {split: "fp16"})
     check(path)
     (result,) = typed_model.ignored
-    assert result.outcome.startswith("ignored: it shares a sequence with SequenceInsert")
+    assert "shares a sequence with SequenceInsert" in result.outcome
 
 
 # Outcomes ---------------------------------------------------------------------------------------------------------

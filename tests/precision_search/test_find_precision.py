@@ -76,7 +76,7 @@ def test_a_model_that_is_accurate_in_fp16_takes_one_trial(tmp_path: Path) -> Non
     assert result.kept == ()
     assert phases(result) == ["whole"]
     assert ran.result.passed
-    assert ran.result.summary.startswith("fp16 needs no node kept: slice_rms 0.")
+    assert "no node kept: slice_rms 0" in ran.result.summary
     assert result.power is not None and result.power.faults
     assert f"notices {result.power.count('noticed')} of {len(result.power.faults)} planted" in ran.result.summary
     assert not result.is_fitted and "fitted" not in ran.result.summary
@@ -123,7 +123,7 @@ def test_a_hidden_layer_that_overflows_is_found(tmp_path: Path) -> None:
     assert result.is_fitted and len(result.samples) == result.sample_count
     assert f"judged on the {result.sample_count} samples" in ran.result.summary
     assert result.first_divergent == result.kept[0].outputs[0]
-    assert ran.result.summary.startswith("keeps 2 of 15 nodes in fp32 (MatMul, Mul): slice_rms NaN -> 0.")
+    assert "(MatMul, Mul): slice_rms NaN -> 0" in ran.result.summary
     assert ran.result.metrics["kept"] == 2
     assert ran.result.metrics["whole.nonfinite"] > 0
     assert ran.result.metrics["cosine"] > 0.999
@@ -201,7 +201,7 @@ def test_a_budget_ends_the_search_with_the_best_set_so_far(tmp_path: Path) -> No
     assert [trial.phase for trial in result.trials] == ["whole", "suspects", "verify"]
     assert result.passed
     assert ran.result.passed
-    assert any(note.startswith("the search ended because its budget") for note in result.notes)
+    assert any("ended because its budget" in note for note in result.notes)
 
 
 def test_a_budget_of_one_reports_only_the_failure(tmp_path: Path) -> None:

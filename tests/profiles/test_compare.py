@@ -293,7 +293,7 @@ def test_the_headline_names_every_candidate() -> None:
     elsewhere = steady(*[5.0] * 5, **other_machine(cpu="CPU B"))
     result = compared(steady(*[10.0] * 5), elsewhere, steady(*[12.0] * 5))
     assert result.verdict == "incomparable"
-    assert result.why.startswith("1 against 0: measured under different hardware")
+    assert "1 against 0: measured under different" in result.why
     assert result.why.endswith("; 2 against 0: regressed, +20 %")
     assert compared(steady(*[10.0] * 5), steady(*[9.0] * 5), steady(*[8.0] * 5)).why.startswith("2 against 0: latency")
 

@@ -260,7 +260,7 @@ def test_repeated_names_are_joined_in_order(tmp_path: Path) -> None:
         ("Reformat", (0.3,)),
         ("third", (0.0,)),
     ]
-    assert any(note.startswith("1 layers of the engine have no time") for note in profile.notes)
+    assert any("1 layers of the engine" in note for note in profile.notes)
 
 
 def write_layer_times(tmp_path: Path, *rows: object) -> Path:
@@ -440,7 +440,7 @@ def test_a_broken_file_loses_only_its_own_contents(exports: Path) -> None:
     (exports / "layers.json").write_text('{"Bindings": [], "Layers": ' + "[" * 1_000, encoding="utf-8")
     profile = read_profile(exports)
     assert len(profile.layers) == 4
-    assert any(note.startswith("layers.json could not be read: it is nested") for note in profile.notes)
+    assert any("layers.json could not" in note for note in profile.notes)
 
 
 def test_several_models_in_one_folder_are_refused(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_recipe_that_cannot_be_changed_in_place_is_written_in_full(recipe: Pat
     changed = change_file(recipe, (), RecipeChange({"threads": 2}), "base", "sanitize", RECORDED)
     assert why in changed.reason
     assert yaml.safe_load(changed.after)["steps"]["base"]["threads"] == 2
-    assert changed.after.startswith("# toy.yaml could not be changed only at these places")
+    assert "# toy.yaml could not" in changed.after
 
 
 def test_a_recorded_recipe_is_changed_without_a_file() -> None:

@@ -75,7 +75,7 @@ def test_a_check_on_some_samples_of_a_calibration_is_doubted(
     steps: dict[str, Any], inputs: dict[str, Any] | None, words: str
 ) -> None:
     (text,) = doubted(steps, inputs).values()
-    assert text.startswith(f"agree judges small on {words} that it was fitted to")
+    assert f"agree judges small on {words}" in text
 
 
 @pytest.mark.usefixtures("in_folder")

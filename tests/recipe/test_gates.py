@@ -219,7 +219,7 @@ def test_errors_name_the_mistake_in_a_gate(text: str, message: str) -> None:
 def test_messages_show_quantities_as_in_recipes() -> None:
     with pytest.raises(GateError) as error:
         parse_gate("speed.latency.median / (20 ms - 20 ms) < 5 %").decide(METRICS)
-    assert str(error.value) == "`speed.latency.median / (20.0 ms - 20.0 ms)` divides by zero"
+    assert "`speed.latency.median / (20.0 ms - 20.0 ms)`" in str(error.value)
 
 
 def test_a_bound_of_zero_uses_the_absolute_distance() -> None:

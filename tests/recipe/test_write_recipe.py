@@ -93,7 +93,7 @@ def test_an_unknown_number_of_dimensions_is_decided_by_the_model_alone(in_folder
 def test_an_unknown_number_of_dimensions_that_nothing_decides_is_asked_for_and_never_guessed(in_folder: Path) -> None:
     without_shape(in_folder / "model.onnx", "Relu(x)")
     written = write()
-    assert written.trial.error.startswith("it does not declare the shape of x, and accepts it with 0 and with 1")
+    assert "0 and with 1" in written.trial.error
     assert load_recipe(written.path).file.inputs["x"].run_shape is None
     assert "add `shape: [...]`" in written.path.read_text()
     asked = write(ask=lambda name, declared: (2, 5) if (name, declared) == ("x", "unknown shape") else None)

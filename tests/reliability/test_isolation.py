@@ -29,9 +29,7 @@ def test_a_crash_in_native_code_is_the_steps_failure(in_folder: Path, tally: Cal
     for act, died in (("segfault", "was killed by SIGSEGV"), ("abort", "was killed by SIGABRT")):
         ended = ndld_flow("run", str(write_recipe(deeds, act)), "--trust", cwd=in_folder)
         assert ended.returncode == 5
-        assert ended.stderr.startswith(
-            f"error: step second: the process that computed it {died}; its last output: oh no"
-        )
+        assert f"process that computed it {died}" in ended.stderr
         assert ended.stderr.count("\n") == 1
         assert "Traceback" not in ended.stdout + ended.stderr
         count.refused += 1

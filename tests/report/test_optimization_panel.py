@@ -53,7 +53,7 @@ def test_the_headline_of_an_open_result_is_short(tmp_path: Path) -> None:
         tmp_path,
     )
     assert view.gain == "Not decided (interrupted)"
-    assert view.lines[0].startswith("Clean (the race was waiting for cpu 0") and len(view.lines[0]) < 300
+    assert "waiting for cpu 0" in view.lines[0] and len(view.lines[0]) < 300
 
 
 def test_a_reason_that_variants_share_is_named_once() -> None:

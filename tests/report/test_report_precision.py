@@ -70,7 +70,7 @@ def test_a_search_shows_the_fault_its_origin_its_repair_and_the_cost(tmp_path: P
     )
     assert mended == "3 nodes stay in fp32: cosine 0.999980."
     measured = collect_cost("search", search(), documents).measured
-    assert cost.startswith("0.4 % of the multiply-accumulates; 6 Casts in half; their layers take ")
+    assert "0.4 % of the multiply-accumulates; 6 Casts" in cost
     assert cost.endswith("in speed.")
     assert measured is not None
     assert 0 < measured.kept_ms < 18

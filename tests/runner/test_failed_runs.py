@@ -92,7 +92,7 @@ def test_a_gate_without_its_metric_does_not_hide_the_error_of_a_later_step(in_fo
     toy.recipe.write_text(RECIPE.replace("last.length >= 1", "first.absent >= 1"))
     record = run(toy, "refuse", ModelError)
     assert record.failure is not None
-    assert record.failure.message.startswith("step weak: this model is no")
+    assert "step weak: this model" in record.failure.message
     assert [gate.gate for gate in record.gates] == ["first.length >= 1"]
 
 

@@ -72,13 +72,13 @@ def run(toy: SweepToy, *overrides: str) -> RunFinished:
 def test_the_first_run_is_inconclusive_and_the_next_is_compared_with_it(toy: SweepToy) -> None:
     first = run(toy, "steps.speed.threads=2")
     assert first.exit_code == 4
-    assert first.gates[0].undecided.startswith("no earlier run has a measurement on this kind of machine")
+    assert "no earlier run" in first.gates[0].undecided
     again = run(toy, "steps.speed.threads=2")
     assert (again.exit_code, again.gates[0].undecided != "") == (4, True), "it is the same measurement"
     faster = run(toy, "steps.speed.threads=4")
     assert faster.exit_code == 0
     assert faster.gates[0].right == pytest.approx(7.7)
-    assert faster.gates[0].note.startswith("history.best is 7.00 ms, from 1 measurement until 2")
+    assert "7.00 ms, from 1 measurement until 2" in faster.gates[0].note
     slower = run(toy, "steps.speed.threads=1")
     assert slower.exit_code == 1
     assert slower.gates[0].right == pytest.approx(6.05), "the median of 7 and 4, which are one level"

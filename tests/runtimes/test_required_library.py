@@ -257,7 +257,7 @@ def test_what_pip_cannot_install_is_described(index: Path, cache: Path) -> None:
     with pytest.raises(BackendError) as raised:
         provide_library(choose_library("tensorrt", "10.16", None), lambda _: None)
     text = str(raised.value)
-    assert text.startswith("TensorRT 10.16.1.11 is not installed, and pip cannot install tensorrt==10.16.1.11 (")
+    assert "TensorRT 10.16.1.11 is not installed" in text
     assert "No matching distribution found" in text
     assert "archive from https://developer.nvidia.com/tensorrt" in text
     assert "\n" not in text

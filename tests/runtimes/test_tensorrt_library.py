@@ -267,7 +267,7 @@ def test_a_library_that_does_not_load_gives_reason_and_remedy(tmp_path: Path, mo
     write(place / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", module)
     code = "from ndld_flow.runtimes.tensorrt.library import import_bindings; import_bindings('tensorrt')"
     error = in_child(find_library("tensorrt", place), tmp_path, code)
-    assert error.startswith("ndld_flow.base.errors.BackendError: TensorRT does not load (")
+    assert "ndld_flow.base.errors.BackendError: TensorRT does not" in error
     assert reason in error
     assert EXTRAS["tensorrt"].command in error
 

@@ -117,7 +117,7 @@ def test_a_step_that_takes_too_long_fails_alone(toy: SweepToy) -> None:
     record, _ = toy.write(text).run("sweep.timeout={tint: 8 s}")
     slow = [point for point in record.points if point.values["tint.seconds"] == 600.0]
     assert {point.outcome for point in slow} == {"failed"}
-    assert slow[0].reason.startswith("step tint: it took longer than 8.0 s")
+    assert "took longer than 8.0 s" in slow[0].reason
     assert sum(point.outcome == "passed" for point in record.points) == 6
 
 

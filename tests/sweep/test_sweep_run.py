@@ -229,7 +229,7 @@ def test_the_best_point_is_written_as_a_recipe(toy: SweepToy) -> None:
     finished = toy.apply(best)
     assert finished.applied == str(best)
     text = best.read_text()
-    assert text.startswith("# The best of sweep toy/")
+    assert "best of sweep toy/" in text
     assert "# A comment that stays." in text
     assert "speed: {step: gauge, threads: 4}" in text
     assert "sweep:" not in text

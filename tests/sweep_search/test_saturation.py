@@ -168,10 +168,8 @@ def test_saturation_needs_an_objective_and_an_axis() -> None:
         return str(error.value)
 
     assert refused(LINE, SearchOptions(saturation=Saturation())).startswith("`saturation` requires an objective")
-    assert refused(BATCHES, along_batches(saturation=Saturation(along="batches"))) == (
-        '`saturation.along` names batches, which is not swept; did you mean "batch"?'
-    )
+    assert 'did you mean "batch"?' in refused(BATCHES, along_batches(saturation=Saturation(along="batches")))
     between = Space((Numbers("n", 0, 1), *BATCHES.axes))
-    assert refused(between, along_batches(method="random", saturation=Saturation(along="n"))) == (
-        "`saturation.along` tries n value by value: give it a `step`."
+    assert "`saturation.along` tries n value" in refused(
+        between, along_batches(method="random", saturation=Saturation(along="n"))
     )
