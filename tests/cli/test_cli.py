@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -104,6 +105,25 @@ def test_a_wrong_request_is_one_paragraph_and_exit_code_2(in_folder: Path, argum
     (in_folder / "text.onnx").write_text("this is not a model")
     (in_folder / "empty.onnx").write_bytes(b"")
     assert message in refused(*arguments, cwd=in_folder)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["optimize", "nowhere.onnx"],
+        ["optimize", "model.onnx", "--data", "x=nowhere/"],
+        ["init", "nowhere.onnx"],
+        ["profile", "nowhere.onnx"],
+        ["compare", "model.onnx", "nowhere.onnx"],
+        ["compare", "model.onnx", "model.onnx", "--data", "nowhere/"],
+    ],
+)
+def test_a_missing_file_is_reported_before_libraries_are_imported(in_folder: Path, arguments: list[str]) -> None:
+    make_cnn(in_folder / "model.onnx")
+    done = start(*arguments, cwd=in_folder, PYTHONPROFILEIMPORTTIME="1")
+    assert done.returncode == 2 and "nowhere" in done.stderr.splitlines()[-1]
+    imported = set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))
+    assert "click" in imported and not {"onnx", "onnx_ir", "onnxruntime", "sympy"} & imported
 
 
 BUILT_IN = """
