@@ -91,10 +91,10 @@ def build(folder: Path, library: Path, code: str, release: str = "", **attribute
 def computes(folder: Path, library: Path, engine: Path, expected: str, **settings: Any) -> bool:
     """Return whether an engine's outputs are those of a model in ONNX Runtime."""
     runtime = {"backend": "tensorrt", "library": str(library), "engine_file": str(engine), **settings}
-    place = folder / f"ran-{len([*folder.glob('ran-*')])}"
+    path = folder / f"ran-{len([*folder.glob('ran-*')])}"
     plain = models_run.write_model(folder / "plain.onnx", f"g (float[2, 3] x) => (float[2, 3] y) {{ {expected} }}")
     reference = {"reference": Onnx(plain, "plain", "other")}
-    return run_step(CheckAccuracy, folder / "m.onnx", place, {"runtime": runtime}, artifacts=reference).result.passed
+    return run_step(CheckAccuracy, folder / "m.onnx", path, {"runtime": runtime}, artifacts=reference).result.passed
 
 
 def test_an_engine_calls_its_layer_in_python(library: Path, tmp_path: Path) -> None:

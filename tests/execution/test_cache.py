@@ -100,9 +100,9 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".log").mkdir()  # hidden folders are in no key
     monkeypatch.setenv("TOY_LOG", str(tmp_path / ".log" / "log.txt"))
-    place = tmp_path / ".cache"
-    anna, bert = (User(toy, tmp_path / name, str(place)) for name in ("anna", "bert"))
-    return Team(toy, anna, bert, place)
+    path = tmp_path / ".cache"
+    anna, bert = (User(toy, tmp_path / name, str(path)) for name in ("anna", "bert"))
+    return Team(toy, anna, bert, path)
 
 
 @pytest.fixture
@@ -523,9 +523,9 @@ def test_settings_with_mistakes_are_refused(team: Team, text: str, message: str)
 
 
 def test_a_cache_in_a_folder_with_an_odd_name_is_that_folder(team: Team, tmp_path: Path) -> None:
-    place = tmp_path / "a b%20 [1] #ü"
-    api.run(team.toy.recipe, (ONE,), outputs=team.bert.outputs, trust=True, cache=str(place), push=True)
-    assert list(place.glob("records/*/*.json"))
+    path = tmp_path / "a b%20 [1] #ü"
+    api.run(team.toy.recipe, (ONE,), outputs=team.bert.outputs, trust=True, cache=str(path), push=True)
+    assert list(path.glob("records/*/*.json"))
 
 
 def test_pushing_by_the_users_settings_concerns_their_own_cache(

@@ -318,9 +318,9 @@ def test_optimized_programs_match_python(
     images = write_images(tmp_path)
     model = image_model(tmp_path / "model.onnx")
     project = export(model, settings_of(images["rgb.png"]), tmp_path / "project")
-    made = ImageProgram(builder.build(project), project, model, images)
+    program = ImageProgram(builder.build(project), project, model, images)
     for name, image in images.items():
-        check_conversion(made, image, tmp_path / "results" / name)
+        check_conversion(program, image, tmp_path / "results" / name)
     receipt = Path(__file__).parents[2] / "pipelines/images/receipt.png"
     given = {
         "silero": (SILERO, ("state",)),

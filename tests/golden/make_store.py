@@ -50,11 +50,13 @@ sweep:
 
 def make_model() -> onnx.ModelProto:
     """Twelve nodes, among them some that sanitizing removes."""
-    made = GraphBuilder()
-    map_ = made.op("Relu", made.op("Conv", "x", made.weight(4, 3, 3, 3), pads=[1, 1, 1, 1]))
-    pooled = made.op("Flatten", made.op("Identity", made.op("GlobalAveragePool", map_)))
-    made.nodes.append(helper.make_node("Softmax", [made.op("MatMul", pooled, made.weight(4, 5))], ["y"], name="last"))
-    return made.model(
+    builder = GraphBuilder()
+    map_ = builder.op("Relu", builder.op("Conv", "x", builder.weight(4, 3, 3, 3), pads=[1, 1, 1, 1]))
+    pooled = builder.op("Flatten", builder.op("Identity", builder.op("GlobalAveragePool", map_)))
+    builder.nodes.append(
+        helper.make_node("Softmax", [builder.op("MatMul", pooled, builder.weight(4, 5))], ["y"], name="last")
+    )
+    return builder.model(
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
     )

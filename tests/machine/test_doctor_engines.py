@@ -73,9 +73,9 @@ __version__ = "10.8.0.43"
 
 
 def try_fake(folder: Path, code: str, limit_s: float = 30) -> list[Probe]:
-    place = make_environment(folder / "venv")
-    write(place / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", code)
-    return probe_library(find_library("tensorrt", place), limit_s)
+    environment = make_environment(folder / "venv")
+    write(environment / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", code)
+    return probe_library(find_library("tensorrt", environment), limit_s)
 
 
 @pytest.fixture(scope="module")
@@ -234,11 +234,11 @@ def test_a_library_that_does_not_load_is_explained_and_not_used_further(tmp_path
 
 @pytest.mark.thorough
 def test_a_given_tensorrt_is_examined_and_a_folder_without_one_refused(tmp_path: Path) -> None:
-    place = make_environment(tmp_path / "venv", version="10.8.9")
-    write(place / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", WORKS)
-    checks = by_name(api.doctor(outputs=tmp_path, library=place))
+    environment = make_environment(tmp_path / "venv", version="10.8.9")
+    write(environment / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", WORKS)
+    checks = by_name(api.doctor(outputs=tmp_path, library=environment))
     assert checks["tensorrt"].state == "ok"
-    assert f"10.8.0.43, environment {place}; its settings" in checks["tensorrt"].found
+    assert f"10.8.0.43, environment {environment}; its settings" in checks["tensorrt"].found
     assert "tensorrt-rtx" in checks
     with pytest.raises(BackendError, match="expected a virtual or conda"):
         api.doctor(outputs=tmp_path, library=tmp_path / "nowhere")
@@ -256,13 +256,13 @@ def test_missing_packages_are_listed_with_the_command_to_install_them(
 
 @pytest.mark.thorough
 def test_the_verb_prints_all_results_and_accepts_a_library(tmp_path: Path) -> None:
-    place = make_environment(tmp_path / "venv")
-    write(place / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", WORKS)
-    command = [sys.executable, "-m", "ndld_flow", "doctor", "--json", "--library", str(place)]
+    environment = make_environment(tmp_path / "venv")
+    write(environment / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", WORKS)
+    command = [sys.executable, "-m", "ndld_flow", "doctor", "--json", "--library", str(environment)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     rows = json.loads(done.stdout)
     assert {tuple(row) for row in rows} == {("name", "state", "found", "advice")}
-    assert f"environment {place}" in next(row["found"] for row in rows if row["name"] == "tensorrt")
+    assert f"environment {environment}" in next(row["found"] for row in rows if row["name"] == "tensorrt")
 
 
 @pytest.mark.parametrize(("driver", "shown"), [("550.54", "1 GPU, driver 550.54"), ("", "1 GPU")])

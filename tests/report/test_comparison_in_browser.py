@@ -421,12 +421,12 @@ def test_timelines_share_one_scale_and_zoom_together(show: Open) -> None:
     page = show("pair")
     lines = near(page, "timelines")
     expect(lines.locator("canvas")).to_have_count(2)
-    told = lines.locator("output")
-    assert len(set(told.all_inner_texts())) == 1
-    whole = told.first.inner_text()
+    element = lines.locator("output")
+    assert len(set(element.all_inner_texts())) == 1
+    whole = element.first.inner_text()
     lines.get_by_role("button", name="Zoom in").first.click()
-    expect(told.first).not_to_have_text(whole)
-    assert len(set(told.all_inner_texts())) == 1
+    expect(element.first).not_to_have_text(whole)
+    assert len(set(element.all_inner_texts())) == 1
 
 
 @pytest.mark.thorough
@@ -476,11 +476,11 @@ def test_the_graph_is_coloured_by_what_changed_and_follows_the_base(show: Open) 
     graph = near(page, "graph")
     expect(graph.locator(".graph-legend")).to_contain_text("faster")
     expect(graph).to_contain_text("A main, coloured by B half against A main")
-    told = graph.locator(".graph-tools output")
+    element = graph.locator(".graph-tools output")
     graph.get_by_role("button", name="Nodes").click()
     graph.locator("canvas").first.focus()
     page.keyboard.press("Home")
-    expect(told).to_have_text("Conv, −64 %")  # noqa: RUF001
+    expect(element).to_have_text("Conv, −64 %")  # noqa: RUF001
     page.keyboard.press("Enter")
     expect(page.locator("#layers .detail dl")).to_contain_text("Change")
     make_base(page, "B")
@@ -490,7 +490,7 @@ def test_the_graph_is_coloured_by_what_changed_and_follows_the_base(show: Open) 
     # The graph that was drawn before is coloured again: what was faster is slower.
     graph.locator("canvas").first.focus()
     page.keyboard.press("Home")
-    expect(told).to_have_text("Conv, +177 %")
+    expect(element).to_have_text("Conv, +177 %")
 
 
 @pytest.mark.thorough

@@ -97,10 +97,10 @@ def test_differences_are_grouped_by_meaning() -> None:
         cpu.model_copy(update={"allowed": True, "detail": "by name"}),
         cpu,
     )
-    told = collect_differences(
+    differences = collect_differences(
         one.model_copy(update={"profiles": (profile.model_copy(update={"differences": given}),)})
     )
-    assert [(view.effect, view.detail) for view in told] == [
+    assert [(view.effect, view.detail) for view in differences] == [
         ("forbids", "CPU"),
         ("allowed", "by name"),
         ("noted", "a note"),

@@ -230,15 +230,15 @@ def test_the_page_is_one_file_with_everything(in_folder: Path) -> None:
     read = document(in_folder / "ctrl.onnx")
     assert [scope["address"] for scope in data["scopes"]] == [scope.address for scope in read.scopes]
     assert len(data["nodes"]["name"]) == len(read.nodes)
-    for one, told in zip(read.scopes, data["scopes"], strict=True):
+    for item, told in zip(read.scopes, data["scopes"], strict=True):
         graph = told["graph"]
-        assert len(graph["x"]) == len(one.nodes) + len(told["terminals"])
-        assert told["terminals"] == [*one.inputs, *one.outside, *one.outputs]
+        assert len(graph["x"]) == len(item.nodes) + len(told["terminals"])
+        assert told["terminals"] == [*item.inputs, *item.outside, *item.outputs]
         assert [graph["inputs"], graph["outputs"]] == [
-            names(read, (*one.inputs, *one.outside)),
-            names(read, one.outputs),
+            names(read, (*item.inputs, *item.outside)),
+            names(read, item.outputs),
         ]
-        assert graph["composite"] == [at for at, node in enumerate(one.nodes) if read.nodes[node].bodies]
+        assert graph["composite"] == [at for at, node in enumerate(item.nodes) if read.nodes[node].bodies]
     assert path.read_bytes() == api.draw(in_folder / "ctrl.onnx", "new/ctrl.html").read_bytes()
 
 

@@ -104,10 +104,10 @@ def test_csv_has_no_times(page: Page) -> None:
 
 def test_json_and_markdown_have_no_times(page: Page) -> None:
     part = section(page)
-    told = saved(page, part.get_by_role("button", name="JSON")).decode()
-    assert '"onnx_nodes"' in told and "_ms" not in told and "timeline" not in told
-    told = saved(page, part.get_by_role("button", name="Markdown")).decode()
-    assert "72 layers, not timed." in told and "| float16 | 69 | 95.8 % |" in told
+    text = saved(page, part.get_by_role("button", name="JSON")).decode()
+    assert '"onnx_nodes"' in text and "_ms" not in text and "timeline" not in text
+    text = saved(page, part.get_by_role("button", name="Markdown")).decode()
+    assert "72 layers, not timed." in text and "| float16 | 69 | 95.8 % |" in text
 
 
 def test_roll_ups_reformats_and_findings_link_to_layers(page: Page) -> None:

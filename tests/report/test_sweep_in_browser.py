@@ -301,9 +301,9 @@ def test_a_point_is_selected_by_mouse_and_keyboard(pages: Pages) -> None:
     expect(page.get_by_label("Up: quantity")).to_have_value("objective_0")
     picture.focus()
     page.keyboard.press("ArrowRight")
-    told = page.locator(".tooltip").inner_text()
+    text = page.locator(".tooltip").inner_text()
     page.keyboard.press("Enter")
-    number = re.search(r"point (\d+)", told)
+    number = re.search(r"point (\d+)", text)
     assert number
     expect(page.locator("#points .detail")).to_contain_text(f"Point {number[1]} passed")
     page.keyboard.press("ArrowRight")

@@ -129,13 +129,13 @@ def test_the_stub_of_pypi_without_its_libraries_is_not_tensorrt(
 
 
 def test_only_tensorrt_of_another_environment_is_visible(tmp_path: Path) -> None:
-    place = make_environment(tmp_path / "venv")
-    site = place / f"lib/python{OURS}/site-packages"
+    environment = make_environment(tmp_path / "venv")
+    site = environment / f"lib/python{OURS}/site-packages"
     write(site / "onlythere/__init__.py", "")
     write(site / "nvidia/cuda_runtime/lib/libcudart.so.12", "")
     write(site / "hook.pth", "import sys; sys.exit(5)")
-    library = find_library(None, place)
-    assert (library.backend, library.version, library.origin) == ("tensorrt", "10.8.0.43", f"environment {place}")
+    library = find_library(None, environment)
+    assert (library.backend, library.version, library.origin) == ("tensorrt", "10.8.0.43", f"environment {environment}")
     code = (
         "import importlib.metadata as m, importlib.util as u, os, nvidia, tensorrt as t;"
         "print(m.version('tensorrt'), t.__version__, u.find_spec('onlythere'),"
@@ -197,9 +197,9 @@ def test_our_python_is_chosen_in_an_environment_with_two(tmp_path: Path) -> None
 @pytest.mark.parametrize("backend", ["tensorrt", "tensorrt_rtx"])
 def test_a_place_with_the_other_backend_or_nothing_is_refused(tmp_path: Path, backend: EngineBackend) -> None:
     other = "tensorrt_rtx" if backend == "tensorrt" else "tensorrt"
-    place = make_environment(tmp_path / "venv", other, "1.7.1")
+    environment = make_environment(tmp_path / "venv", other, "1.7.1")
     with pytest.raises(BackendError, match=rf"set `backend: {other}`"):
-        find_library(backend, place)
+        find_library(backend, environment)
     (tmp_path / "empty").mkdir()
     with pytest.raises(BackendError, match=rf"{tmp_path}/empty has no TensorRT.*site-packages.*archive"):
         find_library(backend, tmp_path / "empty")
@@ -214,29 +214,29 @@ def test_an_archive_is_unpacked_for_the_child_and_installed_libraries_stay_out(t
         "tensorrt-10.8.0.43-cp38-none-linux_x86_64.whl": {"tensorrt/__init__.py": "raise ValueError('wrong wheel')"},
         f"tensorrt_lean-10.8.0.43-{TAG}-none-linux_x86_64.whl": {"tensorrt_lean/__init__.py": ""},
     }
-    place = make_archive(tmp_path / "TensorRT-10.8.0.43", wheels)
-    library = find_library(None, place)
-    assert (library.version, library.origin) == ("10.8.0.43", f"archive {place}")
+    archive = make_archive(tmp_path / "TensorRT-10.8.0.43", wheels)
+    library = find_library(None, archive)
+    assert (library.version, library.origin) == ("10.8.0.43", f"archive {archive}")
     write(tmp_path / "installed/tensorrt_libs/__init__.py", "")
     code = "import os, tensorrt as t; print(t.__file__, t.tensorrt_libs, os.environ['LD_LIBRARY_PATH'])"
     printed = in_child(library, tmp_path, f"import sys; sys.path.append('{tmp_path}/installed'); {code}")
     assert printed.startswith(f"{tmp_path}/library-")
-    assert f" None {place}/targets/x86_64-linux-gnu/lib" in printed
-    assert not list(place.glob("**/__pycache__")), "the archive itself stays as it is"
+    assert f" None {archive}/targets/x86_64-linux-gnu/lib" in printed
+    assert not list(archive.glob("**/__pycache__")), "the archive itself stays as it is"
 
 
 def test_an_archive_without_its_libraries_is_refused(tmp_path: Path) -> None:
-    place = make_archive(tmp_path / "archive", {f"tensorrt-10.8.0.43-{TAG}-none-linux_x86_64.whl": {}})
-    (place / "targets/x86_64-linux-gnu/lib/libnvinfer.so.10").unlink()
+    archive = make_archive(tmp_path / "archive", {f"tensorrt-10.8.0.43-{TAG}-none-linux_x86_64.whl": {}})
+    (archive / "targets/x86_64-linux-gnu/lib/libnvinfer.so.10").unlink()
     with pytest.raises(BackendError, match=r"no libnvinfer.*unpack the whole"):
-        find_library("tensorrt", place)
+        find_library("tensorrt", archive)
 
 
 @pytest.mark.parametrize("member", ["../escaped.py", "/tmp/escaped.py", "a/../../escaped.py", "..\\escaped.py"])
 def test_a_wheel_that_writes_elsewhere_is_refused(tmp_path: Path, member: str) -> None:
     members = {"tensorrt/__init__.py": "", member: ""}
-    place = make_archive(tmp_path / "archive", {f"tensorrt-10.8.0.43-{TAG}-none-linux_x86_64.whl": members})
-    library = find_library("tensorrt", place)
+    archive = make_archive(tmp_path / "archive", {f"tensorrt-10.8.0.43-{TAG}-none-linux_x86_64.whl": members})
+    library = find_library("tensorrt", archive)
     with pytest.raises(BackendError, match="would write outside"):
         library.environment(tmp_path)
     assert not list(tmp_path.glob("library-*/*")), "nothing of it is unpacked"
@@ -244,13 +244,13 @@ def test_a_wheel_that_writes_elsewhere_is_refused(tmp_path: Path, member: str) -
 
 def test_a_damaged_wheel_is_an_error(tmp_path: Path) -> None:
     name = f"tensorrt-10.8.0.43-{TAG}-none-linux_x86_64.whl"
-    place = make_archive(tmp_path / "archive", {name: {"tensorrt/__init__.py": "x" * 4000}})
-    wheel = place / "python" / name
+    archive = make_archive(tmp_path / "archive", {name: {"tensorrt/__init__.py": "x" * 4000}})
+    wheel = archive / "python" / name
     whole = wheel.read_bytes()
     for damaged in (b"no zip", whole[:-30], whole.replace(b"xxxx", b"xxyx", 1)):
         wheel.write_bytes(damaged)
         with pytest.raises(BackendError, match="is damaged"):
-            find_library("tensorrt", place).environment(tmp_path)
+            find_library("tensorrt", archive).environment(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -263,10 +263,10 @@ def test_a_damaged_wheel_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_a_library_that_does_not_load_gives_reason_and_remedy(tmp_path: Path, module: str, reason: str) -> None:
-    place = make_environment(tmp_path / "venv")
-    write(place / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", module)
+    environment = make_environment(tmp_path / "venv")
+    write(environment / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", module)
     code = "from ndld_flow.runtimes.tensorrt.library import import_bindings; import_bindings('tensorrt')"
-    error = in_child(find_library("tensorrt", place), tmp_path, code)
+    error = in_child(find_library("tensorrt", environment), tmp_path, code)
     assert "ndld_flow.base.errors.BackendError: TensorRT does not" in error
     assert reason in error
     assert EXTRAS["tensorrt"].command in error

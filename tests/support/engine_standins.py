@@ -26,10 +26,10 @@ class Standins:
     built: dict[str, Path]
 
     def library(self, backend: EngineBackend, release: str) -> Path:
-        place = self.folder / f"{backend}-{release}"
-        if not place.exists():
-            write_standin(place, release, backend)
-        return place
+        path = self.folder / f"{backend}-{release}"
+        if not path.exists():
+            write_standin(path, release, backend)
+        return path
 
     def engine(self, library: Path, backend: str, graph: str, settings: dict[str, Any]) -> Path:
         """The folder of an engine's files."""

@@ -131,10 +131,10 @@ def test_runs_and_sweeps_are_listed_newest_first(kept: Kept) -> None:
     assert (sweep.kind, sweep.points, sweep.best, sweep.passed) == ("sweep", 4, 4, True)
     assert (run.kind, run.points, run.best) == ("run", 0, None)
     assert list_runs(kept.outputs, "other") == []
-    said = ndld_flow("runs", cwd=kept.toy.folder).stdout.splitlines()
-    assert said[0].startswith(f"toy/{kept.sweep.name}")
-    assert "sweep of 4 points, best #4" in said[0]
-    assert "sweep" not in said[1]
+    lines = ndld_flow("runs", cwd=kept.toy.folder).stdout.splitlines()
+    assert lines[0].startswith(f"toy/{kept.sweep.name}")
+    assert "sweep of 4 points, best #4" in lines[0]
+    assert "sweep" not in lines[1]
     as_json = json.loads(ndld_flow("runs", "--json", cwd=kept.toy.folder).stdout)
     assert [item["kind"] for item in as_json] == ["sweep", "run"]
 
@@ -199,6 +199,6 @@ def test_gc_stops_at_a_sweep_that_it_cannot_read(kept: Kept) -> None:
     (kept.sweep / "sweep.json").write_text("{}")
     with pytest.raises(RequestError, match=r"sweep\.json"):
         collect_garbage(kept.outputs)
-    said = ndld_flow("gc", "--keep", "0", "-n", cwd=kept.toy.folder).stdout
-    assert f"sweep toy/{kept.sweep.name}" in said
-    assert "1 runs, 1 sweeps," in said
+    printed = ndld_flow("gc", "--keep", "0", "-n", cwd=kept.toy.folder).stdout
+    assert f"sweep toy/{kept.sweep.name}" in printed
+    assert "1 runs, 1 sweeps," in printed
