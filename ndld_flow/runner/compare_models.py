@@ -159,7 +159,8 @@ def _shapes_of_both(base: Path, candidate: Path) -> dict[str, Sequence[int]]:
         if len(own) != len(other) or any(len(each) > 1 for each in sizes):
             raise RequestError(
                 f"compare: two models are compared on the same inputs: {short_name(name)} is {spec.shape_text} in "
-                f"{base}, and {theirs[name].shape_text} in {candidate}."
+                f"{base}, and {theirs[name].shape_text} in {candidate}. Export both with one size, or compare the "
+                "runs of `ndld-flow profile` with `--allow batch`: their speed, without their outputs."
             )
         if all(sizes) and not all(isinstance(size, int) for size in own):
             shapes[name] = [each.pop() for each in sizes]
