@@ -300,7 +300,10 @@ def _captured(
     if first is None or not places:
         yield from ({} for _ in chain(() if first is None else (first,), waiting))
         return
-    parts = in_parts(tensor_bytes(path, places, first, settings), budget)
+    # A single tensor is a part of its own whatever its size, which takes as long to infer as to run a small model.
+    parts = [[places[0].name]]
+    if len(places) > 1:
+        parts = in_parts(tensor_bytes(path, places, first, settings), budget)
     if len(parts) == 1:
         yield from capture_part(path, parts[0], chain([first], waiting), settings)
         return
