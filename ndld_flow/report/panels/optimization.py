@@ -160,7 +160,7 @@ def _row(variant: TriedVariant, found: Optimization, scale: IntervalScale) -> Va
         plot=plot,
         mark=mark,
         accuracy=describe_accuracy(variant, [match[0] for each in found.keep if (match := _METRIC.match(each))]),
-        outcome="slower than the best" if variant.outcome == "slower" else variant.outcome,
+        outcome="no faster than the best" if variant.outcome == "slower" else variant.outcome,
         sign=sign,
         why=short_name(variant.why, 300),
         took=seconds(variant.took_s) if variant.took_s is not None and 0 <= variant.took_s < math.inf else "",
