@@ -117,8 +117,10 @@ class Worker:
         self._stderr.seek(0)
         self._stderr.truncate()
         child.send(order.to_line())
+        began = False
         with contextlib.ExitStack() as watch:
             while line := child.read_line():
+                began = True
                 message = read_message(line)
                 if isinstance(message, Answer):
                     for printed in () if isinstance(message, Done) else self._last_printed(_LAST_OF_FAILED):
@@ -135,7 +137,7 @@ class Worker:
         how = f"was killed by {killed_by}" if killed_by else f"ended with code {code}"
         last = self._last_printed(_LAST_LINES)
         printed = f"; its last output: {' / '.join(last)}" if last else ""
-        return Died(text=f"{how}{printed}", killed=bool(killed_by))
+        return Died(text=f"{how}{printed}", killed=bool(killed_by), began=began)
 
     def _stop(self, child: Child) -> None:
         self._stopped = True
@@ -241,7 +243,7 @@ class Workers:
         worker = self._idle.pop()
         try:
             end = worker.compute(order, store, report)
-            if isinstance(end, Died) and self._tries > 1:
+            if isinstance(end, Died) and (self._tries > 1 or not end.began):
                 end = worker.compute(order, store, report)
         finally:
             self._idle.append(worker)

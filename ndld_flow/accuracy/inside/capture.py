@@ -301,9 +301,8 @@ def _captured(
         yield from ({} for _ in chain(() if first is None else (first,), waiting))
         return
     # A single tensor is a part of its own whatever its size, which takes as long to infer as to run a small model.
-    parts = [[places[0].name]]
-    if len(places) > 1:
-        parts = in_parts(tensor_bytes(path, places, first, settings), budget)
+    sizes = tensor_bytes(path, places, first, settings) if len(places) > 1 else {places[0].name: 0}
+    parts = in_parts(sizes, budget)
     if len(parts) == 1:
         yield from capture_part(path, parts[0], chain([first], waiting), settings)
         return
