@@ -1,9 +1,9 @@
 """Race the variants of a model: build each when its turn comes, judge it, and keep it while it may be the best.
 
 A variant leaves the race for the first of these reasons: one that quantizes less is wrong; it cannot be built or run;
-it takes 1.6 times as long as the leader in each of three rounds; alternating passes show with 95 % confidence that it
-is slower than the leader; the samples of the search show that it is wrong, or so near a bound that others may be. Those
-that stay are right on these samples, so that the last rounds choose among them by speed.
+alternating passes show with 95 % confidence that it is slower than the leader; the samples of the search show that it
+is wrong, or so near a bound that others may be. Those that stay are right on these samples, so that the last rounds
+choose among them by speed.
 """
 
 from __future__ import annotations
@@ -50,9 +50,6 @@ from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import Artifact, Onnx
 from ndld_flow.store.locks import WAITS
 
-_HOPELESS = 1.6
-"""A variant whose pass takes this many times as long as the leader's is not judged: of what won in any grid, nothing
-was lost by that."""
 _FIRST_ROUNDS, _MOST_FIRST_ROUNDS = 3, 8
 _SLOWER = 0.03
 """Logarithm of the ratio from which a slower variant leaves: one of equal speed may be more right."""
@@ -271,8 +268,6 @@ class Race:
     def _qualify(self, entrant: Entrant) -> None:
         """Let a variant stay, or lead. Raises LostError if it cannot be the best, or is wrong."""
         leader = self._leader
-        if entrant.racer.ms > _HOPELESS * leader.racer.ms and self._is_hopeless(entrant):
-            raise _slower_than(leader, compare(entrant.racer, leader.racer))
         ratio = self._compare_first(entrant)
         if ratio.low > 0 and ratio.log > _SLOWER:
             raise _slower_than(leader, ratio)
@@ -280,16 +275,6 @@ class Race:
         if ratio.log < 0 and ratio.high < _SLOWER:
             self._leader = entrant
             self._drop_slower()
-
-    def _is_hopeless(self, entrant: Entrant) -> bool:
-        """Return whether a variant is that much slower than the leader in each of a few rounds: on a busy machine, the
-        quickest of a few passes may be twice as long as that of many.
-        """
-        own, leaders, first = entrant.racer, self._leader.racer, self._rounds.count
-        with self._measuring():
-            self._rounds.run([leaders, own], _FIRST_ROUNDS)
-        rounds = range(first, self._rounds.count)
-        return all(own.logs[number] - leaders.logs[number] > math.log(_HOPELESS) for number in rounds)
 
     def _compare_first(self, entrant: Entrant) -> Ratio:
         """Measure a variant against the leader until it is known who is faster, or that it does not matter."""
