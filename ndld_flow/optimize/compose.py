@@ -26,6 +26,7 @@ from ndld_flow.optimize.variants import propose_variants
 from ndld_flow.recipe.sample_files import FEW_FILES, RANDOM_SAMPLES, split_data, spread_files
 from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe, try_with_data
 from ndld_flow.runtimes.registry import settings_of
+from ndld_flow.store.found_files import IMAGE_SUFFIXES
 
 SOURCE = "source"
 """The name of the variant that is the model itself."""
@@ -56,6 +57,10 @@ _MADE_PASSES = 40
 _NO_WORTH = (
     "What the check of a proof would notice is not measured, and no samples are made for it: a tenth of the budget is "
     "too short for that."
+)
+_PIXELS = (
+    "Pixels of images become 0 to 1. If the model expects others, all is judged on wrong inputs: give arrays, or set "
+    "`mean:` and `std:` in the sweep of --write."
 )
 _QUICK = ", runs: 1, passes: 10, layer_passes: 3, duration: 0, stable: 0"
 """Settings of `profile` for what is measured in rounds as well: they show where the time is."""
@@ -430,4 +435,8 @@ def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]
         left_out.append("Accuracy is judged on random inputs, and is only as good as these.")
     elif sum(samples.counts) < FEW_FILES:
         left_out.append(f"Only {counted(sum(samples.counts), 'sample')} of data: rare inputs may not be among them.")
+    scaled = [each.spec.name for each in subject.trial.inputs if not each.mean and "float" in each.spec.dtype]
+    read = [Path(path) for name in scaled for path in samples.search.get(name, ())]
+    if any(path.suffix.lower() in IMAGE_SUFFIXES for path in read):
+        left_out.append(_PIXELS)
     return [variant for _, variant in sorted(proposed, key=lambda pair: pair[0])], left_out

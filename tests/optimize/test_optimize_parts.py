@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from PIL import Image
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
@@ -60,6 +61,16 @@ def test_objectives_are_chosen_in_the_order_of_the_sweep() -> None:
         choose_objectives(("latencies",), (), ())
     with pytest.raises(RequestError, match="target is here"):
         choose_objectives(("latency",), (), (), built_only=True)
+
+
+@pytest.mark.parametrize(("dtype", "is_said"), [("float", True), ("uint8", False)])
+def test_how_pixels_are_read_is_said_where_they_are_scaled(in_folder: Path, dtype: str, is_said: bool) -> None:
+    """A model that expects 0 to 255 would be judged on nearly black images."""
+    text = f'<ir_version: 8, opset_import: ["": 17]> g ({dtype}[1,3,8,8] x) => ({dtype}[1,3,8,8] y) {{y = Identity(x)}}'
+    for number in range(3):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(f"{number}.png")
+    said = read(write(text), data=("*.png",)).left_out
+    assert any("mean:" in sentence for sentence in said) == is_said
 
 
 def test_a_gain_is_proved_by_its_interval_or_exactly() -> None:
