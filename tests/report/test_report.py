@@ -161,6 +161,7 @@ def test_a_gate_of_a_comparison_is_the_reason_and_counts(tmp_path: Path) -> None
     assert "gate `latency.median <= +3 %` failed (+9" in lines[0]
     assert "many words" not in lines[0]
     assert "gates 1 of 4 passed, 2 not" in str(lines), "the recipe has two"
+    assert "2 more under <a" in draw_report(tmp_path).read_text("utf-8")
 
 
 @pytest.mark.parametrize("candidate", ["given", "half"])
