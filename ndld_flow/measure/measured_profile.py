@@ -108,7 +108,7 @@ def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
         layers_wait_for_device=layers.waits_for_device,
         measured_at=session.measured_at,
         session=session.id,
-        peak_memory_bytes=max(answer.peak_bytes for answer in measured.answers),
+        peak_memory_bytes=round(statistics.median(answer.peak_bytes for answer in measured.answers)),
         stopped_because=measured.stopped_because,
         notes=(
             *first.notes,

@@ -351,6 +351,7 @@ class Profile(Document):
     layers_wait_for_device: bool = False
     """Each layer of the layer pass waited until the device had computed it, so that the host's clock measures it."""
     peak_memory_bytes: int = 0
+    """Median of the process runs, as of the time to load; 0 if it is unknown."""
     stopped_because: str = ""
     """Reason, such as `stable: ±1.2 % after 5 runs`, `budget of 30 s used: ±5.1 % after 14 runs`, `runs done`."""
     notes: tuple[str, ...] = ()

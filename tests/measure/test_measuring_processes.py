@@ -118,6 +118,8 @@ def test_process_runs_alternate(model: Path, tmp_path: Path) -> None:
     assert "".join(label for _, label in began) == "abcabcabc"
     assert began[0][0] == 0.0
     for profile in profiles:
+        peaks = [run.peak_memory_bytes for run in profile.runs]
+        assert profile.peak_memory_bytes == sorted(peaks)[1], "the median, as comparisons of profiles have it"
         for run in profile.runs:
             ended = run.started_s + (run.starts_ms[-1] + run.latency_ms[-1]) / 1e3
             assert sum(run.started_s < start < ended for start, _ in began) == 0, "no two measure at the same time"
