@@ -85,16 +85,17 @@ def test_a_folder_whose_name_is_not_utf8_is_refused(folder: Path, monkeypatch: p
     odd = folder / os.fsdecode(b"b\xff")
     odd.mkdir()
     (odd / "r.yaml").write_text(RECIPE)
+    (odd / "m.onnx").touch()
     with pytest.raises(RequestError, match="not UTF-8"):
         api.run(odd / "r.yaml", outputs=folder / "outputs")
     with pytest.raises(RequestError, match="not UTF-8"):
         api.run(folder / "r.yaml", outputs=odd / "outputs")
     with pytest.raises(RequestError, match="not UTF-8"):
-        api.profile(str(odd / "model.onnx"), outputs=folder / "outputs")
+        api.profile(str(odd / "m.onnx"), outputs=folder / "outputs")
     monkeypatch.chdir(odd)
     with pytest.raises(RequestError, match="not UTF-8"):
         api.plan("r.yaml")
-    assert list(odd.iterdir()) == [odd / "r.yaml"]
+    assert sorted(odd.iterdir()) == [odd / "m.onnx", odd / "r.yaml"]
 
 
 @pytest.mark.representatives("${x}", "[list]")

@@ -81,14 +81,15 @@ def read(model: Path, **options: object) -> Composer:
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_before_the_model_is_read(here: Path) -> None:
+    Path("broken.onnx").write_text("no model")
     with pytest.raises(api.RequestError, match=r"cosin.*did you mean \"cosine\""):
-        api.optimize("nowhere.onnx", OptimizeOptions(keep=("cosin >= 0.9",)))
+        api.optimize("broken.onnx", OptimizeOptions(keep=("cosin >= 0.9",)))
     with pytest.raises(api.RequestError, match="--keep 'cosine': "):
-        api.optimize("nowhere.onnx", OptimizeOptions(keep=("cosine",)))
+        api.optimize("broken.onnx", OptimizeOptions(keep=("cosine",)))
     with pytest.raises(api.RequestError, match="both --metric and --labels"):
-        api.optimize("nowhere.onnx", OptimizeOptions(metric=Path("m.py")))
+        api.optimize("broken.onnx", OptimizeOptions(metric=Path("m.py")))
     with pytest.raises(api.RequestError, match="--budget"):
-        api.optimize("nowhere.onnx", OptimizeOptions(budget="soon"))
+        api.optimize("broken.onnx", OptimizeOptions(budget="soon"))
     assert not Path("outputs").exists()
 
 
