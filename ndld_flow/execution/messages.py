@@ -131,8 +131,6 @@ class Died(Line):
     text: str
     killed: bool
     """True if a signal ended it."""
-    began: bool = True
-    """False if it said nothing: it was dying already when it got the order."""
 
 
 class Alive(Line):

@@ -69,16 +69,17 @@ class Worker:
         Raises the errors of `report`, and BackendError if the process cannot be started or this was closed. Unless it
         has answered, the process and its unfinished results are gone afterwards.
         """
-        child = self._living()
+        idle, child = self._child, self._living()
         end: End | None = None
         try:
-            end = self._follow(child, order, report)
-            return end
+            end = self._follow(child, order, report, was_idle=child is idle)
         finally:
             if not isinstance(end, Answer):
                 self.release()
                 with contextlib.suppress(OSError):
                     store.sweep_building()
+        # Without an end, the process was dying when the order came; a new one computes it.
+        return self.compute(order, store, report) if end is None else end
 
     def close(self) -> None:
         """End the process, and start no other. Any thread may call this."""
@@ -111,7 +112,8 @@ class Worker:
                     raise BackendError(f"a worker cannot be started by {COMMAND[0]!r}: {error.strerror}.") from None
             return self._child
 
-    def _follow(self, child: Child, order: TaskOrder, report: Report) -> End:
+    def _follow(self, child: Child, order: TaskOrder, report: Report, *, was_idle: bool) -> End | None:
+        """Return the end of an order; None if a process that was idle before ends without a word."""
         assert self._stderr is not None
         # Drop the output of earlier orders. The file offset is shared with the worker.
         self._stderr.seek(0)
@@ -133,11 +135,13 @@ class Worker:
         code = child.end()
         if self._stopped:
             return Stopped()
+        if was_idle and not began:
+            return None
         killed_by = name_signal(-code if code < 0 else code - 128)
         how = f"was killed by {killed_by}" if killed_by else f"ended with code {code}"
         last = self._last_printed(_LAST_LINES)
         printed = f"; its last output: {' / '.join(last)}" if last else ""
-        return Died(text=f"{how}{printed}", killed=bool(killed_by), began=began)
+        return Died(text=f"{how}{printed}", killed=bool(killed_by))
 
     def _stop(self, child: Child) -> None:
         self._stopped = True
@@ -243,7 +247,7 @@ class Workers:
         worker = self._idle.pop()
         try:
             end = worker.compute(order, store, report)
-            if isinstance(end, Died) and (self._tries > 1 or not end.began):
+            if isinstance(end, Died) and self._tries > 1:
                 end = worker.compute(order, store, report)
         finally:
             self._idle.append(worker)
