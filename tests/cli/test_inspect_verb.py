@@ -48,15 +48,15 @@ def asked(path: Path | str, *options: str) -> Any:
 
 def test_a_summary_lists_the_contents_of_a_model(cnn: Path) -> None:
     proto = onnx.load(cnn)
-    told = asked(cnn)["summary"]
-    assert told["opsets"] == {"ai.onnx": 17} and told["ir_version"] == 8
-    assert [port["name"] for port in told["inputs"]] == [value.name for value in proto.graph.input]
-    assert [port["name"] for port in told["outputs"]] == [value.name for value in proto.graph.output]
-    assert told["node_count"] == len(proto.graph.node)
-    assert told["nodes_by_type"]["Conv"] == sum(node.op_type == "Conv" for node in proto.graph.node)
+    summary = asked(cnn)["summary"]
+    assert summary["opsets"] == {"ai.onnx": 17} and summary["ir_version"] == 8
+    assert [port["name"] for port in summary["inputs"]] == [value.name for value in proto.graph.input]
+    assert [port["name"] for port in summary["outputs"]] == [value.name for value in proto.graph.output]
+    assert summary["node_count"] == len(proto.graph.node)
+    assert summary["nodes_by_type"]["Conv"] == sum(node.op_type == "Conv" for node in proto.graph.node)
     weights = sum(numpy_helper.to_array(initializer).nbytes for initializer in proto.graph.initializer)
-    assert told["weights_by_dtype"]["float32"]["size_bytes"] >= weights
-    sizes = [item["size_bytes"] for item in told["largest"]]
+    assert summary["weights_by_dtype"]["float32"]["size_bytes"] >= weights
+    sizes = [item["size_bytes"] for item in summary["largest"]]
     assert sizes == sorted(sizes, reverse=True)
     text = shown(cnn)
     for word in ("inputs", "outputs", "nodes", "weights", "largest", "Conv", "float32"):
@@ -75,8 +75,8 @@ def test_bodies_are_a_tree_and_deeper_levels_are_counted(tmp_path: Path) -> None
 
     def lines(depth: int) -> list[str]:
         text = f"g (bool c, float[2] x) => (float[2] a_out) {{ {choose('a', depth)} }}"
-        told = shown(write_model(tmp_path / "nested.onnx", text)).partition("subgraphs\n")[2]
-        return [" ".join(line.split()) for line in told.splitlines()]
+        listed = shown(write_model(tmp_path / "nested.onnx", text)).partition("subgraphs\n")[2]
+        return [" ".join(line.split()) for line in listed.splitlines()]
 
     assert lines(2)[1:] == [
         "a/then_branch 1",
@@ -178,12 +178,12 @@ def test_a_tensor_is_shown_with_statistics_and_exported(tmp_path: Path) -> None:
     wanted = {initializer.name: numpy_helper.to_array(initializer) for initializer in onnx.load(path).graph.initializer}
     for name, array in wanted.items():
         target = tmp_path / f"{name}.npy"
-        [told] = asked(path, "--tensor", name, "--export", str(target))["tensors"]
-        assert told["numbers"]["minimum"] == pytest.approx(float(array.min()))
-        assert told["numbers"]["mean"] == pytest.approx(float(array.mean()), abs=1e-6)
-        assert told["first"][:3] == pytest.approx(array.ravel()[:3].tolist())
-        assert (told["stored"], told["file"]) == ("external", "ext.onnx.bin")
-        assert told["read_by"] and told["made_by"] == "initializer"
+        [read] = asked(path, "--tensor", name, "--export", str(target))["tensors"]
+        assert read["numbers"]["minimum"] == pytest.approx(float(array.min()))
+        assert read["numbers"]["mean"] == pytest.approx(float(array.mean()), abs=1e-6)
+        assert read["first"][:3] == pytest.approx(array.ravel()[:3].tolist())
+        assert (read["stored"], read["file"]) == ("external", "ext.onnx.bin")
+        assert read["read_by"] and read["made_by"] == "initializer"
         np.testing.assert_array_equal(np.load(target, allow_pickle=False), array)
     text = shown(path, "--tensor", "w_0")
     for word in ("w_0: initializer, float32 64x64", "read by  MatMul_0", "16.0 KiB", "spread", "first"):

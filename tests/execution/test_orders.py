@@ -177,7 +177,7 @@ def test_code_needs_trust_in_workers_too(in_folder: Path) -> None:
 
 
 class Sent(Output):
-    """What a node would write."""
+    """Records the messages of a node instead of writing them."""
 
     def __init__(self) -> None:
         self.lines: queue.SimpleQueue[Line] = queue.SimpleQueue()

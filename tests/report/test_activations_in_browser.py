@@ -134,11 +134,11 @@ def values(pages: Pages, tensor: str, side: str, sample: int = 0) -> Any:
 
 def decoded(folder: Path, one: ActivationMap) -> Any:
     codes = np.frombuffer((folder / one.file).read_bytes(), "<u2").reshape(one.channels, one.height, one.width)
-    told = one.low + codes * (one.high - one.low) / 65532
+    values = one.low + codes * (one.high - one.low) / 65532
     odd = {65535: np.nan, 65534: np.inf, 65533: -np.inf}
     for code, value in odd.items():
-        told[codes == code] = value
-    return told
+        values[codes == code] = value
+    return values
 
 
 def red_green(shown: Any) -> Any:
@@ -290,9 +290,9 @@ def test_a_channel_is_opened_read_and_zoomed(pages: Pages) -> None:
     readout = page.locator(".readout").inner_text()
     x, y = map(int, re.findall(r"\d+", readout)[:2])
     assert (x, y) == (1, 10)
-    told = [float(item.replace("−", "-")) for item in re.findall(r"(?:source|half|difference) (\S+)", readout)]  # noqa: RUF001
+    shown = [float(item.replace("−", "-")) for item in re.findall(r"(?:source|half|difference) (\S+)", readout)]  # noqa: RUF001
     expected = (reference[y, x], candidate[y, x], candidate[y, x] - reference[y, x])
-    assert told == pytest.approx(expected, rel=1e-3, abs=1e-9)
+    assert shown == pytest.approx(expected, rel=1e-3, abs=1e-9)
     before = page.evaluate("inspector.large.view.across")
     press(page, "+", "+")
     assert page.evaluate("inspector.large.view.across") == pytest.approx(2.25 * before)

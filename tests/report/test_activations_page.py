@@ -121,10 +121,10 @@ def test_two_models_at_a_glance(pair: Path) -> None:
     assert (page.title, page.verdict) == ("half against source", "failed")
     assert page.result == "1 of 11 tensors has NaN or infinity"
     assert "fp16 and bf16 tensors" in page.arithmetic
-    told = {figure.title: (figure.figure, figure.note, figure.tensor) for figure in page.figures}
-    assert told["Samples"] == ("2", "receipt_0.png, receipt_1.png", "")
-    assert told["Not finite"] == ("1", "first", "batch_norm_7.tmp_2")
-    assert told["Lowest signal to noise"][0].endswith(" dB")
+    figures = {figure.title: (figure.figure, figure.note, figure.tensor) for figure in page.figures}
+    assert figures["Samples"] == ("2", "receipt_0.png, receipt_1.png", "")
+    assert figures["Not finite"] == ("1", "first", "batch_norm_7.tmp_2")
+    assert figures["Lowest signal to noise"][0].endswith(" dB")
     assert [figure.link for figure in page.figures if figure.title == "Not finite"] == ["#tensor=batch_norm_7.tmp_2"]
     _, op_type, tensor, *_, issues = page.tensors.rows[3]
     assert (op_type, tensor) == ("BatchNormalization", "float16 1×24×20×20 NCHW")  # noqa: RUF001

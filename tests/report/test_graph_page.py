@@ -131,8 +131,8 @@ def test_given_and_default_attributes_are_shown(tmp_path: Path) -> None:
         (attribute.name, attribute.text, attribute.is_default) for attribute in named(read, "shape").attributes
     ] == [("start", "0", True)]
     conv = next(node for node in document(make_cnn(tmp_path / "cnn.onnx")).nodes if node.operator == "Conv")
-    told = {attribute.name: (attribute.text, attribute.is_default) for attribute in conv.attributes}
-    assert told["kernel_shape"] == ("[3, 3]", False) and told["auto_pad"] == ('"NOTSET"', True)
+    attributes = {attribute.name: (attribute.text, attribute.is_default) for attribute in conv.attributes}
+    assert attributes["kernel_shape"] == ("[3, 3]", False) and attributes["auto_pad"] == ('"NOTSET"', True)
 
 
 def test_bodies_are_graphs_of_their_own(tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_functions_are_shared_by_their_calls(tmp_path: Path) -> None:
     assert len(blocks) == 2 and blocks[0].bodies == blocks[1].bodies
     inner = read.scopes[blocks[0].bodies[0]]
     assert (inner.address, inner.parent, blocks[0].kind) == (f"{FUNCTION_DOMAIN}::Block", -1, "composite")
-    told = {operator.name: operator.version for operator in read.operators}
-    assert told[f"{FUNCTION_DOMAIN}::Block"] == "a function of this model"
-    assert told["MatMul"].startswith("version ")
+    versions = {operator.name: operator.version for operator in read.operators}
+    assert versions[f"{FUNCTION_DOMAIN}::Block"] == "a function of this model"
+    assert versions["MatMul"].startswith("version ")
 
 
 def test_precision_and_metadata(tmp_path: Path) -> None:
@@ -195,9 +195,9 @@ def test_limits_of_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     large = [item for item in document(path).held if item.size_bytes == 256 * 256 * 4]
     assert len(large) == 3 and all(item.numbers for item in large)
     monkeypatch.setattr(drawn_graph, "_LIMIT_TOGETHER_BYTES", 2 * 256 * 256 * 4 + 10_000)
-    told = [item for item in document(path).held if item.size_bytes == 256 * 256 * 4]
-    assert [item.numbers is None for item in told] == [False, False, True]
-    assert "were read first" in told[2].unread and told[2].first
+    tensors = [item for item in document(path).held if item.size_bytes == 256 * 256 * 4]
+    assert [item.numbers is None for item in tensors] == [False, False, True]
+    assert "were read first" in tensors[2].unread and tensors[2].first
 
 
 def test_weights_over_the_limit_are_not_read(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_weights_over_the_limit_are_not_read(tmp_path: Path) -> None:
     nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
     graph = helper.make_graph(nodes, "g", [tensor("x", [1])], [tensor("y", None)], [weight])
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
-    (told,) = document(save(model, tmp_path / "m.onnx")).held
-    assert told.numbers is None and told.unread == "95.4 MiB exceed the limit of 64.0 MiB"
-    assert told.first[:2] == ("0", "0")
+    (held,) = document(save(model, tmp_path / "m.onnx")).held
+    assert held.numbers is None and held.unread == "95.4 MiB exceed the limit of 64.0 MiB"
+    assert held.first[:2] == ("0", "0")
 
 
 def test_too_many_nodes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,10 +230,10 @@ def test_the_page_is_one_file_with_everything(in_folder: Path) -> None:
     read = document(in_folder / "ctrl.onnx")
     assert [scope["address"] for scope in data["scopes"]] == [scope.address for scope in read.scopes]
     assert len(data["nodes"]["name"]) == len(read.nodes)
-    for item, told in zip(read.scopes, data["scopes"], strict=True):
-        graph = told["graph"]
-        assert len(graph["x"]) == len(item.nodes) + len(told["terminals"])
-        assert told["terminals"] == [*item.inputs, *item.outside, *item.outputs]
+    for item, scope in zip(read.scopes, data["scopes"], strict=True):
+        graph = scope["graph"]
+        assert len(graph["x"]) == len(item.nodes) + len(scope["terminals"])
+        assert scope["terminals"] == [*item.inputs, *item.outside, *item.outputs]
         assert [graph["inputs"], graph["outputs"]] == [
             names(read, (*item.inputs, *item.outside)),
             names(read, item.outputs),

@@ -227,13 +227,13 @@ def test_when_the_report_cannot_be_written_the_first_error_is_reported(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("ndld_flow.report.run_page.draw_documents", refuse)
-    told: list[object] = []
+    events: list[object] = []
     with pytest.raises(ModelError):
-        api.run(toy.recipe, ["steps.weak.act=refuse"], trust=True, listener=told.append)
-    assert any("failure cannot be written" in getattr(event, "text", "") for event in told)
+        api.run(toy.recipe, ["steps.weak.act=refuse"], trust=True, listener=events.append)
+    assert any("failure cannot be written" in getattr(event, "text", "") for event in events)
     record = read_run_record(latest(toy))
     assert record.outcome == "error", "what is small comes first"
-    assert not any(isinstance(event, RunFailed) for event in told)
+    assert not any(isinstance(event, RunFailed) for event in events)
 
 
 def test_a_full_disk_at_the_end_of_a_good_run_is_a_failure(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
