@@ -3,8 +3,9 @@
 Usage: python -m tests.benchmarks.bench_tool [--runs 5] [--only commands,others,install,cold]
 
 - `commands`: help, schema, plan, steps, ops and a reused run of `quickstart`, over a Python that does nothing, each
-  time with another environment variable, so that nothing can answer from memory; a plan with all steps to run;
-  and the number of modules that the reused run has at its end. Compiled files are kept, as an installation has them.
+  time with another environment variable, so that nothing can answer from memory; a plan with all steps to run; the
+  libraries that a reused run needs, alone; and the number of modules that it has at its end. Compiled files are kept,
+  as an installation has them.
 - `others`: a pipeline of seven commands that is up to date, by ndld-flow, doit, DVC and ninja. These are installed into
   a temporary environment; one that cannot be installed is named.
 - `install`: megabytes of the base installation, by package.
@@ -71,6 +72,19 @@ atexit.register(lambda: print(*sys.modules, file=sys.stderr))
 from ndld_flow.cli import main
 main()
 """
+
+LIBRARIES = """
+import gc, os
+gc.set_threshold(100_000)
+os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
+import click, hydra, pydantic
+class Settings(pydantic.BaseModel):
+    value: int
+Settings.model_validate_json('{"value": 1}')
+with hydra.initialize_config_dir(os.path.abspath("pipelines"), version_base=None):
+    hydra.compose("quickstart", overrides=["hydra.searchpath=[file://" + os.path.abspath("configs") + "]"])
+"""
+"""What a reused run cannot do without, as a recipe is composed each time: the least that it could cost."""
 
 
 def describe_calls() -> str:
@@ -143,6 +157,7 @@ def bench_commands(runs: int, folder: Path) -> None:
     commands = {
         "a Python that does nothing": Command(BARE),
         "--help": Command([*TOOL, "--help"]),
+        "Hydra composes quickstart, pydantic, click": Command([sys.executable, "-c", LIBRARIES], home),
         "quickstart, everything reused": reused,
     }
     plan = [*TOOL, "plan", QUICKSTART]
