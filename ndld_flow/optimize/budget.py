@@ -14,8 +14,6 @@ from ndld_flow.base.quantities import seconds
 
 _GRACE_S = 3.0
 """Seconds after the budget in which a proof that runs may still end."""
-_LATE_S, _LATE_SHARE = 10.0, 0.1
-"""Seconds, or share of the budget, after which the command has ended for certain."""
 _SOURCE_S = 60.0
 """Seconds that the run of the source may take in any case: without it, nothing can be delivered."""
 _SIGNAL = getattr(signal, "SIGUSR1", None)
@@ -36,11 +34,6 @@ class Budget:
     @property
     def used_s(self) -> float:
         return time.monotonic() - self.start
-
-    @property
-    def end_s(self) -> float:
-        """Return the time after which the command has ended; infinity without a limit."""
-        return float("inf") if self.seconds is None else self.seconds + max(_LATE_S, self.seconds * _LATE_SHARE)
 
     def left_s(self, share: float = 1.0) -> float:
         """Return the rest of a share of the time; infinity without a limit."""

@@ -67,7 +67,7 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     budget = Budget(composer.budget_s, start)
     if budget.seconds is not None and not options.budget:  # once: a bound that moves is none
         budget = Budget(max(budget.seconds, min(_READS * budget.used_s, LONGEST_S)), start)
-        listener(Notice(text=f"this takes at most {seconds(budget.end_s)}; --budget changes it"))
+        listener(Notice(text=f"this takes about {seconds(budget.seconds)}; --budget changes it"))
     with budget.enforced_on_source():
         source = prove_source(Prover(composer, folder, request, listener))
     if composer.races:

@@ -58,8 +58,8 @@ class Point:
 
 
 def name_variant(name: str, threads: int | None) -> str:
-    """Return `INT8, minmax, 2 threads`, or the name alone if the number of threads is not part of the search."""
-    return name if threads is None else f"{name}, {counted(threads, 'thread')}"
+    """Return `INT8 by minmax on 2 threads`, or the name alone if the number of threads is not part of the search."""
+    return name if threads is None else f"{name} on {counted(threads, 'thread')}"
 
 
 class SweepSearch(Search):

@@ -55,7 +55,7 @@ def test_each_variant_is_a_line() -> None:
     assert "\x1b" not in line
     assert line.endswith(": not right: cosine 0.93 on 3 samples")
     assert lines_of(VariantTried(variant=found), loudness="quiet") == []
-    assert lines_of(VariantTried(variant=variant("INT8, all layers", "cannot win", why="others show it"))) == []
+    assert lines_of(VariantTried(variant=variant("INT8 of all layers", "cannot win", why="others show it"))) == []
 
 
 def test_an_impossible_speed_is_left_out() -> None:

@@ -219,9 +219,9 @@ def test_variants_that_the_search_did_not_reach_are_listed(in_folder: Path) -> N
     (first, second, *_) = composer.variants
     points = [Point(1, first, 1, "passed", "", None)]
     listed = {item.name: item.outcome for item in describe_untried(composer, points)}
-    assert f"{first.name}, 1 thread" not in listed
-    assert listed[f"{first.name}, 2 threads"] == "not tried"
-    assert listed[f"{second.name}, 1 thread"] == "not tried"
+    assert f"{first.name} on 1 thread" not in listed
+    assert listed[f"{first.name} on 2 threads"] == "not tried"
+    assert listed[f"{second.name} on 1 thread"] == "not tried"
     one = replace(composer, options=replace(composer.options, threads=(4,)))
     assert first.name not in {item.name for item in describe_untried(one, [])}, "the source itself"
 

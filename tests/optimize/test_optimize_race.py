@@ -252,11 +252,11 @@ def test_a_crash_loses_neither_other_variants_nor_what_was_found(net: Path, monk
         "    race.Race._finish = lambda _: os.kill(os.getpid(), 11)\n"
         "    enter, qualify = race.Race._enter, race.Race._qualify\n"
         "    def crash(self, name):\n"
-        "        if name == 'INT8, integer operators':\n"
+        "        if name == 'INT8 by integer operators':\n"
         "            os.kill(os.getpid(), 11)\n"
         "        return enter(self, name)\n"
         "    def refuse(self, entrant):\n"
-        "        if entrant.name == 'INT8, dense layers':\n"
+        "        if entrant.name == 'INT8 of dense layers':\n"
         "            raise race.LostError('not right', 'as this test says')\n"
         "        qualify(self, entrant)\n"
         "    race.Race._enter, race.Race._qualify = crash, refuse\n"
@@ -264,7 +264,12 @@ def test_a_crash_loses_neither_other_variants_nor_what_was_found(net: Path, monk
     monkeypatch.setenv("PYTHONPATH", str(Path("crashing").absolute()))
     composer, result = read_model(net, options(), Path("samples")), RaceResult()
     Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
-    later = ("INT8, dense layers", "INT8, all layers", "INT8, integer operators", "INT8, not the first and last layer")
+    later = (
+        "INT8 of dense layers",
+        "INT8 of all layers",
+        "INT8 by integer operators",
+        "INT8 without first and last layer",
+    )
     job = RaceJob(
         recipe="search.yaml",
         outputs="outputs",
@@ -280,10 +285,10 @@ def test_a_crash_loses_neither_other_variants_nor_what_was_found(net: Path, monk
     )
     run_race(job, Path(), lambda _: None, result)
     outcomes = {name: tried.outcome for name, tried in result.tried.items()}
-    assert (outcomes["INT8, dense layers"], outcomes["INT8, all layers"]) == ("not right", "cannot win")
-    assert outcomes["INT8, integer operators"] == "failed"
-    assert "SIGSEGV" in result.tried["INT8, integer operators"].why
-    assert outcomes["INT8, not the first and last layer"] not in ("cannot win", "not tried"), "it leaves layers out"
+    assert (outcomes["INT8 of dense layers"], outcomes["INT8 of all layers"]) == ("not right", "cannot win")
+    assert outcomes["INT8 by integer operators"] == "failed"
+    assert "SIGSEGV" in result.tried["INT8 by integer operators"].why
+    assert outcomes["INT8 without first and last layer"] not in ("cannot win", "not tried"), "it leaves layers out"
     assert not result.finished
 
 
@@ -532,9 +537,9 @@ def test_int8_of_a_model_without_suitable_layers_is_the_same_and_has_not_failed(
     del model.graph.input[1:]
     onnx.save(model, "depthwise.onnx")
     np.save("x.npy", np.random.default_rng(0).normal(0, 1, (9, 4, 8, 8)).astype(np.float32))
-    tried = raced_in_folder(Path("depthwise.onnx"), "INT8, dense layers", data=("x.npy",))
+    tried = raced_in_folder(Path("depthwise.onnx"), "INT8 of dense layers", data=("x.npy",))
     assert {item["name"]: item["outcome"] for item in tried} == {
-        "INT8, dense layers": "the same",
+        "INT8 of dense layers": "the same",
         "source": "not proved",
     }
 
@@ -594,10 +599,12 @@ def test_a_runtime_that_refuses_the_source_gets_no_other_variant(net: Path, monk
     monkeypatch.setattr(OpenvinoRequest, "open", refuse)
     tried = {
         item["name"]: item["outcome"]
-        for item in raced_in_folder(net, "source in OpenVINO", "clean", "clean in OpenVINO", "INT8, minmax in OpenVINO")
+        for item in raced_in_folder(
+            net, "source in OpenVINO", "clean", "clean in OpenVINO", "INT8 by minmax in OpenVINO"
+        )
     }
     assert tried["source in OpenVINO"] == "failed"
-    assert tried["clean in OpenVINO"] == tried["INT8, minmax in OpenVINO"] == "cannot win"
+    assert tried["clean in OpenVINO"] == tried["INT8 by minmax in OpenVINO"] == "cannot win"
     assert tried["clean"] != "cannot win"
 
 
@@ -653,8 +660,8 @@ def test_what_was_not_tried_comes_before_what_was_not_ranked(net: Path, monkeypa
     search, raced_names = search_after(net, "", raced("clean", 0.9)), list[str]()
     search._budget = Budget(100.0)
     monkeypatch.setattr(search, "_race", lambda names, _: raced_names.extend(names))
-    search._race_others(["clean", "INT8, all layers"])
-    assert raced_names == ["source", "INT8, all layers", "clean"]
+    search._race_others(["clean", "INT8 of all layers"])
+    assert raced_names == ["source", "INT8 of all layers", "clean"]
 
 
 def test_a_second_race_without_time_for_a_variant_keeps_the_result_of_the_first() -> None:

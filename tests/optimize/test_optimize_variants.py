@@ -66,11 +66,11 @@ def test_variants_are_chosen_once_the_times_are_known(in_folder: Path, monkeypat
 
 def test_what_is_tried_follows_from_the_time_that_operators_take(in_folder: Path) -> None:
     mostly_conv, _ = proposed(subject_of({"Conv": 0.9, "MatMul": 0.06, "Relu": 0.04}))
-    assert "INT8, convolutions only" in mostly_conv and "source at the level extended" in mostly_conv
+    assert "INT8 of convolutions" in mostly_conv and "source at the level extended" in mostly_conv
     assert not any("dynamic" in name or "smoothed" in name for name in mostly_conv), "MatMul takes 6 %"
     mostly_products, _ = proposed(subject_of({"Conv": 0.1, "MatMul": 0.9}))
-    assert "INT8, convolutions only" not in mostly_products
-    assert {"INT8 with dynamic ranges", "INT8 with dynamic ranges, by channels"} < mostly_products.keys()
+    assert "INT8 of convolutions" not in mostly_products
+    assert {"INT8 with dynamic ranges", "INT8 with dynamic ranges by channels"} < mostly_products.keys()
     assert not any("LSTM" in name for name in mostly_products)
     neither, sentences = proposed(subject_of({"Conv": 0.03, "MatMul": 0.01, "Loop": 0.96}))
     assert not any("INT8" in name for name in neither)
@@ -84,10 +84,10 @@ def test_without_times_the_weights_decide(in_folder: Path) -> None:
     subject = subject_of({})
     assert subject.time_in("Conv") is None
     variants, _ = proposed(subject)
-    assert {"INT8, all layers", "INT8 with dynamic ranges", "INT8 of smoothed activations"} < variants.keys()
+    assert {"INT8 of all layers", "INT8 with dynamic ranges", "INT8 of smoothed activations"} < variants.keys()
     assert subject_of({"Conv": 0.5}).time_in("Conv", "MatMul") == 0.5
     small, _ = proposed(subject_of({"Loop": 1.0}, minimize=("size",)))
-    assert "INT8, all layers" in small, "what takes no time may still be large"
+    assert "INT8 of all layers" in small, "what takes no time may still be large"
 
 
 def test_a_model_in_int8_needs_no_samples_for_int8(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,12 +114,12 @@ def test_costly_variants_follow_and_likely_ones_lead(in_folder: Path) -> None:
     costly = [variant.costly for variant in variants.values()]
     assert costly == sorted(costly) and sum(costly) == 3
     names = list(variants)
-    assert names.index("INT8 with dynamic ranges") < names.index("clean") < names.index("INT8, all operators"), (
+    assert names.index("INT8 with dynamic ranges") < names.index("clean") < names.index("INT8 of all operators"), (
         "it needs no calibration, and is the best of most transformers: a large one leaves time for few variants"
     )
-    assert variants["INT8, all layers"].extends == "INT8, dense layers"
+    assert variants["INT8 of all layers"].extends == "INT8 of dense layers"
     assert variants["source at the level extended"].result == "source"
-    every = variants["INT8, all operators"].steps["made"]
+    every = variants["INT8 of all operators"].steps["made"]
     assert "[Conv, MatMul, Pad, Relu]" in every, "those that the model has"
     for variant in variants.values():
         assert variant.runtime in ("onnxruntime", "{backend: onnxruntime, optimization: extended}")
@@ -137,7 +137,11 @@ def test_the_settings_of_all_variants_are_valid(in_folder: Path) -> None:
                     own = {key: value for key, value in step.items() if key not in ("step", "from")}
                     Quantize.model_validate_json(json.dumps(own))
     dense_or_not = [
-        [item.steps["made"] for name, item in proposed(subject_of(shares, groups))[0].items() if "INT8," in name]
+        [
+            made
+            for item in proposed(subject_of(shares, groups))[0].values()
+            if "step: quantize, from: clean" in (made := item.steps.get("made", "")) and "mode: dynamic" not in made
+        ]
         for groups in (1, 2)
     ]
     assert [sum("min_intensity: 0" in text for text in texts) for texts in dense_or_not] == [6, 2]
@@ -148,8 +152,8 @@ def test_the_settings_of_all_variants_are_valid(in_folder: Path) -> None:
 
 def test_engines_get_int8_for_them(in_folder: Path) -> None:
     variants, _ = proposed(subject_of({}, target="rtx40"))
-    int8 = {name: variant for name, variant in variants.items() if name.startswith("INT8,")}
-    assert int8.keys() == {"INT8, minmax", "INT8, percentile"}
+    int8 = {name: variant for name, variant in variants.items() if name.startswith("INT8 by")}
+    assert int8.keys() == {"INT8 by minmax", "INT8 by percentile"}
     assert all("target: tensorrt" in item.steps["made"] for item in int8.values())
     assert not any("extended" in name or "dynamic" in name or "weights" in name for name in variants)
 
@@ -174,7 +178,7 @@ def test_embedding_tables_are_quantized_for_the_size_only(in_folder: Path) -> No
         options = OptimizeOptions(target="onnxruntime", data=("ids.npy",), minimize=(minimize,))
         names.append({variant.name for variant in read_model(Path("model.onnx"), options, Path("samples")).variants})
     assert "INT8 with dynamic ranges" in names[0]
-    assert "INT8 with dynamic ranges, embedding tables too" in names[1] - names[0]
+    assert "INT8 with dynamic ranges of embedding tables too" in names[1] - names[0]
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="needs the extra [openvino]")

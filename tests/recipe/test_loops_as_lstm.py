@@ -39,7 +39,7 @@ def proposed(text: str, shares: dict[str, float], **options: object) -> tuple[di
 def test_loops_that_take_time_are_rewritten(in_folder: Path) -> None:
     for shares in ({"Loop": 0.8, "MatMul": 0.2}, {}):
         variants, sentences = proposed(LOOP, shares)
-        assert list(variants) == ["loops as LSTM", "loops as LSTM, dynamic INT8"] and not sentences
+        assert list(variants) == ["loops as LSTM", "loops as LSTM in dynamic INT8"] and not sentences
         assert not any(variant.costly for variant in variants.values())
     assert list(proposed(LOOP, {}, data=())[0]) == ["loops as LSTM"], "INT8 is judged on real samples"
     variants, (sentence,) = proposed(LOOP, {"Loop": 0.2, "MatMul": 0.8})

@@ -57,7 +57,7 @@ def test_the_headline_of_an_open_result_is_short(tmp_path: Path) -> None:
 
 
 def test_a_reason_that_variants_share_is_named_once() -> None:
-    untried = [variant(name, "not tried", why="the time was used up") for name in ("INT8", "INT8, minmax")]
+    untried = [variant(name, "not tried", why="the time was used up") for name in ("INT8", "INT8 by minmax")]
     found = optimization(
         *untried,
         variant("clean", "not proved", why="noise"),
@@ -69,20 +69,23 @@ def test_a_reason_that_variants_share_is_named_once() -> None:
     for line in (found.conclude()[1], found.conclude()[3]):
         assert line.count("the time was used up") == 1
         assert (
-            line.index("INT8, minmax") < line.index("the time was used up") < line.index("clean") < line.index("noise")
+            line.index("INT8 by minmax")
+            < line.index("the time was used up")
+            < line.index("clean")
+            < line.index("noise")
         )
 
 
 def test_right_variants_come_first_and_the_fastest_of_them(tmp_path: Path) -> None:
     assert [row.name for row in view_of(RACE, tmp_path).rows] == [
-        "INT8, convolutions",
-        "INT8, without first and last",
+        "INT8 of convolutions",
+        "INT8 without first and last layer",
         "clean",
-        "dynamic INT8, MatMul and Gemm",
+        "INT8 with dynamic ranges",
         "OpenVINO's default",
         "INT8 of all operators",
-        "INT8, per channel",
-        "INT8, QOperator",
+        "INT8 with one scale per weight",
+        "INT8 by integer operators",
         "weights in INT8",
         "INT8 where it pays",
     ]
@@ -104,14 +107,16 @@ def test_intervals_share_an_axis_with_the_source_at_one(tmp_path: Path) -> None:
     assert dict(view.ticks)[source] == "1x"
     for plot in plots.values():
         assert 0 < plot.low < plot.point < plot.high < 100
-    assert plots["dynamic INT8, MatMul and Gemm"].high < source < plots["clean"].low
+    assert plots["INT8 with dynamic ranges"].high < source < plots["clean"].low
 
 
 def test_a_wrong_variant_is_never_shown_as_an_improvement(tmp_path: Path) -> None:
     marks = {row.name: row.mark for row in view_of(RACE, tmp_path).rows}
-    assert marks["INT8, without first and last"] == "improved"
-    assert marks["dynamic INT8, MatMul and Gemm"] == "regressed"
-    assert {marks[name] for name in ("INT8 of all operators", "INT8, per channel", "OpenVINO's default")} == {""}
+    assert marks["INT8 without first and last layer"] == "improved"
+    assert marks["INT8 with dynamic ranges"] == "regressed"
+    assert {
+        marks[name] for name in ("INT8 of all operators", "INT8 with one scale per weight", "OpenVINO's default")
+    } == {""}
 
 
 def test_a_tie_with_the_source_is_no_improvement(tmp_path: Path) -> None:
@@ -123,7 +128,7 @@ def test_a_search_by_a_sweep_has_its_objectives_and_no_axis(tmp_path: Path) -> N
     view = view_of(SEARCH, tmp_path)
     assert view.ticks == ()
     assert [(row.name, row.times) for row in view.rows] == [
-        ("INT8, minmax", "18.9 ms, 3.60 MiB"),
+        ("INT8 by minmax", "18.9 ms, 3.60 MiB"),
         ("source", "21.6 ms, 10.4 MiB"),
     ]
     text = draw_report(tmp_path).read_text("utf-8")

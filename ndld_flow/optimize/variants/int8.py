@@ -8,9 +8,9 @@ from ndld_flow.base.quantities import percent
 from ndld_flow.optimize.variant import QUANTIZED, Subject, Variant
 
 ORDER = 30
-DENSE = "INT8, dense layers"
+DENSE = "INT8 of dense layers"
 """The form that quantizes least."""
-_MORE = ("INT8, all operators", "INT8, all layers", "INT8, integer operators", "INT8, one scale for each weight")
+_MORE = ("INT8 of all operators", "INT8 of all layers", "INT8 by integer operators", "INT8 with one scale per weight")
 """Forms that quantize the dense layers too, in the same way or coarser."""
 _LAYERS = ("Conv", "MatMul", "Gemm")
 _LEAST_TIME = 0.15
@@ -44,7 +44,7 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         yield Variant(f"{name}{subject.label}", subject.runtime, {"made": made}, extends=extends)
     if own := subject.own_precision:
         dense = f"{{{subject.quantize()}{subject.quantize_target}, min_intensity: 64}}"
-        name = f"INT8 in dense layers, the rest as {subject.traits.title} chooses{subject.label}"
+        name = f"INT8 of dense layers{subject.label} at the default precision"
         yield Variant(name, own, {"made": dense})
 
 
@@ -56,19 +56,19 @@ def may_pay(subject: Subject) -> bool:
 def _forms(subject: Subject) -> Iterator[tuple[str, str]]:
     """Yield the name and the settings of each form."""
     if not subject.runs_in_onnxruntime:
-        yield "INT8, minmax", ", method: minmax"
+        yield "INT8 by minmax", ", method: minmax"
         if subject.preset.engine:
-            yield "INT8, percentile", ", method: percentile"
+            yield "INT8 by percentile", ", method: percentile"
         return
     # Grouped convolutions, such as depthwise ones, are slower in INT8: where there are some, they stay in floats.
     own = "" if subject.has_groups else ", min_intensity: 0"
     operators = ", ".join(name for name in _ALL_OPERATORS if name in subject.operators)
     yield DENSE, ""  # if it is wrong, so are most others
-    yield "INT8, all operators", f", op_types: [{operators}], min_intensity: 0"
-    yield "INT8, all layers", ", min_intensity: 0"
+    yield "INT8 of all operators", f", op_types: [{operators}], min_intensity: 0"
+    yield "INT8 of all layers", ", min_intensity: 0"
     if subject.pays_in(_LEAST_TIME, "Conv", weights=0.1) and subject.pays_in(0.03, "MatMul", "Gemm", weights=0.1):
-        yield "INT8, convolutions only", f", op_types: [Conv]{own}"
-    yield "INT8, not the first and last layer", f", exclude: {{first: 1, last: 1}}{own}"
+        yield "INT8 of convolutions", f", op_types: [Conv]{own}"
+    yield "INT8 without first and last layer", f", exclude: {{first: 1, last: 1}}{own}"
     if subject.allows("QLinearConv", "QLinearMatMul"):
-        yield "INT8, integer operators", f", format: qoperator{own}"
-    yield "INT8, one scale for each weight", f", per_channel: false{own}"
+        yield "INT8 by integer operators", f", format: qoperator{own}"
+    yield "INT8 with one scale per weight", f", per_channel: false{own}"

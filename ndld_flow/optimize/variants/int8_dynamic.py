@@ -19,12 +19,12 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         return
     products = subject.pays_in(0.08, "MatMul", "Gemm", weights=0.25)
     if products:
-        for name, per_channel in (("", "false"), (", by channels", "true")):
+        for name, per_channel in (("", "false"), (" by channels", "true")):
             yield _variant(subject, name, f"op_types: [Gemm, MatMul], per_channel: {per_channel}")
     if subject.pays_in(0.1, "LSTM", weights=0.25):
         yield _variant(subject, " of LSTM too" if products else "", "op_types: [Gemm, LSTM, MatMul]")
     if subject.aims_at("size") and subject.weights.get("Gather"):
-        yield _variant(subject, ", embedding tables too", "op_types: [Gather, Gemm, LSTM, MatMul]")
+        yield _variant(subject, " of embedding tables too", "op_types: [Gather, Gemm, LSTM, MatMul]")
     elif (
         not products
         and subject.quantized_share < QUANTIZED

@@ -27,6 +27,6 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     )
     made = f"{{{subject.quantize()}, method: percentile{target}, found_by: found}}"
     name = f"INT8 except what it breaks{subject.label}"
-    plain = f"{DENSE if subject.runs_in_onnxruntime else 'INT8, minmax'}{subject.label}"
+    plain = f"{DENSE if subject.runs_in_onnxruntime else 'INT8 by minmax'}{subject.label}"
     unless = (plain, f"INT8 of smoothed activations{subject.label}")
     yield Variant(name, subject.runtime, {"found": found, "made": made}, costly=True, unless=unless, whole=plain)

@@ -28,4 +28,4 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     if subject.samples.search and subject.runs_in_onnxruntime and subject.allows("DynamicQuantizeLSTM"):
         dynamic = "{step: quantize, from: found, mode: dynamic, op_types: [Gemm, LSTM, MatMul]}"
         steps = {"found": _EDITED, "made": dynamic}
-        yield Variant(f"{_NAME}, dynamic INT8{subject.label}", subject.runtime, steps, needs=rewritten)
+        yield Variant(f"{_NAME} in dynamic INT8{subject.label}", subject.runtime, steps, needs=rewritten)
