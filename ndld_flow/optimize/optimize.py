@@ -66,8 +66,9 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     remove_leftovers(folder)
     budget = Budget(composer.budget_s, start)
     if budget.seconds is not None and not options.budget:  # once: a bound that moves is none
-        budget = Budget(max(budget.seconds, min(_READS * budget.used_s, LONGEST_S)), start)
-        listener(Notice(text=f"this takes about {seconds(budget.seconds)}; --budget changes it"))
+        total_s = max(budget.seconds, min(_READS * budget.used_s, LONGEST_S))
+        budget = Budget(total_s, start)
+        listener(Notice(text=f"this takes about {seconds(total_s)}; --budget changes it"))
     with budget.enforced_on_source():
         source = prove_source(Prover(composer, folder, request, listener))
     if composer.races:
