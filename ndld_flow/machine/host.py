@@ -34,6 +34,9 @@ _PREFIXES = (
 """Prefixes of environment variables that ONNX Runtime, TensorRT, CUDA, memory allocators and numeric libraries read."""
 _RESULT_PREFIXES = ("DNNL_", "NVIDIA_TF32_", "ONEDNN_", "ORT_")
 """Prefixes of environment variables that change the results of ONNX Runtime on a CPU."""
+GPU_ORDER = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+"""GPUs are numbered as in nvidia-smi, unless the user has chosen another order: processes that we start have this
+variable, and describe the same machine as the one that started them."""
 _NEUTRAL_WORDS = ("CACHE", "HOME", "PATH", "ROOT", "VERSION", "VISIBLE_DEVICES", "TELEMETRY")
 """Words in names of CUDA's and ONNX Runtime's variables that change no result; visible GPUs are identified by UUID."""
 
@@ -86,6 +89,7 @@ def deciding_variables(prefixes: Iterable[str] = _PREFIXES) -> dict[str, str]:
         name
         for name in os.environ
         if name.startswith(begins)
+        and (name, os.environ[name]) != GPU_ORDER
         and not (name.startswith(with_paths) and any(word in name for word in _NEUTRAL_WORDS))
     )
     if not names:

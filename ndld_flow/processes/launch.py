@@ -18,6 +18,7 @@ from typing import IO, Self
 from ndld_flow.base.errors import KilledError
 from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.text import short_name, shortened
+from ndld_flow.machine.host import GPU_ORDER
 from ndld_flow.processes.lines import MAX_LINE_BYTES
 
 STDERR = "stderr.txt"
@@ -165,8 +166,7 @@ def start_process(
 
 
 def _start(module: str, folder: Path, environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
-    # GPUs are numbered as in nvidia-smi, unless the user has chosen CUDA's own order.
-    variables = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, **(environment or {})}
+    variables = dict([GPU_ORDER], **os.environ) | dict(environment or {})
     with (folder / STDERR).open("wb") as output:
         return start_process(module_command(module, str(folder)), output, variables)
 

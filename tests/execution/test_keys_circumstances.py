@@ -322,6 +322,7 @@ def test_a_gpu_counts_by_its_uuid_and_its_settings(nvml: str, monkeypatch: pytes
     assert described(CUDA_VISIBLE_DEVICES="0,1") == plain
     assert described(CUDA_VISIBLE_DEVICES="GPU-0001,GPU-0002") == plain
     assert described(STANDIN_MIG_LATER="1") == plain
+    assert described(CUDA_DEVICE_ORDER="PCI_BUS_ID") == plain, "as in processes that we start"
     different = [
         plain,
         described(CUDA_VISIBLE_DEVICES="1,0"),

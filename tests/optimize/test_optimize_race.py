@@ -386,6 +386,24 @@ def test_a_proof_reuses_the_profiles_that_were_measured_before_it(net: Path) -> 
 
 
 @pytest.mark.thorough
+def test_a_proof_reuses_what_the_process_of_the_race_has_placed(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A placement depends on the machine, which is the same for a process that we start."""
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    composer, events = read_model(net, options(budget="50 s"), Path("samples")), list[Event]()
+    Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
+    name = "INT8 where it pays"
+    job = RaceJob(
+        recipe="search.yaml", outputs="outputs", trust=False, variants=("source", name), extends={}, needs={},
+        accuracy=composer.conditions.accuracy, seconds=60, folder=".",
+    )  # fmt: skip
+    run_race(job, Path(), lambda _: None, RaceResult())
+    variant = next(variant for variant in composer.variants if variant.name == name)
+    text = composer.compose_proof(variant, None, Path("p.yaml"), Path("o.onnx"), part="check")
+    Prover(composer, Path(), Request(Path("r.yaml")), events.append).run(variant, None, text)
+    assert [event.outcome for event in events if isinstance(event, StepFinished) and event.name == "made"] == ["reused"]
+
+
+@pytest.mark.thorough
 def test_a_proof_says_which_figures_no_condition_judges(net: Path) -> None:
     composer = read_model(net, options(), Path("samples"))
     variant = next(variant for variant in composer.variants if variant.name == "clean")

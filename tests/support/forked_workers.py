@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from ndld_flow.graph.lint.check import Subject, TimeLimitError
+from ndld_flow.machine.host import GPU_ORDER
 
 _ROOT = Path(__file__).parents[2]
 _AT_START = ("LD_", "POLYGRAPHY_", "PYTHON", "OMP_", "OPENBLAS_", "MKL_")
@@ -45,7 +46,7 @@ class Servers:
 
     def start(self, module: str, folder: Path, environment: Mapping[str, str] | None) -> Any:
         """Start a worker, as `ndld_flow.processes.launch` does; return what it needs of a `Popen`."""
-        added = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, **(environment or {})}
+        added = dict([GPU_ORDER], **os.environ) | dict(environment or {})
         return self._fork({"module": module, "arguments": [str(folder)]}, added, Path.cwd(), folder / "stderr.txt")
 
     def run_python(self, subject: Subject, *arguments: str) -> subprocess.CompletedProcess[str]:
