@@ -107,6 +107,13 @@ class Tolerance(Settings, defer_build=False):
             raise ValueError("`slices: off` without another bound checks nothing: give at least one bound")
         return self
 
+    def or_loose(self) -> "Tolerance":
+        """Return the same with the `loose` bounds of `slices` if it names none.
+
+        Steps call it when settings are read: later, as in another process, all settings have values.
+        """
+        return self if "slices" in self.model_fields_set else self.model_copy(update={"slices": "loose"})
+
     def given(self, topk: int = 5) -> dict[str, float]:
         """Return the bounds of float outputs, including `rtol` and `atol`; the bound of `topk` has its metric's name,
         such as `top5`.

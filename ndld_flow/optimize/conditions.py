@@ -107,12 +107,14 @@ def read_conditions(keep: Sequence[str], metric: Path | None, labels: Path | Non
 
 
 def tolerance_of(conditions: Conditions) -> str:
-    """Return the bounds of `find_precision` that correspond to conditions, with a margin, as far as it has them."""
+    """Return the bounds of a search inside a variant that correspond to conditions, with a margin, as far as it has
+    them; by default those that judge variants.
+    """
     from ndld_flow.accuracy.tolerance import Tolerance
 
     bounds = {metric: bound.lstrip("<>= ") for metric, bound in conditions.accuracy}
     bounds |= {metric: f"{value:.6g}" for metric, _, value in conditions.scaled(_MARGIN)}
     bounds = {name: bound for name, bound in bounds.items() if name in Tolerance.model_fields and name != "slices"}
     if not bounds:
-        return ""
+        return ", tolerance: {slices: default}"
     return ", tolerance: {slices: off, " + ", ".join(f"{name}: {value}" for name, value in bounds.items()) + "}"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from ndld_flow.accuracy.tolerance import Tolerance, outside
 from ndld_flow.base.declared_metrics import metric_text
@@ -70,7 +70,7 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
 
     precision: Literal["fp16", "bf16", "int8"] = "fp16"
     """The precision of the rest of the model."""
-    tolerance: Tolerance = Tolerance()
+    tolerance: Annotated[Tolerance, Field(validate_default=True)] = Tolerance()
     """Bounds on the differences of outputs. By default every channel is judged by the `default` bounds of `slices`
     for fp16 and by the `loose` ones for bf16 and int8."""
     keep_io: bool = True
@@ -101,6 +101,11 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
     `build_engine`, such as `{backend: tensorrt, fp16: true}`: each trial is built into an engine, and run. The original
     runs in ONNX Runtime. A runtime that removes the Casts by which fp16 or bf16 are emulated is refused for that
     precision."""
+
+    @field_validator("tolerance")
+    @classmethod
+    def _loosen(cls, given: Tolerance, info: ValidationInfo) -> Tolerance:
+        return given if info.data.get("precision") == "fp16" else given.or_loose()
 
     @model_validator(mode="after")
     def _check_precision(self) -> FindPrecision:
@@ -139,7 +144,7 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
             samples=samples,
             reducer=self._reducer(path, samples, context),
             precision=self.precision,
-            tolerance=self._tolerance,
+            tolerance=self.tolerance,
             op_types=self.op_types,
             trials=self.trials,
             time_s=self.time / 1000,
@@ -160,13 +165,7 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
             **search.metrics_found,
             **{f"whole.{name}": value for name, value in search.metrics_whole.items()},
         }
-        return Result(_summary(search, self._tolerance.bounds()), search.passed, metrics)
-
-    @property
-    def _tolerance(self) -> Tolerance:
-        if self.precision == "fp16" or "slices" in self.tolerance.model_fields_set:
-            return self.tolerance
-        return self.tolerance.model_copy(update={"slices": "loose"})
+        return Result(_summary(search, self.tolerance.bounds()), search.passed, metrics)
 
     def _extended(self, samples: Samples, model: Path) -> Samples:
         """Return the samples followed by made ones."""
@@ -199,7 +198,7 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
         """
         settings = json.loads(self.model_dump_json(exclude=_NOT_SHAPING))
         libraries: dict[str, JsonValue] = {**self.library_versions()}
-        elementwise = list(self._tolerance.elementwise())
+        elementwise = list(self.tolerance.elementwise())
         machine = describe_machine()  # a store may be shared, and kernels differ between CPUs
         return {
             **settings,

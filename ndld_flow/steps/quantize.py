@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Tag, field_validator, model_validator
 
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.quantities import counted, milliseconds, ratio_change, size_change
@@ -117,6 +117,11 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
     @property
     def operator_libraries(self) -> tuple[str, ...]:
         return loaded_paths(self.custom_ops)
+
+    @field_validator("tolerance")
+    @classmethod
+    def _loosen(cls, given: Tolerance | None) -> Tolerance | None:
+        return None if given is None else given.or_loose()
 
     @model_validator(mode="after")
     def _check_modelopt(self) -> Self:
@@ -248,15 +253,12 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
 
         libraries = loaded_paths(self.custom_ops)
         reference = replace(SETTINGS, custom_ops=libraries)
-        tolerance = self.tolerance or Tolerance(slices="loose")
-        if "slices" not in tolerance.model_fields_set:
-            tolerance = tolerance.model_copy(update={"slices": "loose"})
         request = PlacementRequest(
             source=source.path,
             label=source.label,
             settings=self,
             placement=self.placement,
-            tolerance=tolerance,
+            tolerance=self.tolerance or Tolerance(slices="loose"),
             samples=samples,
             target=runtime or OnnxruntimeRequest(threads=self.placement.threads, custom_ops=libraries),
             reference=reference,

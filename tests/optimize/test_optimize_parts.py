@@ -262,6 +262,7 @@ def test_a_search_for_exceptions_keeps_a_margin() -> None:
     """With all of the allowed error on the samples of the search, there is more than allowed on others."""
     kept = read_conditions(("cosine >= 0.99", "max_abs <= 0.1", "snr_db >= 20"), None, None)
     assert tolerance_of(kept) == ", tolerance: {slices: off, cosine: 0.995, max_abs: 0.05, snr_db: 20}"
+    assert tolerance_of(read_conditions((), None, None)) == ", tolerance: {slices: default}", "as variants are judged"
 
 
 def agreeing(errors: Sequence[float]) -> list[SampleAgreement]:

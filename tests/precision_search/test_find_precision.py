@@ -23,6 +23,7 @@ from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.steps.constrain_precision import ConstrainPrecision
 from ndld_flow.steps.convert_fp16 import ConvertFp16
 from ndld_flow.steps.find_precision import FindPrecision
+from ndld_flow.steps.quantize import Quantize
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
 from tests.support import models, models_precision
 from tests.support.command_line import ndld_flow
@@ -271,6 +272,27 @@ def test_a_range_too_wide_for_int8_is_found(tmp_path: Path) -> None:
     assert f"output is {percent(sensitivity.value)}" in sensitivity.sentence
     assert "255 steps" in said(result, "wide")
     assert "fp16" not in ran.out.joinpath(PrecisionDocument.main).read_text()
+
+
+@pytest.mark.parametrize(
+    ("step", "given", "slices"),
+    [
+        (FindPrecision, {}, "default"),
+        (FindPrecision, {"precision": "int8"}, "loose"),
+        (FindPrecision, {"precision": "bf16", "tolerance": {"cosine": 0.9}}, "loose"),
+        (FindPrecision, {"precision": "int8", "tolerance": {"slices": "default"}}, "default"),
+        (Quantize, {"optimize": "latency", "tolerance": {"cosine": 0.9}}, "loose"),
+    ],
+)
+def test_bounds_are_the_same_in_the_process_of_a_step(
+    step: type[FindPrecision | Quantize], given: dict[str, Any], slices: str
+) -> None:
+    """Settings travel with all values: nothing may depend on which of them were given."""
+    read = step.model_validate_json(json.dumps(given))
+    received = step.model_validate_json(read.model_dump_json())
+    assert read.tolerance and received.tolerance
+    assert read.tolerance.slices == received.tolerance.slices == slices
+    assert read.tolerance.given() == received.tolerance.given()
 
 
 @pytest.mark.parametrize("settings", [{"keep_io": False}, {"sensitive": False}])
