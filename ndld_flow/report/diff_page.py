@@ -13,11 +13,7 @@ from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.report.diff_rows import ChangeView, DiffRow, collect_change
 from ndld_flow.report.render import PageParts, render, write_page
 
-DIFF_PAGE = PageParts(
-    template="diff.html.j2",
-    styles=("tokens.css", "page.css", "charts.css", "tables.css", "diff.css", "print.css"),
-    entry="static/diff/page.js",
-)
+DIFF_PAGE = PageParts("diff", "charts tables diff")
 
 
 @dataclass(frozen=True)

@@ -289,11 +289,7 @@ def _aspects(side: EngineSide, places: Sequence[int]) -> EngineAspects:
     return EngineAspects(text("type"), text("precision"), text("tactic"), text("formats"), text("shapes"), weights)
 
 
-ENGINES_PAGE = PageParts(
-    template="engines.html.j2",
-    styles=("tokens.css", "page.css", "charts.css", "tables.css", "diff.css", "engines.css", "print.css"),
-    entry="static/engines/page.js",
-)
+ENGINES_PAGE = PageParts("engines", "charts tables diff engines")
 
 
 def draw_engines(compared: EngineComparison, before: EngineSide, after: EngineSide, path: Path) -> Path:

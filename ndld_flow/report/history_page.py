@@ -303,11 +303,7 @@ def _drawn_step(series: MetricSeries, step: HistoryStep) -> DrawnStep:
     )
 
 
-HISTORY_PAGE = PageParts(
-    template="history.html.j2",
-    styles=("tokens.css", "page.css", "charts.css", "tables.css", "history.css", "print.css"),
-    entry="static/history/page.js",
-)
+HISTORY_PAGE = PageParts("history", "charts tables history")
 
 
 def draw_history(history: MetricHistory, path: Path) -> Path:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.text import short_name
 
 
@@ -47,7 +48,7 @@ def _raise_interrupt(error: BaseException | None) -> None:
 def page_with_notes(part: str, draw: Callable[[], str]) -> str:
     """Return the text of a page; if it cannot be drawn, that of a page with only a note."""
     notes: list[str] = []
-    with noting(part, notes):
+    with paused_garbage_collection(), noting(part, notes):
         return draw()
     head = '<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>ndld-flow</title>'
     return f"{head}\n<p>{html.escape(notes[0])}</p>\n"

@@ -30,13 +30,24 @@ if TYPE_CHECKING:
 class PageParts:
     """The files that one kind of page is built from."""
 
-    template: str
-    styles: tuple[str, ...]
-    """In the order of the cascade."""
-    entry: str
-    """The module that starts the page."""
+    name: str
+    """Its template is `NAME.html.j2`."""
+    own_styles: str
+    """Names of its own styles in the order of the cascade, in which they follow the common ones and precede `print`."""
+    script: str = ""
+    """Folder of its script in `static`, if it does not have the page's name."""
     panels: str = ""
     """Folder of the scripts of its panels; empty for a page without."""
+
+    @property
+    def styles(self) -> tuple[str, ...]:
+        """Return its files of styles in the order of the cascade."""
+        return tuple(f"{name}.css" for name in ("tokens", "page", *self.own_styles.split(), "print"))
+
+    @property
+    def entry(self) -> str:
+        """Return the module that starts the page."""
+        return f"static/{self.script or self.name}/page.js"
 
 
 _SPACES = re.compile(r"/\*.*?\*/\n?|^[ \t]+", re.DOTALL | re.MULTILINE)
@@ -44,24 +55,10 @@ _SPACES = re.compile(r"/\*.*?\*/\n?|^[ \t]+", re.DOTALL | re.MULTILINE)
 EARLY_SCRIPT = "theme.js"
 """A script of every page. It runs before the first paint, so that a chosen theme does not flash."""
 
-_STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "profile.css", "views.css", "graph.css")
-
-RUN_REPORT = PageParts(
-    template="report.html.j2",
-    styles=(*_STYLES, "compare.css", "diff.css", "precision.css", "optimization.css", "print.css"),
-    entry="static/report/page.js",
-    panels="panels",
-)
-
-PROFILE_REPORT = PageParts(
-    template="profile.html.j2", styles=(*_STYLES, "print.css"), entry=RUN_REPORT.entry, panels="panels"
-)
-
-MODEL_PAGE = PageParts(
-    template="model_graph.html.j2",
-    styles=("tokens.css", "page.css", "graph.css", "model_graph.css", "print.css"),
-    entry="static/model/page.js",
-)
+_STYLES = "flow charts tables profile views graph"
+RUN_REPORT = PageParts("report", f"{_STYLES} compare diff precision optimization", panels="panels")
+PROFILE_REPORT = PageParts("profile", _STYLES, RUN_REPORT.name, RUN_REPORT.panels)
+MODEL_PAGE = PageParts("model", "graph model_graph")
 """A model's graph with all that is in it."""
 
 
@@ -70,7 +67,7 @@ def render(parts: PageParts, page: object, **also: object) -> str:
 
     The template receives the data as `page`, and further values by their names.
     """
-    return environment().get_template(parts.template).render(page=page, **_equal_in_all(parts), **also)
+    return environment().get_template(f"{parts.name}.html.j2").render(page=page, **_equal_in_all(parts), **also)
 
 
 @lru_cache

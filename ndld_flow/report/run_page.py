@@ -115,8 +115,7 @@ def draw_documents(documents: RunDocuments, run_folder: Path, notes: Sequence[st
     """
     documents = replace(documents, folder=run_folder)  # those of a sweep's point were read from the store
     drawn = [step for step in documents.of(Comparison) if (run_folder / step / COMPARISON_PAGE).is_file()]
-    with paused_garbage_collection():
-        text = page_with_notes("The report", lambda: _draw(documents, drawn, list(notes)))
+    text = page_with_notes("The report", lambda: _draw(documents, drawn, list(notes)))
     return write_page(run_folder / "report.html", text, "ndld-flow report")
 
 

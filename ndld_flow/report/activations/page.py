@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import MINUS, count, number, share
 from ndld_flow.base.text import first_of, short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange
@@ -395,11 +394,7 @@ def _about(heading: str, figure: str, words: str, tensor: str) -> Figure:
 PAGE = "activations.html"
 """File name of the page in its step's folder."""
 
-ACTIVATIONS_PAGE = PageParts(
-    template="activations.html.j2",
-    styles=("tokens.css", "page.css", "charts.css", "tables.css", "activations.css", "print.css"),
-    entry="static/activations/page.js",
-)
+ACTIVATIONS_PAGE = PageParts("activations", "charts tables activations")
 
 
 def draw_activations(folder: Path, kept: Path | None = None) -> Path:
@@ -412,11 +407,8 @@ def draw_activations(folder: Path, kept: Path | None = None) -> Path:
     here = (folder / Activations.file_name).is_file()
     source = kept or (folder if here else folder / STORED)
     record = read_activations(source)
-    with paused_garbage_collection():
-        text = page_with_notes(
-            "The page of activations",
-            lambda: render(
-                ACTIVATIONS_PAGE, collect_page(record, pack_maps(record, source), "" if here else f"{STORED}/")
-            ),
-        )
+    text = page_with_notes(
+        "The page of activations",
+        lambda: render(ACTIVATIONS_PAGE, collect_page(record, pack_maps(record, source), "" if here else f"{STORED}/")),
+    )
     return write_page(folder / PAGE, text, "ndld-flow report")

@@ -9,7 +9,6 @@ from itertools import chain
 from pathlib import Path
 from typing import get_args
 
-from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import change
 from ndld_flow.base.text import joined, short_name, visible_name
 from ndld_flow.records.comparison import (
@@ -416,22 +415,7 @@ def _view(
     )
 
 
-COMPARISON_PAGE = PageParts(
-    template="comparison.html.j2",
-    styles=(
-        "tokens.css",
-        "page.css",
-        "charts.css",
-        "tables.css",
-        "profile.css",
-        "views.css",
-        "graph.css",
-        "diff.css",
-        "compare.css",
-        "print.css",
-    ),
-    entry="static/comparison/page.js",
-)
+COMPARISON_PAGE = PageParts("comparison", "charts tables profile views graph diff compare")
 
 
 def draw_comparison(
@@ -442,9 +426,8 @@ def draw_comparison(
     `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects. Raises a
     `ValueError` if their numbers differ, and an `OutputsError` if the page cannot be written.
     """
-    with paused_garbage_collection():
-        text = page_with_notes(
-            "The page of the comparison",
-            lambda: render(COMPARISON_PAGE, collect_comparison(comparison, profiles, notes)),
-        )
+    text = page_with_notes(
+        "The page of the comparison",
+        lambda: render(COMPARISON_PAGE, collect_comparison(comparison, profiles, notes)),
+    )
     return write_page(path, text, "ndld-flow compare")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import apart, count, seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
@@ -310,21 +309,7 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
     )
 
 
-SWEEP_PAGE = PageParts(
-    template="sweep.html.j2",
-    styles=(
-        "tokens.css",
-        "page.css",
-        "charts.css",
-        "tables.css",
-        "profile.css",
-        "compare.css",
-        "sweep.css",
-        "sweep_churn.css",
-        "print.css",
-    ),
-    entry="static/sweep/page.js",
-)
+SWEEP_PAGE = PageParts("sweep", "charts tables profile compare sweep sweep_churn")
 
 
 def draw_sweep(record: SweepRecord, folder: Path, objects: Objects | None = None, notes: Sequence[str] = ()) -> Path:
@@ -333,13 +318,8 @@ def draw_sweep(record: SweepRecord, folder: Path, objects: Objects | None = None
     `objects` locates artifacts in the store while the folder is at a temporary path with invalid links; `notes` are on
     files that are missing. Raises an `OutputsError` if it cannot be written.
     """
-    with paused_garbage_collection():
-        text = page_with_notes(
-            "The report",
-            lambda: render(
-                SWEEP_PAGE,
-                collect_page(record, collect_churn(record, folder, objects)),
-                notes=notes,
-            ),
-        )
+    text = page_with_notes(
+        "The report",
+        lambda: render(SWEEP_PAGE, collect_page(record, collect_churn(record, folder, objects)), notes=notes),
+    )
     return write_page(folder / "report.html", text, "ndld-flow report")
