@@ -45,8 +45,8 @@ class RaceSearch(Search):
     def _search(self) -> None:
         cheap = [variant.name for variant in self._composer.variants if not variant.costly]
         self._race(cheap, _LEAST_SHARE)
-        self._prove_best()
-        self._race_others(cheap, _LEAST_SHARE)
+        self._prove_best(certain=True)
+        self._race_others(cheap, _LEAST_SHARE, certain=True)
         self._hopeless = find_hopeless(
             self._composer.variants,
             self._result.tried,
@@ -54,15 +54,16 @@ class RaceSearch(Search):
         )
         costly = [variant.name for variant in self._composer.variants if variant.costly]
         self._race_others([name for name in costly if name not in self._hopeless])
+        self._prove_best()
         self._stopped_because = self._describe_end()
 
-    def _race_others(self, names: Sequence[str], least_share: float = 0.0) -> None:
+    def _race_others(self, names: Sequence[str], least_share: float = 0.0, *, certain: bool = False) -> None:
         """Race the best with variants that were not tried to the end, if there is time for more than their proof."""
         others = [*filter(self._is_untried, names), *filter(self._is_unranked, names)]
         left_s = self._budget.left_s()
         if others and left_s - self._proof_s(least_share) > _LEAST_S:
             self._race([self._best.variant.name, *others], least_share)
-            self._prove_best()
+            self._prove_best(certain=certain)
 
     def _describe_end(self) -> str:
         """Return why a search that nothing interrupted ended; noise is a reason if no proof after it found a gain."""
@@ -107,11 +108,16 @@ class RaceSearch(Search):
         self._prover.listener(Notice(text=f"racing {counted(len(job.variants) - 1, 'variant')} with the source"))
         run_race(job, self._prover.folder, self._prover.listener, self._result)
 
-    def _prove_best(self) -> None:
-        """Prove variants from the fastest on, until one is right on samples that the race has not seen, and faster."""
+    def _prove_best(self, *, certain: bool = False) -> None:
+        """Prove variants from the fastest on, until one is right on samples that the race has not seen, and faster.
+
+        `certain` leaves out those that may be no faster than the source: others are tried in the time of their proofs.
+        """
         for name in self._result.ranking:
             tried = self._result.tried.get(name)
-            if name == SOURCE or not self._may_be_better(tried):
+            if name == SOURCE or tried is None or not self._may_be_better(tried):
+                return
+            if certain and (tried.speed is None or tried.speed.high >= 1):
                 return
             if name in self._proofs:
                 continue

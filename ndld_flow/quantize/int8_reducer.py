@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
 from ndld_flow.accuracy.inside.layer_meters import LayerAgreement
@@ -60,18 +62,42 @@ def write_copies(prepared: Path, nodes: Iterable[QuantizableNode], quantized: Pa
     `quantized` has Q/DQ pairs; nodes that have integer operators instead get no copies. Raises `ModelError`.
     """
     model = load_model(prepared)
-    wanted = {node.name for node in nodes}
-    maker = _CopyMaker(model)
-    for node in load_model(quantized).graph:
-        if is_op(node, *_ROUNDING):
-            maker.copy(node)
-        elif node.name in wanted and any(v and is_op(v.producer(), "DequantizeLinear") for v in node.inputs):
-            maker.add_copy(node)
+    maker = _copied(model, nodes, quantized)
     outputs = maker.make_selectable()
     model.graph.sort()
     save_model(model, target)
     copies = {value.name or "": copy.name or "" for value, copy in maker.copies.items()}
     return QuantizedCopies(target, copies, maker.selector.name or "", outputs, maker.lost)
+
+
+def _copied(model: ir.Model, nodes: Iterable[QuantizableNode], quantized: Path) -> _CopyMaker:
+    """Add the Q/DQ nodes and the quantized `nodes` of a file to the prepared model, which does not read them yet."""
+    wanted, graph = {node.name for node in nodes}, load_model(quantized).graph
+    maker = _CopyMaker(model, absorbed_nodes(model.graph, graph))
+    for node in graph:
+        if is_op(node, *_ROUNDING):
+            maker.copy(node)
+        elif node.name in wanted and any(v and is_op(v.producer(), "DequantizeLinear") for v in node.inputs):
+            maker.add_copy(node)
+    return maker
+
+
+def absorbed_nodes(prepared: ir.Graph, quantized: ir.Graph) -> list[ir.Node]:
+    """Return the Relu and Clip nodes that a quantized graph lacks: the rounding of what they read does their work."""
+    names = {node.name for node in quantized}
+    return [node for node in prepared if node.name not in names and is_op(node, "Relu", "Clip")]
+
+
+def write_with_floats(prepared: Path, nodes: Iterable[QuantizableNode], quantized: Path, target: Path) -> None:
+    """Write the model to `target` with only these of its quantized nodes quantized, as the quantizer would, but faster.
+
+    Raises `ModelError`.
+    """
+    model = load_model(prepared)
+    _copied(model, nodes, quantized).use_all()
+    RemoveUnusedNodesPass()(model)
+    model.graph.sort()
+    save_model(model, target)
 
 
 def _lost(weight: ir.Value | None, rounded: ir.Value | None) -> float:
@@ -94,7 +120,8 @@ def _lost(weight: ir.Value | None, rounded: ir.Value | None) -> float:
 class _CopyMaker:
     """Copies nodes of the quantized model to the prepared one, in their order."""
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, absorbed: Sequence[ir.Node]) -> None:
+        self._absorbed = absorbed
         self.copies: dict[ir.Value, ir.Value] = {}
         self.lost: dict[str, float] = {}
         self._graph = model.graph
@@ -130,6 +157,32 @@ class _CopyMaker:
             chosen[value.name or ""] = either.name or ""
         names = [value.name or "" for value in self._graph.outputs]
         return {name: chosen.get(name, name) for name in names}
+
+    def use_all(self) -> None:
+        """Let all nodes read the copies: those in floats read rounded outputs, which exist in no other form."""
+        absorbed = {node.inputs[0]: node.outputs[0] for node in self._absorbed}
+        for value, limited in absorbed.items():
+            for node, index in tuple(value.uses()) if value is not None and value not in self.copies else ():
+                if node in self._copied_nodes:  # its layer is in floats
+                    node.replace_input_with(index, limited)
+        for value, copy in self.copies.items():
+            readers = list(value.uses())
+            roundings = [node for node, _ in readers if node in self._copied_nodes and is_op(node, "QuantizeLinear")]
+            rounded = next((user.outputs[0] for node in roundings for user, _ in node.outputs[0].uses()), copy)
+            for node, index in readers:
+                node.replace_input_with(index, copy if node in self._copied_nodes else rounded)
+            for own in (value, absorbed.get(value)):
+                if own is not None:
+                    self._replace(own, rounded)
+
+    def _replace(self, value: ir.Value, other: ir.Value) -> None:
+        """Let all nodes, and the outputs of the model, read another value."""
+        other.type, other.shape = value.type, value.shape
+        is_output = value.is_graph_output()
+        value.replace_all_uses_with(other, replace_graph_outputs=True)
+        if is_output:
+            name, value.name = value.name, self._names.value(f"{value.name}_unread")
+            other.name = name
 
     def copy(self, node: ir.Node) -> ir.Node:
         """Copy a node; the copy reads copies of Q/DQ nodes, and otherwise outputs of the prepared model's own nodes."""
@@ -296,10 +349,36 @@ class Int8Reducer:
 
     def write(self, kept: frozenset[int], target: Path) -> None:
         """Write the model with the nodes `kept` unquantized. Raises `ModelError` if these cannot be left alone."""
+        outputs = [node.output for node in self.nodes if node.position in kept]
         try:
-            self._write([node.output for node in self.nodes if node.position in kept], target)
+            if self._all_int8 is not None and not self._splits_a_layer(outputs):
+                nodes = self._prepared.chosen(self._excluded(outputs))
+                write_with_floats(self._prepared.saved(), nodes, self._all_int8, target)
+            else:
+                self._write(outputs, target)
         except QuantizerError as error:  # another selection may be possible
             raise ModelError(str(error)) from None
+
+    def _splits_a_layer(self, outputs: Collection[str]) -> bool:
+        """Return whether a Relu that the rounding of a layer absorbs is kept without it: then the layer's range is
+        another."""
+        return any(maker not in outputs for output, maker in self._absorbed.items() if output in outputs)
+
+    @cached_property
+    def _absorbed(self) -> dict[str, str]:
+        """First output of a Relu or Clip that `_all_int8` lacks -> that of the layer that absorbs it."""
+        assert self._all_int8 is not None
+        lacking = absorbed_nodes(load_model(self._prepared.saved()).graph, load_model(self._all_int8).graph)
+        makers = ((node, node.inputs[0].producer()) for node in lacking if node.inputs[0] is not None)
+        return {first_output(node): first_output(maker) for node, maker in makers if maker is not None}
+
+    @cached_property
+    def _all_int8(self) -> Path | None:
+        """The model with nothing kept, from which others are made; None if its layers were rewritten, as those in
+        float16 are, or have become integer operators."""
+        path = self._scratch / "all_int8.onnx"
+        self._write([], path)
+        return path if self._settings.format == "qdq" and _keeps_layers(self._prepared, path) else None
 
     def write_found(self, search: PrecisionSearch, target: Path) -> None:
         """Write the model as `quantize` with `found_by` does."""
@@ -312,10 +391,10 @@ class Int8Reducer:
     ) -> Mapping[str, Int8Error]:
         """Return first output of a node -> its own error; empty for integer operators and for layers that were
         rewritten."""
-        quantized = scratch / "all_int8.onnx"
-        self.write(frozenset(), quantized)
         nodes = self._prepared.chosen(self._kept)
-        errors = isolated_errors(self._prepared, nodes, quantized, samples, settings)
+        if self._all_int8 is None:
+            return {}
+        errors = isolated_errors(self._prepared, nodes, self._all_int8, samples, settings)
         # A node without a copy was fused into the one before it, whose error includes its rounding.
         if not errors:
             return {}
@@ -327,8 +406,13 @@ class Int8Reducer:
         return found
 
     def _write(self, outputs: Iterable[str], target: Path) -> None:
-        kept: dict[str, SkipReason] = dict.fromkeys((*outputs, *self._kept), "found by search")
-        write_quantized(reopened(self._prepared), target, self._ranges, self._settings, kept, Workspace(self._scratch))
+        excluded = self._excluded(outputs)
+        write_quantized(
+            reopened(self._prepared), target, self._ranges, self._settings, excluded, Workspace(self._scratch)
+        )
+
+    def _excluded(self, outputs: Iterable[str]) -> dict[str, SkipReason]:
+        return dict.fromkeys((*outputs, *self._kept), "found by search")
 
 
 def isolated_errors(
@@ -341,13 +425,17 @@ def isolated_errors(
     """Return first output of a node -> the error of quantizing it alone, as it is in the file `quantized`; empty for
     integer operators and for layers that were rewritten. A file is written beside `quantized`.
     """
-    # Layers that were rewritten before they were quantized, as those in float16 are, have no copies.
-    known = {(node.name, node.op_type) for node in load_model(prepared.saved()).graph}
-    layers = (node for node in load_model(quantized).graph if not is_op(node, *_ROUNDING))
-    if any((node.name, node.op_type) not in known for node in layers):
+    if not _keeps_layers(prepared, quantized):
         return {}
     copies = write_copies(prepared.saved(), nodes, quantized, quantized.with_name("copies.onnx"))
     return int8_errors(copies, samples, settings)
+
+
+def _keeps_layers(prepared: PreparedModel, quantized: Path) -> bool:
+    """Return whether a quantized model has the layers of the prepared one, with Q/DQ pairs between them."""
+    known = {(node.name, node.op_type) for node in load_model(prepared.saved()).graph}
+    layers = (node for node in load_model(quantized).graph if not is_op(node, *_ROUNDING))
+    return all((node.name, node.op_type) in known for node in layers)
 
 
 def settings_of(settings: QuantizeSettings) -> dict[str, bool | int | float | str]:

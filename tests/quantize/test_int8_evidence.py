@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 
 from ndld_flow.models.files import model_inputs
@@ -107,6 +109,23 @@ def search(folder: Path, model: Path, given: Any, **settings: Any) -> PrecisionS
     asked = {"precision": "int8", "int8": {**EVERYTHING, **settings.pop("int8", {})}, **settings}
     run_step(FindPrecision, model, folder, asked, given)
     return PrecisionSearch.model_validate_json((folder / "out" / PrecisionDocument.main).read_text())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("target", ["cpu", "openvino"])
+def test_a_trial_computes_what_the_quantizer_would(target: Literal["cpu", "openvino"], tmp_path: Path) -> None:
+    """To the bit, in a session that fuses: also where a Relu is absorbed by the rounding of a layer, or is kept."""
+    source = make_convs(tmp_path / "m.onnx", layers=4, loud=2)
+    samples = make_samples(model_inputs(source), specs(SIGNED), SampleSettings(), "m")
+    reducer = Int8Reducer(source, QuantizeSettings(**EVERYTHING, target=target), [], samples, tmp_path)
+    feeds = next(iter(samples)).arrays
+    some = [frozenset(each) for count in (0, 1, 2) for each in combinations(reducer.candidates, count)]
+    whole = frozenset(reducer.candidates)
+    for kept in (*some, *(whole - few for few in some)):
+        reducer.write(kept, trial := tmp_path / "trial.onnx")
+        reducer._write([node.output for node in reducer.nodes if node.position in kept], written := tmp_path / "w.onnx")
+        (ours,), (theirs,) = (ort.InferenceSession(path).run(None, feeds) for path in (trial, written))
+        assert np.array_equal(ours, theirs), kept
 
 
 @pytest.mark.thorough

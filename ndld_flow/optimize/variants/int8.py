@@ -10,6 +10,8 @@ from ndld_flow.optimize.variant import QUANTIZED, Subject, Variant
 ORDER = 30
 DENSE = "INT8 of dense layers"
 """The form that quantizes least."""
+_MINMAX = "INT8 by minmax"
+"""That of other runtimes."""
 _MORE = ("INT8 of all operators", "INT8 of all layers", "INT8 by integer operators", "INT8 with one scale per weight")
 """Forms that quantize the dense layers too, in the same way or coarser."""
 _LAYERS = ("Conv", "MatMul", "Gemm")
@@ -53,10 +55,15 @@ def may_pay(subject: Subject) -> bool:
     return subject.pays_in(_LEAST_TIME, *_LAYERS, weights=0)
 
 
+def plain_form(subject: Subject) -> str:
+    """Return the name of the variant with all suitable layers in INT8, which searches for exceptions improve on."""
+    return f"{DENSE if subject.runs_in_onnxruntime else _MINMAX}{subject.label}"
+
+
 def _forms(subject: Subject) -> Iterator[tuple[str, str]]:
     """Yield the name and the settings of each form."""
     if not subject.runs_in_onnxruntime:
-        yield "INT8 by minmax", ", method: minmax"
+        yield _MINMAX, ", method: minmax"
         if subject.preset.engine:
             yield "INT8 by percentile", ", method: percentile"
         return

@@ -1,4 +1,4 @@
-"""INT8 except the layers that it breaks, which a search finds: the most expensive family, and so the last."""
+"""INT8 except the layers that it breaks, which a search finds: the most expensive family, and so among the last."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ndld_flow.optimize.conditions import tolerance_of
 from ndld_flow.optimize.variant import Subject, Variant
-from ndld_flow.optimize.variants.int8 import DENSE, may_pay
+from ndld_flow.optimize.variants.int8 import may_pay, plain_form
 
 ORDER = 90
 _LONGEST_MS = 120_000.0
@@ -27,6 +27,5 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     )
     made = f"{{{subject.quantize()}, method: percentile{target}, found_by: found}}"
     name = f"INT8 except what it breaks{subject.label}"
-    plain = f"{DENSE if subject.runs_in_onnxruntime else 'INT8 by minmax'}{subject.label}"
-    unless = (plain, f"INT8 of smoothed activations{subject.label}")
-    yield Variant(name, subject.runtime, {"found": found, "made": made}, costly=True, unless=unless, whole=plain)
+    plain, steps = plain_form(subject), {"found": found, "made": made}
+    yield Variant(name, subject.runtime, steps, costly=True, unless=(plain,), whole=plain)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ndld_flow.optimize.variant import Subject, Variant
-from ndld_flow.optimize.variants.int8 import DENSE
+from ndld_flow.optimize.variants.int8 import plain_form
 
-ORDER = 85
+ORDER = 92
 
 
 def propose(subject: Subject) -> Iterator[Variant | str]:
@@ -17,6 +17,6 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         return
     smoothed = "{step: smooth_activations, from: clean}"
     made = f"{{{subject.quantize('found')}, method: percentile{subject.quantize_target}}}"
-    name, plain = f"INT8 of smoothed activations{subject.label}", f"{DENSE}{subject.label}"
+    name, plain = f"INT8 of smoothed activations{subject.label}", plain_form(subject)
     steps = {"found": smoothed, "made": made}
     yield Variant(name, subject.runtime, steps, costly=True, unless=(plain,), whole=plain)
