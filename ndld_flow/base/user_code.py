@@ -230,12 +230,12 @@ def user_imports(code: UserCode | None = None) -> Iterator[None]:
         if code is not None:
             _search(code.path.absolute().parent)
             sys.path[:0] = code.search
-            sys.modules.update(code.modules)
+            _remember(code.modules)
         yield
     finally:
         _forget(_users_modules())
         sys.path[:] = path
-        sys.modules.update(hidden)
+        _remember(hidden)
         sys.dont_write_bytecode = writes_none
         _FINDER.folders = folders
         if not folders and _FINDER in sys.meta_path:
@@ -329,6 +329,8 @@ def _drop_folders() -> None:
 
 def _users_modules() -> dict[str, ModuleType]:
     """Return the modules that were loaded for users' files, with their namespace packages."""
+    if not _FINDER.has_loaded:  # a program has thousands of modules, and each step asks four times
+        return {}
     modules = {name: module for name, module in sys.modules.items() if isinstance(_loader(module), _FROM_FOLDERS)}
     packages = {name.rpartition(".")[0] for name in modules if "." in name} - modules.keys()
     found = {name: sys.modules[name] for name in packages if name in sys.modules}
@@ -340,8 +342,16 @@ def _loader(module: ModuleType) -> object:
 
 
 def _forget(modules: Mapping[str, ModuleType]) -> None:
+    """Take all the users' modules out of `sys.modules`."""
     for name in modules:
         sys.modules.pop(name, None)
+    _FINDER.has_loaded = False
+
+
+def _remember(modules: Mapping[str, ModuleType]) -> None:
+    """Put the users' modules of a file or of an enclosing block back."""
+    sys.modules.update(modules)
+    _FINDER.has_loaded = _FINDER.has_loaded or bool(modules)
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
@@ -352,12 +362,17 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
     """
 
     def get_code(self, fullname: str) -> CodeType:
+        _FINDER.has_loaded = True
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
 
 
 class _ExtensionLoader(importlib.machinery.ExtensionFileLoader):
     """Load a compiled module of a user."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        _FINDER.has_loaded = True
+        return super().create_module(spec)
 
 
 _FROM_FOLDERS = (_SourceLoader, _ExtensionLoader)
@@ -378,6 +393,8 @@ class _Finder:
     """Find the modules in the folders of users' files, before those on Python's path."""
 
     folders: tuple[str, ...] = ()
+    has_loaded = False
+    """Whether `sys.modules` may hold modules that were loaded for users' files."""
 
     def find_spec(
         self, fullname: str, path: object = None, target: ModuleType | None = None
