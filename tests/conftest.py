@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -39,6 +40,8 @@ _start_worker, _run_python = launch._start, Subject.run_python
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+    from ndld_flow.measure.stopping import MeasuringPlan
 
 
 def pytest_configure() -> None:
@@ -169,6 +172,43 @@ def short_rounds() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pair_rounds, "_CYCLES_MS", 0.0)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_measurements() -> Iterator[Callable[[pytest.MonkeyPatch], None]]:
+    """Let a process run warm up and measure for milliseconds, and let no noise ask for more runs than the settings do.
+
+    Recipes of tests that say nothing of it measured for ten seconds. Return a function that undoes it.
+    """
+    from ndld_flow.measure import process_runs, profiler
+    from ndld_flow.measure.stopping import go_on
+
+    plan = process_runs.ProcessRuns.plan
+
+    def shorten(runs: process_runs.ProcessRuns) -> MeasuringPlan:
+        whole = runs.tally.plan
+        return replace(whole, duration_ms=min(whole.duration_ms, 10.0), warmup_ms=min(whole.warmup_ms, 2.0))
+
+    def undo(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(process_runs.ProcessRuns, "plan", plan)
+        patch.setattr(profiler, "go_on", go_on)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process_runs.ProcessRuns, "plan", property(shorten))
+        patch.setattr(
+            profiler,
+            "go_on",
+            lambda tallies: go_on(tallies) and any(len(tally.medians_ms) < tally.least for tally in tallies),
+        )
+        yield undo
+
+
+@pytest.fixture
+def whole_measurements(
+    short_measurements: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process runs measure for as long as the settings say, until they are stable or the budget is used."""
+    short_measurements(monkeypatch)
 
 
 @pytest.fixture

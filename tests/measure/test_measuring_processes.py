@@ -145,6 +145,7 @@ def test_equal_requests_are_measured_separately(model: Path, tmp_path: Path) -> 
     assert first.runs[0].started_s != second.runs[0].started_s
 
 
+@pytest.mark.usefixtures("whole_measurements")
 def test_it_stops_when_stable(model: Path, tmp_path: Path) -> None:
     (result,) = measure(tmp_path, request(model, layer_passes=5, runs=2, stable=1e9))
     assert len(result.runs) == 5
@@ -154,6 +155,7 @@ def test_it_stops_when_stable(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("whole_measurements")
 def test_it_stops_when_the_budget_is_used(model: Path, tmp_path: Path) -> None:
     (result,) = measure(tmp_path, request(model, passes=400, stable=1e-9, budget_ms=1500.0))
     assert result.stopped_because.startswith("budget of 1.5 s used: ")
