@@ -103,8 +103,8 @@ class Race:
         self._entered: dict[tuple[str, str], str] = {}
         """Digest of the model and how it is opened -> the variant."""
         self._alive: list[Entrant] = []
-        self._wrong: set[str] = set()
-        self._useless = set(job.useless)
+        self._wrong = {name for name, outcome in job.known.items() if outcome == "not right"}
+        self._useless = {name for name, outcome in job.known.items() if outcome in USELESS}
         self._source: Entrant | None = None
         self._reference: ReferenceRun | None = None
 

@@ -16,7 +16,7 @@ from ndld_flow.execution.events import StepWaits, VariantTried
 from ndld_flow.execution.listener import Listener
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
 from ndld_flow.records.document import Record
-from ndld_flow.records.optimization import TriedVariant
+from ndld_flow.records.optimization import TriedVariant, VariantOutcome
 
 NAME = "the race"
 _WORKER = "ndld_flow.optimize.race_worker"
@@ -41,8 +41,8 @@ class RaceJob(Record):
     """Variant -> one that quantizes a part of what it does."""
     needs: dict[str, str] = {}
     """Variant -> another without which it is not tried, such as the source in its runtime."""
-    useless: tuple[str, ...] = ()
-    """Variants that failed before this process started, or are the same model as another."""
+    known: dict[str, VariantOutcome] = {}
+    """Variant -> its outcome before this process started, in this race or another."""
     accuracy: tuple[tuple[str, str], ...]
     """The conditions on metrics of `check_accuracy`: metric and bound."""
     seconds: float
@@ -84,8 +84,8 @@ def run_race(job: RaceJob, folder: Path, listener: Listener, result: RaceResult)
     deadline = time.monotonic() + job.seconds
     left = job.variants
     for _ in range(_MOST_CRASHES + 1):
-        useless = tuple(name for name, tried in result.tried.items() if tried.outcome in USELESS)
-        rest = job.model_copy(update={"variants": left, "useless": useless, "seconds": deadline - time.monotonic()})
+        known = {name: tried.outcome for name, tried in result.tried.items()}
+        rest = job.model_copy(update={"variants": left, "known": known, "seconds": deadline - time.monotonic()})
         ended = _run_process(rest, folder, listener, result)
         if ended is None or result.finished or time.monotonic() > deadline:
             return

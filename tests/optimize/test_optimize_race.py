@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -534,18 +534,27 @@ def race_of(net: Path, **more: object) -> race.Race:
     return race.Race(job, lambda _: None)
 
 
-def raced_in_folder(model: Path, *names: str, **more: object) -> list[dict[str, Any]]:
+def raced_in_folder(
+    model: Path, *names: str, known: Mapping[str, VariantOutcome] | None = None, **more: object
+) -> list[dict[str, Any]]:
     """Race variants of a model in this process; return what was found out about each, in order."""
     composer = read_model(model, options(target="any", **more), Path("samples"))
     Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
     needs = {variant.name: variant.needs for variant in composer.variants if variant.needs}
+    extends = {variant.name: variant.extends for variant in composer.variants if variant.extends}
     messages: list[dict[str, Any]] = []
     job = RaceJob(
-        recipe="search.yaml", outputs="outputs", trust=False, variants=("source", *names), extends={}, needs=needs,
-        accuracy=composer.conditions.accuracy, seconds=60, folder=".",
+        recipe="search.yaml", outputs="outputs", trust=False, variants=("source", *names), extends=extends, needs=needs,
+        accuracy=composer.conditions.accuracy, seconds=60, folder=".", known=known or {},
     )  # fmt: skip
     race.Race(job, messages.append).run()
     return [message["tried"] for message in messages if "tried" in message]
+
+
+def test_a_later_race_knows_what_was_wrong_in_an_earlier_one(net: Path) -> None:
+    plain, coarser = "INT8 of dense layers", "INT8 with one scale per weight"
+    tried = raced_in_folder(net, coarser, known={plain: "not right"})
+    assert {item["name"]: item["outcome"] for item in tried}[coarser] == "cannot win"
 
 
 def test_int8_of_a_model_without_suitable_layers_is_the_same_and_has_not_failed(in_folder: Path) -> None:
