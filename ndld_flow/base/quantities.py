@@ -170,10 +170,17 @@ def ratio_change(ratio: float) -> str:
     return f"{'+' if percent > 0 else MINUS}{digits} %"
 
 
-def relative_speed(ratio: float) -> str:
-    """Describe a ratio of times: `27 % slower`, `29 % faster` (takes 29 % less time), `as fast`."""
-    text = ratio_change(ratio)
-    return "as fast" if text == "±0 %" else f"{text[1:]} {'slower' if ratio > 1 else 'faster'}"
+def times_as_fast(ratio: float) -> str:
+    """Format a ratio of times, after over before, as a speedup: `2.00x` takes half the time, `0.80x` a quarter more."""
+    speed = 1 / ratio if ratio else math.inf
+    if not 0.1 <= speed < 10:
+        return f"{three_digits(speed)}x"
+    return f"{speed:.2f}x" if abs(speed - 1) >= 0.005 else f"{speed:.3f}x"
+
+
+def speedup_interval(low: float, high: float) -> str:
+    """Format an interval of ratios of times as one of speedups: `1.92x to 2.08x`, or `2.00x` if both ends read so."""
+    return " to ".join(dict.fromkeys(map(times_as_fast, (high, low))))
 
 
 def relative_change(before: float, after: float) -> str:

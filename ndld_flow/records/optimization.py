@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, Self
 
-from ndld_flow.base.quantities import counted, percent, ratio_change, seconds, size
+from ndld_flow.base.quantities import counted, percent, ratio_change, seconds, size, speedup_interval, times_as_fast
 from ndld_flow.base.text import first_of, short_name
 from ndld_flow.records.document import Document, Record, Time
 from ndld_flow.records.measurement import Metric
@@ -286,13 +286,13 @@ class Optimization(Document):
             front = f"; the best in {self.objectives[0]} of {len(self.front)} models on the front" if several else ""
             return f"Against the source: {found}{slower}{front}{f'. {self.unknown}' if self.unknown else ''}"
         clock = {"cpu": "CPU time in rounds", "wall": "wall time in rounds", "": "wall time"}[self.speed.clock]
-        ends = f"{1 / self.speed.high:.2f}x to {1 / self.speed.low:.2f}x"
+        ends = speedup_interval(self.speed.low, self.speed.high)
         busy = ""
         if self.speed.clock != "cpu" and self.used_by_others >= _BUSY:
             busy = (
                 f"; other processes used {percent(self.used_by_others)} of the CPUs before: a quiet machine may differ"
             )
-        return f"{1 / self.speed.ratio:.2f}x as fast as the source ({ends} at 95 % confidence; {clock}{busy})"
+        return f"{times_as_fast(self.speed.ratio)} as fast as the source ({ends} at 95 % confidence; {clock}{busy})"
 
     @property
     def _better(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ndld_flow.base.quantities import milliseconds, percent, relative_speed, seconds
+from ndld_flow.base.quantities import milliseconds, percent, seconds, speedup_interval, times_as_fast
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.differences import PairCircumstances, circumstances_of
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
@@ -73,7 +73,7 @@ class LatencyOutcome:
 
     @property
     def change(self) -> str:
-        """`27 % slower`, `29 % faster`, `unchanged`, `undecided`, `not comparable`; empty without a base."""
+        """`0.79x as fast`, `1.41x as fast`, `unchanged`, `undecided`, `not comparable`; empty without a base."""
         if self.verdict is None:
             return ""
         if self.ratio is None:
@@ -81,14 +81,14 @@ class LatencyOutcome:
         outcome, has_both = self.verdict.verdict, self.verdict.low < 1 < self.verdict.high
         if outcome in _NO_DIRECTION and (has_both or self.circumstances.identical):  # the interval is in `basis`
             return _NO_DIRECTION[outcome]
-        return relative_speed(self.ratio)
+        return f"{times_as_fast(self.ratio)} as fast"
 
     @property
     def gain(self) -> str:
-        """`80 % to 82 % faster` at 95 % confidence; empty if it is not proven that the candidate is faster."""
+        """`4.92x to 5.48x as fast` at 95 % confidence; empty if it is not proven that the candidate is faster."""
         if self.verdict is None or self.ratio is None or self.circumstances.identical or not self.verdict.high < 1:
             return ""
-        return _between(self.verdict.low, self.verdict.high)
+        return _between(self.verdict)
 
     @property
     def values_ms(self) -> tuple[float, float]:
@@ -103,7 +103,7 @@ class LatencyOutcome:
 
     @property
     def words(self) -> str:
-        """`half 12.1 ms vs source 14.3 ms: 15 % faster`."""
+        """`half 12.1 ms vs source 14.3 ms: 1.18x as fast`."""
         if self.base is None:
             return f"{self.candidate.label} {milliseconds(self.candidate.latency.median_ms)}"
         base, candidate = map(milliseconds, self.values_ms)
@@ -117,7 +117,7 @@ class LatencyOutcome:
             clock = CLOCK_NAMES[self.verdict.clock]
             text = f"{clock} of passes that alternated in rounds"
             is_known = self.verdict.interval_is_known and not self.circumstances.identical
-            known = f": {_between(self.verdict.low, self.verdict.high)}" if is_known else ""
+            known = f": {_between(self.verdict)}" if is_known else ""
             return "; ".join([f"{text}{known}", *self._caveats()])
         both = [self.candidate] if self.base is None else [self.candidate, self.base]
         passes = " and ".join(map(str, sorted({measured.latency.sample_count for measured in both})))
@@ -131,7 +131,7 @@ class LatencyOutcome:
             confidence = " each, in turns"
         else:
             verdict = self.verdict
-            interval = _between(verdict.low, verdict.high) if verdict.interval_is_known else "no interval"
+            interval = _between(verdict) if verdict.interval_is_known else "no interval"
             confidence = f" each, in turns: {interval} over {fewest} pairs"
             if self.values_ms != (self.base.latency.median_ms, self.candidate.latency.median_ms):
                 text, confidence = f"the middle of {fewest} pairs of process runs, in turns", f": {interval}"
@@ -165,13 +165,9 @@ class LatencyOutcome:
                 yield f"measured {seconds(between.total_seconds())} apart"
 
 
-def _between(low: float, high: float) -> str:
-    """Return the 95 % interval as `13 % to 17 % faster` or `2.0 % faster to 3.0 % slower`."""
-    ends = sorted((low, high), key=lambda ratio: abs(ratio - 1)) if (low - 1) * (high - 1) > 0 else (low, high)
-    first, second = map(relative_speed, ends)
-    if first == second:
-        return first
-    return f"{first.rpartition(' ')[0] if first.split()[-1] == second.split()[-1] else first} to {second}"
+def _between(verdict: MetricVerdict) -> str:
+    """Return the 95 % interval as `1.13x to 1.17x as fast`."""
+    return f"{speedup_interval(verdict.low, verdict.high)} as fast"
 
 
 def collect_latency(documents: RunDocuments) -> LatencyOutcome | None:

@@ -127,7 +127,6 @@ def environment() -> Environment:
         "quantity",
         "percent",
         "three_digits",
-        "relative_speed",
     )
     templates.filters |= {name: getattr(quantities, name) for name in names}
     templates.filters |= {"computing_name": computing_name, "passages": passages, "profiler_words": profiler_words}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ndld_flow.base.declared_metrics import metric_text
+from ndld_flow.base.quantities import speedup_interval, times_as_fast
 from ndld_flow.base.text import short_name
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant
 
@@ -31,7 +32,7 @@ def is_possible(speed: Speed) -> bool:
 
 def describe_times(speed: Speed) -> tuple[str, str]:
     """Return how many times as fast a model is, `2.00x`, and the interval, `1.92x to 2.08x`; only if it is possible."""
-    return f"{1 / speed.ratio:.2f}x", f"{1 / speed.high:.2f}x to {1 / speed.low:.2f}x"
+    return times_as_fast(speed.ratio), speedup_interval(speed.low, speed.high)
 
 
 def describe_accuracy(variant: TriedVariant, wanted: Sequence[str] = ()) -> tuple[str, ...]:

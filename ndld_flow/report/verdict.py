@@ -39,14 +39,14 @@ def summarize_documents(documents: RunDocuments) -> list[str]:
 
 
 def describe_results(documents: RunDocuments) -> dict[str, str]:
-    """Return model or engine -> `5.2 MiB, 80 % to 82 % faster than the source`, or that this is not proven."""
+    """Return model or engine -> `5.2 MiB, 4.92x to 5.48x as fast as the source`, or that this is not proven."""
     results = {}
     for step in documents.run.steps:
         if step.record is not None and step.record.artifact.kind in MODEL_KINDS:
             latency = latency_of_result(documents, step.name)
             gain = latency.gain if latency is not None else ""
             unproven = f"not proven faster{'' if latency is not None else ': not measured against the source'}"
-            words = f"{gain} than the source" if gain else unproven
+            words = f"{gain} as the source" if gain else unproven
             results[step.name] = f"{size(step.record.artifact.size_bytes)}, {words}"
     return results
 
@@ -149,7 +149,7 @@ def tolerance_words(accuracy: AccuracyOutcome) -> str:
 
 
 def latency_words(summary: Summary) -> str:
-    """Return `half 12.1 ms vs source 14.3 ms: 15 % faster (x 1x80 float32; median of 200 passes ...)`."""
+    """Return `half 12.1 ms vs source 14.3 ms: 1.18x as fast (x 1x80 float32; median of 200 passes ...)`."""
     if summary.latency is None:
         return _UNREAD if summary.latency_unread else "not measured"
     basis = filter(None, (measured_inputs(summary.latency.candidate.profile), summary.latency.basis))

@@ -10,7 +10,7 @@
 It builds variants of the model, such as forms of INT8 and other runtimes, judges each on the samples of --data against
 the model in ONNX Runtime, and races those that are right with the model itself, in alternating passes. What cannot be
 the best is dropped early. A third of the data is held out: the best variant must hold --keep on these samples too, by a
-margin that as many others need, and be at least 1 % faster at 95 % confidence; else the next best is tried.
+margin that as many others need, and be at least 1.01x as fast at 95 % confidence; else the next best is tried.
 
 \b
 It ends in one of three ways:

@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from ndld_flow.base.declared_metrics import Better
-from ndld_flow.base.quantities import MINUS, ratio_change
+from ndld_flow.base.quantities import MINUS, ratio_change, speedup_interval, times_as_fast
 from ndld_flow.profiles.compare import verdicts
 from ndld_flow.profiles.compare.intervals import RatioInterval, median_interval, paired_ratio, unpaired_ratio
 from ndld_flow.profiles.compare.rounds import (
@@ -88,6 +88,19 @@ def test_every_difference_of_an_exact_metric_counts(
 )
 def test_changes_are_written_with_their_significant_digits(ratio: float, text: str) -> None:
     assert ratio_change(ratio).replace(MINUS, "-") == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.2, "5.00x"), (1.25, "0.80x"), (0.996, "1.004x"), (1, "1.000x"), (0.05, "20.0x"), (20, "0.05x"), (0, "infx")],
+)
+def test_speedups_are_written_as_times_of_the_base_by_those_of_the_candidate(ratio: float, text: str) -> None:
+    assert times_as_fast(ratio) == text
+
+
+def test_the_ends_of_an_interval_of_times_are_swapped_in_that_of_speedups() -> None:
+    assert speedup_interval(0.8, 1.25) == "0.80x to 1.25x"
+    assert speedup_interval(0.5, 0.5001) == "2.00x"
 
 
 def test_a_geometric_mean_needs_two_positive_finite_ratios() -> None:

@@ -84,8 +84,8 @@ def test_the_verdict_of_a_run_is_five_lines_with_its_numbers(tmp_path: Path) -> 
         "PASSED ppocr-det in 8.2 s (2 of 6 steps reused)",
         "graph 672 -> 337 nodes, 4.53 -> 2.28 MiB",
         "accuracy cosine 0.99999987, max abs 9.2e-07 (within tolerance)",
-        "latency half 18.4 ms vs source 14.5 ms: 27 % slower "
-        f"({INPUT}; median of 400 passes in 5 process runs each, in turns: 26 % to 29 % slower over 5 pairs)",
+        "latency half 18.4 ms vs source 14.5 ms: 0.79x as fast "
+        f"({INPUT}; median of 400 passes in 5 process runs each, in turns: 0.77x to 0.79x as fast over 5 pairs)",
         "gates 2 of 2 passed",
     ]
 
@@ -205,7 +205,7 @@ def test_profiles_of_different_sessions_are_marked(tmp_path: Path) -> None:
     }
     write_run(tmp_path, run_record(steps), documents)
     line = verdict_of(tmp_path)[3]
-    assert ": 50 % faster" in line
+    assert ": 2.00x as fast" in line
     assert line.endswith("in one process run: indicative; measured 2 h 00 min apart)")
 
 
@@ -214,9 +214,9 @@ def test_profiles_of_different_sessions_are_marked(tmp_path: Path) -> None:
     [
         (
             (0.5, 0.8, 0.9, 1.6, 2.0),
-            "; median of 100 passes in 5 process runs each, in turns: 50 % faster to ",
+            "; median of 100 passes in 5 process runs each, in turns: 0.50x to 2.00x as fast over",
         ),
-        ((0.95, 0.96, 0.98, 0.99, 0.99), ": 2.0 % faster ("),  # on which side is certain, beyond 3 % is not
+        ((0.95, 0.96, 0.98, 0.99, 0.99), ": 1.02x as fast ("),  # on which side is certain, beyond 3 % is not
         ((0.98, 0.99, 0.995, 1.0, 1.01), ": unchanged ("),  # within the threshold, in both directions
         ((0.1, 20.0), "; median of 40 passes in 2 process runs each, in turns: no interval over 2 pairs"),
     ],
@@ -242,7 +242,6 @@ def test_an_interval_that_holds_both_directions_is_undecided(
     write_run(tmp_path, run_record(steps), documents)
     line = verdict_of(tmp_path)[3]
     assert shown in line
-    assert ("100 % slower over 5 pairs" in line) == ("50 % faster to" in shown)
 
 
 def test_values_of_pairs_are_not_called_medians_of_passes(tmp_path: Path) -> None:
@@ -303,7 +302,7 @@ def shipped_and_proposed(folder: Path, recipe: dict[str, JsonValue], **fields: A
 
 def test_the_base_is_the_one_in_the_recipe(tmp_path: Path) -> None:
     line = shipped_and_proposed(tmp_path, {"gates": ["speed.latency.median <= 1.5 * shipped.latency.median"]})[3]
-    assert "10.1 ms vs shipped 8.09 ms: 25" in line
+    assert "10.1 ms vs shipped 8.09 ms: 0.80x" in line
     assert "vs source" in shipped_and_proposed(tmp_path, {"gates": ["speed.latency.median <= 30"]})[3]
 
 
@@ -315,7 +314,7 @@ def test_the_base_is_that_of_the_comparing_step(tmp_path: Path) -> None:
     outcome = collect_latency(replace(documents, known={Comparison: {"decide": found}}))
     assert outcome is not None
     assert outcome.base is not None
-    assert (outcome.candidate.step, outcome.base.step, outcome.change) == ("speed", "shipped", "25 % slower")
+    assert (outcome.candidate.step, outcome.base.step, outcome.change) == ("speed", "shipped", "0.80x as fast")
 
 
 def test_incomparable_measurements_make_no_claim_in_the_summary(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def changed(record: SweepRecord, number: int, **values: object) -> SweepRecord:
 def test_the_verdict_names_the_best_the_gain_and_the_ties() -> None:
     assert said(made.session()) == (
         "Point 21 is best: speed.threads 2, speed.optimization all, speed.execution sequential, speed.arena true; "
-        "8.60 ms, 1.64× faster than the recipe's own settings (point 9), by the first measurement: 8.59 ms "
+        "8.60 ms, 1.64× as fast as the recipe's own settings (point 9), by the first measurement: 8.59 ms "
         "against 14.0 ms; points 17 and 22 tie."
     )
 
@@ -166,7 +166,7 @@ def test_the_recipe_itself_may_be_best_or_as_good_or_fail() -> None:
 @pytest.mark.parametrize(
     ("best_ms", "own_ms", "words"),
     [
-        (8.59, 8.77, "1.021× faster than the recipe's own settings (point 9), by the first measurement"),
+        (8.59, 8.77, "1.021× as fast as the recipe's own settings (point 9), by the first measurement"),
         (8.59, 8.5901, "against 8.59 ms of the recipe's own settings (point 9), by the first measurement"),
         (8.59, 8.59, "against 8.59 ms of the recipe's own settings (point 9), by the first measurement"),
         (8.59, 8.0, "against 8.00 ms of the recipe's own settings (point 9), by the first measurement"),
@@ -177,7 +177,7 @@ def test_only_a_significant_gain_is_shown_as_a_factor(best_ms: float, own_ms: fl
     record = changed(made.session(), 9, again=None, objectives=(own_ms,))
     record = changed(record, 21, again=None, objectives=(best_ms,))
     assert words in said(record)
-    assert ("faster" in said(record)) == ("faster" in words)
+    assert ("as fast" in said(record)) == ("as fast" in words)
 
 
 def test_both_sides_of_a_gain_are_measured_under_the_same_conditions() -> None:
@@ -196,9 +196,9 @@ WORSE = {"verdict": "worse"}
 @pytest.mark.parametrize(
     ("again", "direction", "words"),
     [
-        ({**WORSE, "ratio": 1.25, "ratio_low": 1.1, "ratio_high": 1.5}, "minimize", "1.25× (1.100× to 1.50×) faster"),
-        ({**WORSE, "ratio": 0.8, "ratio_low": 0.5, "ratio_high": 0.9}, "maximize", "1.25× (1.11× to 2.00×) faster"),
-        ({**WORSE, "ratio": 2.0}, "minimize", "ms, 2.00× faster"),
+        ({**WORSE, "ratio": 1.25, "ratio_low": 1.1, "ratio_high": 1.5}, "minimize", "1.25× (1.100× to 1.50×) as fast"),
+        ({**WORSE, "ratio": 0.8, "ratio_low": 0.5, "ratio_high": 0.9}, "maximize", "1.25× (1.11× to 2.00×) as fast"),
+        ({**WORSE, "ratio": 2.0}, "minimize", "ms, 2.00× as fast"),
         (WORSE, "minimize", "ms, faster"),
         ({"verdict": "inconclusive", "ratio": 1.3}, "minimize", "ms, not faster"),
     ],

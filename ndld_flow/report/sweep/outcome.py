@@ -42,7 +42,7 @@ class SweepVerdict:
     inconclusive: bool
     """With `passed` False: no point passed, but some could not be decided."""
     sentence: str
-    """`Point 17 is best: speed.threads 2; 3.21 ms, 1.42x faster than the recipe's own settings (point 1).`"""
+    """`Point 17 is best: speed.threads 2; 3.21 ms, 1.42x as fast as the recipe's own settings (point 1).`"""
     is_noisy: bool = False
     """Points passed, but their measurements do not rank them."""
 
@@ -127,12 +127,13 @@ def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
     """Return the gain over the recipe's own settings, by the second measurement if there is one."""
     name = f"the recipe's own settings (point {own.number})"
     word = _BETTER.get(objective.unit, "lower" if objective.direction == "minimize" else "higher")
+    by = f"as fast as {name}" if word == "faster" else f"{word} than {name}"
     if own.outcome != "passed":
         return f"where {name} {_WENT[own.outcome]}"
     if own.tied:
         return f"within the noise of {name}"
     if best.again and own.again:
-        return _gain_again(own.again, objective.direction, f"{word} than {name}")
+        return _gain_again(own.again, objective.direction, f"{word} than {name}", by)
     new, old = (point.objectives[0] if point.objectives else None for point in (best, own))
     if new is None or old is None:
         return ""
@@ -142,13 +143,13 @@ def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
     first = f"{objective_words(new, objective)} " if best.again else ""
     against = f"against {objective_words(old, objective)}"
     if ratio >= 1 and change(1, ratio) != "±0 %":
-        text = f"{ratio_text(ratio)} {word} than {name}, by the first measurement"
+        text = f"{ratio_text(ratio)} {by}, by the first measurement"
         return f"{text}: {first}{against}" if first else text
     return f"{first}{against} of {name}, by the first measurement"
 
 
-def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:
-    """Return the gain by the second measurement: `1.26x (1.07x to 1.66x) faster than ...`."""
+def _gain_again(own: MeasuredAgain, direction: str, than: str, by: str) -> str:
+    """Return the gain by the second measurement: `1.26x (1.07x to 1.66x) as fast as ...`."""
     if own.verdict == "inconclusive":
         return f"not {than} at 95 % confidence"
     ratios = [
@@ -158,7 +159,7 @@ def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:
         return f"{than} at 95 % confidence"
     ratio, *ends = ratios if direction == "minimize" else [1 / ratio_ for ratio_ in ratios]
     interval = f" ({ratio_text(min(ends))} to {ratio_text(max(ends))})" if len(ends) > 1 else ""
-    return f"{ratio_text(ratio)}{interval} {than}"
+    return f"{ratio_text(ratio)}{interval} {by}"
 
 
 _SESSIONS = (
