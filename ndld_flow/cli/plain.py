@@ -157,6 +157,8 @@ class PlainLines:
         """Step -> its position, `3 of 7`."""
         self._reported_s: dict[str, float] = {}
         """Step -> the time of its latest line (monotonic seconds)."""
+        self._ended: set[tuple[str, str]] = set()
+        """Steps whose end was printed, each with its summary."""
         self._fetched = ""
         """The source that is fetched, whose line is printed."""
 
@@ -205,7 +207,10 @@ class PlainLines:
                 f"{event.reason}{detail}{lasts}"
             ]
         elif isinstance(event, events.StepFinished):
-            return [describe_step_end(event)]
+            # The recipes of a proof repeat each other's steps.
+            again = event.outcome == "reused" and (event.name, event.summary) in self._ended
+            self._ended.add((event.name, event.summary))
+            return [] if again else [describe_step_end(event)]
         elif isinstance(event, events.StepProgressed):
             now_s = time.monotonic()
             if now_s - self._reported_s.get(event.name, now_s) >= _REPORT_EVERY_S:

@@ -15,6 +15,7 @@ from ndld_flow.execution.events import (
     Event,
     Notice,
     RunStarted,
+    StepFinished,
     StepProgressed,
     StepStarted,
     StepWaits,
@@ -56,6 +57,20 @@ def test_each_variant_is_a_line() -> None:
     assert line.endswith(": not right: cosine 0.93 on 3 samples")
     assert lines_of(VariantTried(variant=found), loudness="quiet") == []
     assert lines_of(VariantTried(variant=variant("INT8 of all layers", "cannot win", why="others show it"))) == []
+
+
+def test_a_reused_step_whose_end_was_printed_is_not_printed_again() -> None:
+    """A proof of `optimize` runs two recipes that begin alike."""
+    done = StepFinished(
+        name="clean", step="sanitize", outcome="done", reason="new", detail="", summary="9 nodes", wall_s=1, metrics={}
+    )
+    reused = done.model_copy(update={"outcome": "reused"})
+    other = reused.model_copy(update={"summary": "8 nodes"})
+    assert lines_of(done, reused, other, other, done) == [
+        "clean: done in 1.00 s: 9 nodes",
+        "clean: reused: 8 nodes",
+        "clean: done in 1.00 s: 9 nodes",
+    ]
 
 
 def test_an_impossible_speed_is_left_out() -> None:
