@@ -184,8 +184,6 @@ class EngineLibrary:
     """Name of its shared library, without `lib` and the release."""
     compiles_on_load: bool = False
     """Kernels are compiled for a GPU when an engine is loaded there: a build needs no GPU, and times no kernels."""
-    types_weakly: bool = False
-    """It has releases in which the builder chooses the types of layers."""
     has_triton_backend: bool = False
     """Triton Inference Server runs its engines."""
 
@@ -202,7 +200,6 @@ ENGINE_LIBRARIES: dict[EngineBackend, EngineLibrary] = {
             EXTRAS["tensorrt"],
             "fetched from NVIDIA's own index, pypi.nvidia.com",
             "nvinfer",
-            types_weakly=True,
             has_triton_backend=True,
         ),
         EngineLibrary("tensorrt_rtx", EXTRAS["rtx"], "Linux x86-64, Windows", "tensorrt_rtx", compiles_on_load=True),

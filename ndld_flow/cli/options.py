@@ -166,13 +166,16 @@ rules_options = _all(
 
 
 def refuse_missing(models: Iterable[str | Path], data: Iterable[str] = ()) -> None:
-    """Raise the error for a missing file before the libraries are imported that would find it, a second later."""
-    from ndld_flow.models.external_files import open_regular
+    """Raise the error for a file that is missing or no model before the libraries are imported that would find it, a
+    second later."""
+    from ndld_flow.base.errors import require_utf8
+    from ndld_flow.models.external_files import refuse_other_files
     from ndld_flow.recipe.sample_files import require_data
 
     for model in map(Path, models):
+        require_utf8(str(model))
         if model.suffix == ".onnx" and ":" not in str(model):
-            open_regular(model).close()
+            refuse_other_files(model)
     for text in data:
         if not Path(text).exists():
             require_data(text, text.partition("=")[2] or text)

@@ -22,6 +22,7 @@ from ndld_flow.cli.options import (
     json_option,
     loudness_options,
     outputs_option,
+    refuse_missing,
     shapes_option,
 )
 from ndld_flow.recipe.step_types import StepType, StepTypes
@@ -134,6 +135,7 @@ def _option(name: str, setting: str, schema: dict[str, Any], definitions: dict[s
 
 
 def _run(kind: StepType, names: Mapping[str, str], values: dict[str, Any]) -> int:
+    refuse_missing([values["model"]], values.get("data", ()))
     from ndld_flow.cli.progress import choose_listener
     from ndld_flow.execution.request import request_recipe
     from ndld_flow.runs.cache_settings import CacheChoice
@@ -147,7 +149,8 @@ def _run(kind: StepType, names: Mapping[str, str], values: dict[str, Any]) -> in
     )
     outputs, loudness, as_json = values["outputs"], values["loudness"], values["as_json"]
     path = values["write"] or outputs / _RECIPES / f"{step.name}.yaml"
-    step.write(path)
+    with _naming_options(kind, path):
+        step.write(path)
     if values["write"] is not None:
         click.echo(f"{path}\nRun it with: ndld-flow run {path}")
         return 0

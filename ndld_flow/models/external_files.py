@@ -1,7 +1,8 @@
-"""Safe opening of model files, and the names of their external data files.
+"""Safe opening of model files, the names of their external data files, and the inputs that they declare.
 
-A plan needs these names to digest a model and cannot afford the 0.3 s that importing onnx takes: this module parses the
-few protobuf fields that matter; it skips everything else, weights included, in a memory map without reading it.
+A plan and a message for wrong input need these, and cannot afford the second that importing onnx_ir takes: this module
+parses the few protobuf fields that matter; it skips everything else, weights included, in a memory map without reading
+it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -29,9 +31,20 @@ _FIELDS: dict[str, dict[int, str]] = {
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {13: "entry"},
 }
+_ELEMENT_TYPES = (
+    *("undefined", "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool", "float16"),
+    *("float64", "uint32", "uint64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz"),
+    *("float8_e5m2", "float8_e5m2fnuz", "uint4", "int4", "float4_e2m1fn", "float8_e8m0fnu", "uint2", "int2"),
+    *("float6_e2m3fn", "float6_e3m2fn"),
+)
+"""Names in numpy or ml_dtypes, by their numbers in ONNX."""
 _SNAPSHOTS, _BLOBS, _REPOSITORY = "snapshots", "blobs", "models--"
 """Names in the cache of Hugging Face: https://huggingface.co/docs/huggingface_hub/guides/manage-cache."""
 _HARD_LINKS = "has several hard links, which onnx rejects as unsafe. Copy the file instead."
+_GRAPH = 7
+"""The model's field for its graph."""
+_DELIMITED = 2
+"""Wire type of fields that have a length: messages, texts, bytes."""
 _MAX_DEPTH = 100
 """Protobuf's own limit on nested messages."""
 
@@ -132,12 +145,84 @@ def external_files(path: Path) -> tuple[str, ...]:
 
     Raises `ModelError` if the file is missing, empty, or not a protobuf.
     """
+    with _parsing(path) as data:
+        # Almost every model has none, which one search at memory speed shows.
+        if data.find(b"location") < 0:
+            return ()
+        return tuple(sorted(set(_locations(data, 0, len(data), "model", 0))))
+
+
+def refuse_other_files(path: Path) -> None:
+    """Raise `ModelError` for a file that is missing, empty, or not an ONNX model by its outermost fields."""
+    with _parsing(path):
+        pass
+
+
+@dataclass(frozen=True)
+class DeclaredInput:
+    """An input as a model declares it, as `TensorSpec` has it, which needs numpy."""
+
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+
+
+def declared_inputs(path: Path) -> dict[str, DeclaredInput]:
+    """Return the inputs that a model declares and has no initializer for. Raises `ModelError` as `external_files`."""
+    with _parsing(path) as data:
+        graph = [
+            each
+            for number, *whole in _messages(data, 0, len(data))
+            if number == _GRAPH
+            for each in _messages(data, *whole)
+        ]
+        weights = {_last(data, part, 8) for number, *part in graph if number == 5}
+        sparse = [values for number, *part in graph if number == 15 for values in _parts(data, part, 1)]
+        weights |= {_last(data, values, 8) for values in sparse}
+        inputs = {_last(data, part, 1): _declared(data, part) for number, *part in graph if number == 11}
+        return {name.decode(): each for name, each in inputs.items() if name not in weights}
+
+
+def _declared(data: mmap.mmap, value: Sequence[int]) -> DeclaredInput:
+    """Return the type of a ValueInfoProto."""
+    tensors = [tensor for kind in _parts(data, value, 2) for tensor in _parts(data, kind, 1)]
+    if not tensors:  # it has no type, or is a sequence, a map, ...
+        return DeclaredInput("", None)
+    element = [_varint(data, *part)[0] for tensor in tensors for part in _parts(data, tensor, 1)]
+    dtype = _ELEMENT_TYPES[element[-1]] if element and element[-1] < len(_ELEMENT_TYPES) else ""
+    shapes = [shape for tensor in tensors for shape in _parts(data, tensor, 2)]
+    dims = [_dimension(data, dim) for shape in shapes for dim in _parts(data, shape, 1)]
+    return DeclaredInput(dtype, tuple(dims) if shapes else None)
+
+
+def _dimension(data: mmap.mmap, dim: Sequence[int]) -> int | str | None:
+    """Return the size or the name of a dimension. Old exporters write -1 or `?` for any dynamic one."""
+    sizes = [_varint(data, *part)[0] for part in _parts(data, dim, 1)]
+    if sizes:
+        return sizes[-1] if sizes[-1] < 2**63 else None
+    name = _last(data, dim, 2).decode()
+    return name if name not in ("", "?") else None
+
+
+def _parts(data: mmap.mmap, message: Sequence[int], number: int) -> list[list[int]]:
+    """Return first byte and end of each field of this number in a message."""
+    first, end = message
+    return [part for _, field, *part in _fields(data, first, end) if field == number]
+
+
+def _last(data: mmap.mmap, message: Sequence[int], number: int) -> bytes:
+    """Return the bytes of the last field of this number in a message, which is the one that counts."""
+    parts = _parts(data, message, number)
+    return data[slice(*parts[-1])] if parts else b""
+
+
+@contextmanager
+def _parsing(path: Path) -> Iterator[mmap.mmap]:
+    """Yield the bytes of a model whose outermost fields are those of one; raise `ModelError` for any other file."""
     try:
         with open_regular(path) as file, _mapped(file.fileno(), path) as data:
-            # Almost every model has none, which one search at memory speed shows.
-            if data.find(b"location") < 0:
-                return ()
-            return tuple(sorted(set(_locations(data, 0, len(data), "model", 0))))
+            if all(number != _GRAPH for number, _, _ in _messages(data, 0, len(data))):
+                raise ModelError(f"{path}: this is not an ONNX model: it has no graph.")
+            yield data
     except OSError as error:
         raise ModelError(f"{path}: the model cannot be read ({error.strerror}).") from None
     except (_BrokenError, UnicodeDecodeError):
@@ -169,23 +254,25 @@ def _locations(data: mmap.mmap, start: int, end: int, message: str, depth: int) 
 
 def _messages(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield (field number, first byte, end) of each length-delimited field in data[start:end]."""
+    return ((number, first, last) for wire, number, first, last in _fields(data, start, end) if wire == _DELIMITED)
+
+
+def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (wire type, field number, first byte, end) of each field in data[start:end]."""
     position = start
     while position < end:
         tag, position = _varint(data, position, end)
-        wire = tag & 7
-        if wire == 2:
-            length, position = _varint(data, position, end)
-            if length > end - position:
-                raise _BrokenError
-            yield tag >> 3, position, position + length
-            position += length
+        wire, first = tag & 7, position
+        if wire == _DELIMITED:
+            length, first = _varint(data, position, end)
+            position = first + length
         elif wire == 0:
             _, position = _varint(data, position, end)
         else:
-            width = {1: 8, 5: 4}.get(wire)
-            if width is None or position + width > end:
-                raise _BrokenError
-            position += width
+            position += {1: 8, 5: 4}.get(wire, end)
+        if position > end:
+            raise _BrokenError
+        yield wire, tag >> 3, first, position
 
 
 def _varint(data: mmap.mmap, position: int, end: int) -> tuple[int, int]:

@@ -23,10 +23,9 @@ from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.presets import read_preset
 from ndld_flow.optimize.variant import CLEAN, MADE, Subject, Variant
 from ndld_flow.optimize.variants import propose_variants
-from ndld_flow.recipe.sample_files import FEW_FILES, RANDOM_SAMPLES, split_data, spread_files
+from ndld_flow.recipe.sample_files import FEW_FILES, RANDOM_SAMPLES, FoundData, is_scaled, split_data, spread_files
 from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe, try_with_data
 from ndld_flow.runtimes.registry import settings_of
-from ndld_flow.store.found_files import IMAGE_SUFFIXES
 
 SOURCE = "source"
 """The name of the variant that is the model itself."""
@@ -250,7 +249,7 @@ class Composer(Subject):
             profiled="" if self.preset.built_only else profiled,
             model=json.dumps(os.path.relpath(self.model)),
             targets=host,
-            inputs="\n".join(input_lines(self.trial, self.samples.search)) or "  {}",
+            inputs="\n".join(input_lines(self.trial, FoundData(self.samples.search))) or "  {}",
             runtime=runtime,
             steps="\n".join(f"  {step}" for step in steps),
         )
@@ -435,8 +434,6 @@ def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]
         left_out.append("Accuracy is judged on random inputs, and is only as good as these.")
     elif sum(samples.counts) < FEW_FILES:
         left_out.append(f"Only {counted(sum(samples.counts), 'sample')} of data: rare inputs may not be among them.")
-    scaled = [each.spec.name for each in subject.trial.inputs if not each.mean and "float" in each.spec.dtype]
-    read = [Path(path) for name in scaled for path in samples.search.get(name, ())]
-    if any(path.suffix.lower() in IMAGE_SUFFIXES for path in read):
+    if any(is_scaled(each, samples.search.get(each.spec.name, ())) for each in subject.trial.inputs):
         left_out.append(_PIXELS)
     return [variant for _, variant in sorted(proposed, key=lambda pair: pair[0])], left_out

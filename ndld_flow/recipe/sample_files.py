@@ -15,6 +15,7 @@ from ndld_flow.store.found_files import IMAGE_SUFFIXES, TEXT_SUFFIXES, VIDEO_SUF
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
+    from ndld_flow.samples.likely_inputs import LikelyInput
 
 MOST_FILES = 48
 """Number of files that are used; of more, these are taken at equal distances."""
@@ -44,7 +45,8 @@ class FoundData:
     files: Mapping[str, list[str]] = field(default_factory=dict)
     """By input."""
     given: Mapping[str, str | list[str]] = field(default_factory=dict)
-    """Input -> the folder, glob or files as they were given, relative to the current directory."""
+    """Input -> the folder, glob or files as they were given, relative to the current directory; by default its files.
+    """
 
     @property
     def is_single(self) -> bool:
@@ -79,11 +81,7 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
     files = {name: [os.path.relpath(file.path) for file in find_files(paths)] for name, paths in patterns.items()}
     for likely in trial.inputs:
         paths = files.get(likely.spec.name, [])
-        if (
-            likely.shape is not None
-            and len(likely.shape) < 3
-            and any(Path(each).suffix.lower() in IMAGE_SUFFIXES for each in paths)
-        ):
+        if likely.shape is not None and len(likely.shape) < 3 and has_images(paths):
             raise RequestError(
                 f"--data: {paths[0]} is an image, and {short_name(likely.spec.name)} is {likely.spec.shape_text}."
             )
@@ -92,6 +90,24 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
         files,
         {name: paths[0] if len(paths) == 1 else paths for name, paths in given.items()},
     )
+
+
+def has_images(files: Sequence[str]) -> bool:
+    """Return whether images are among the files."""
+    return any(Path(file).suffix.lower() in IMAGE_SUFFIXES for file in files)
+
+
+def is_scaled(likely: LikelyInput, files: Sequence[str]) -> bool:
+    """Return whether pixels of an input's files become 0 to 1, as the model's files do not give their mean."""
+    return has_images(files) and not likely.mean and "float" in likely.spec.dtype
+
+
+def refuse_other_inputs(data: Sequence[str], names: Sequence[str]) -> None:
+    """Raise RequestError for `INPUT=PATH` whose input the model does not have."""
+    for text in data:
+        name, equals, _ = text.partition("=")
+        if equals and name not in names and not Path(text).exists():
+            raise RequestError(f"--data {text}: {name!r} is not an input of the model; {suggest(name, names)}")
 
 
 def require_data(text: str, path: str) -> None:
@@ -179,12 +195,10 @@ def _input_of(text: str, trial: InputTrial) -> tuple[str, str]:
     name, equals, path = text.partition("=")
     if equals and name in names:
         return name, path
-    if Path(text).exists() or not equals:
-        pictures = [likely.spec.name for likely in trial.inputs if likely.image_layout]
-        drawn = [likely.spec.name for likely in trial.inputs if likely.data == "random"]
-        free = names if len(names) == 1 else pictures[:1] or drawn
-        if len(free) == 1:
-            return free[0], text
-        listed = " or ".join(f"{short_name(name)}=PATH" for name in names)
-        raise RequestError(f"--data {text}: the model has {counted(len(names), 'input')}; write {listed}.")
-    raise RequestError(f"--data {text}: {name!r} is not an input of the model; {suggest(name, names)}")
+    pictures = [likely.spec.name for likely in trial.inputs if likely.image_layout]
+    drawn = [likely.spec.name for likely in trial.inputs if likely.data == "random"]
+    free = names if len(names) == 1 else pictures[:1] or drawn
+    if len(free) == 1:
+        return free[0], text
+    listed = " or ".join(f"{short_name(name)}=PATH" for name in names)
+    raise RequestError(f"--data {text}: the model has {counted(len(names), 'input')}; write {listed}.")

@@ -193,10 +193,11 @@ def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
     if isinstance(known, list):
         return tuple(map(str, known))
     from ndld_flow.models.external_files import external_files
+
+    names = external_files(path)  # refuses most that is no model before onnx is imported
     from ndld_flow.models.files import load_model
 
     load_model(path)
-    names = external_files(path)
     write_note(note, names)
     return names
 

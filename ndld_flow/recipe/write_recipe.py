@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, OutputsError, RequestError
-from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.quantities import percent
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.machine.description import has_nvidia_gpu
-from ndld_flow.recipe.sample_files import FoundData, find_data, split_files
+from ndld_flow.models.external_files import declared_inputs
+from ndld_flow.recipe.load import load_sweep
+from ndld_flow.recipe.sample_files import FoundData, find_data, has_images, is_scaled, refuse_other_inputs, split_files
 from ndld_flow.recipe.step_types import StepType
+from ndld_flow.recipe.yaml_file import parse_yaml
 from ndld_flow.runtimes.registry import DEFAULT, find_builder, runtime_names
 from ndld_flow.step import Reads, Step
 from ndld_flow.store.files import write_text_atomically
@@ -179,7 +182,7 @@ def write_recipe(
         model=json.dumps(os.path.relpath(model)),
         command=command,
         name=name,
-        inputs="\n".join(input_lines(trial, data.given)) or "  {}",
+        inputs="\n".join(input_lines(trial, data)) or "  {}",
         runtime=_RUNTIME.format(runtime=options.runtime) if options.runs_model else "",
         steps="".join(_steps(options, result, trial, data, has_weights_as_inputs(model))),
         gates=f"  - agree.slice_rms <= {bound}      # the worst channel of an output, relative to its own spread",
@@ -242,8 +245,6 @@ def try_with_data(
     model: Path, data: Sequence[str], shapes: Mapping[str, Sequence[int]], progress: Progress = lambda *_: None
 ) -> tuple[InputTrial, FoundData]:
     """Return the same for a model that must run. Raises ModelError for one that does not."""
-    from ndld_flow.models.files import model_inputs
-
     trial, found = try_data(model, RecipeOptions(data=data, shapes=shapes), progress=progress)
     if trial.error:
         given = " ".join(f"--shape {short_name(each.spec.name)}=1x3x640x640" for each in trial.inputs[:1])
@@ -251,6 +252,8 @@ def try_with_data(
             f"{model}: it does not run, so that nothing can be compared with it: {trial.error}\n"
             f"If only its sizes are wrong, give them, such as {given or '--shape NAME=SHAPE'}."
         )
+    from ndld_flow.models.files import model_inputs  # imports onnx, which a refused option must not wait for
+
     declared = {spec.name: spec for spec in model_inputs(model)}
     inputs = tuple(replace(each, spec=declared[each.spec.name]) for each in trial.inputs)  # with its free dimensions
     return replace(trial, inputs=inputs), found
@@ -263,6 +266,11 @@ def try_model(
 
     Raises ModelError for a model that cannot be read, RequestError if an option does not fit it.
     """
+    names = [*declared_inputs(model)]
+    for name in options.shapes:
+        if name not in names:
+            raise RequestError(f"--shape: {name!r} is not an input of {model}; {suggest(name, names)}")
+    refuse_other_inputs(options.data, names)
     from ndld_flow.measure.trial_pass import try_inputs
     from ndld_flow.models.files import load_model
     from ndld_flow.samples.likely_inputs import likely_inputs
@@ -270,10 +278,6 @@ def try_model(
     load_model(model)  # the steps of the recipe read it so, and refuse what a pass accepts
     given = dict(options.shapes)
     alternatives = list(islice(likely_inputs(model, given), 20))
-    names = [likely.spec.name for likely in alternatives[0]]
-    for name in given:
-        if name not in names:
-            raise RequestError(f"--shape: {name!r} is not an input of {model}; {suggest(name, names)}")
     unknown = [likely.spec.name for likely in alternatives[0] if likely.shape is None]
     if len(unknown) == 1:
         trial = _try_ranks(model, unknown[0], given, progress)
@@ -316,38 +320,37 @@ def _try_ranks(model: Path, name: str, given: Mapping[str, Sequence[int]], progr
     return InputTrial(next(likely_inputs(model, given)), error)
 
 
-def input_lines(trial: InputTrial, files: Mapping[str, str | Sequence[str]]) -> Iterator[str]:
-    """Yield a line for each input, and comments on the origin of its sizes; `files` has those of inputs that read
-    files.
-    """
+def input_lines(trial: InputTrial, found: FoundData) -> Iterator[str]:
+    """Yield a line for each input, and comments on the origin of its sizes."""
     if trial.error:
         yield "  # The model was not run, or not at the sizes below. Set those you use."
     elif any(likely.free for likely in trial.inputs):
         yield "  # The model leaves sizes free, and accepted these. Set those you use."
     for likely in trial.inputs:
-        data = files.get(likely.spec.name)
+        files = found.files.get(likely.spec.name, ())
         notes = [f"free: {', '.join(short_name(dim, 30) for dim in likely.free)}"] if likely.free else []
         notes += [likely.reason] if likely.reason else []
         notes += ["the model does not declare its shape: add `shape: [...]`"] if likely.shape is None else []
-        if data is not None and likely.image_layout and not likely.mean:
+        if is_scaled(likely, files):
             notes.append("pixels are scaled to 0..1; set `mean:` and `std:` if the model expects others")
-        if data is not None and likely.image_layout and not likely.fitting:
+        if has_images(files) and not likely.fitting:
             notes.append("images are stretched; set `resize:` to letterbox or crop if the model expects that")
         note = f"   # {'; '.join(notes)}" if notes else ""
-        yield f"  {json.dumps(likely.spec.name)}: {{{input_entry(likely, data)}}}{note}"
+        yield f"  {json.dumps(likely.spec.name)}: {{{input_entry(likely, found)}}}{note}"
 
 
-def input_entry(likely: LikelyInput, data: str | Sequence[str] | None = None) -> str:
-    """Return the settings of an input, with values from files or generated ones."""
+def input_entry(likely: LikelyInput, found: FoundData) -> str:
+    """Return the settings of an input, with values from files or generated ones; some are for images alone."""
     entry = [] if likely.shape is None else [f"shape: {list(likely.shape)}"]
-    if data is not None:
-        entry += [f"data: {json.dumps(data)}", *(["layout: NHWC"] if likely.image_layout == "NHWC" else [])]
-        if likely.image_layout:
-            entry += [f"{name}: {value}" for name, value in likely.fitting.items()]
-        if likely.image_layout and likely.mean:
-            entry += [f"mean: {list(likely.mean)}", f"std: {list(likely.std)}"]
-    else:
+    files = found.files.get(likely.spec.name)
+    if files is None:
         entry += [f"data: {likely.data}"] + ([f"range: {list(likely.range)}"] if likely.range else [])
+        return ", ".join(entry)
+    entry.append(f"data: {json.dumps(found.given.get(likely.spec.name, files))}")
+    if has_images(files):
+        entry += ["layout: NHWC"] if likely.image_layout == "NHWC" else []
+        entry += [f"{name}: {value}" for name, value in likely.fitting.items()]
+        entry += [f"mean: {list(likely.mean)}", f"std: {list(likely.std)}"] if likely.mean else []
     return ", ".join(entry)
 
 
@@ -374,10 +377,8 @@ def _steps(
         if options.precision is not None and not slow:
             yield _DECIDE
         return
-    weak = any(library.types_weakly for name, library in ENGINE_LIBRARIES.items() if name == runtime)
-    yield _ENGINE.format(
-        runtime=runtime, result=result, typing=", typing: strong" if weak and options.precision else ""
-    )
+    # Some releases choose the types of layers themselves, whatever the conversion chose.
+    yield _ENGINE.format(runtime=runtime, result=result, typing=", typing: strong" if options.precision else "")
     here = has_nvidia_gpu()
     yield _RUN_ENGINE.format(
         comment="" if here else "  # ", result=result, runtime=runtime, note="" if here else "   # needs a GPU"
@@ -454,20 +455,23 @@ class StepRecipe:
     def write(self, target: Path) -> None:
         """Write the recipe. A model that the step will run is run once, to find the sizes of its inputs.
 
-        Raises ModelError for a model that cannot be read, RequestError for shapes and files that do not fit it.
+        Raises RecipeError for wrong settings, ModelError for a model that cannot be read, RequestError for shapes and
+        files that do not fit it.
         """
         read = {name for name in self.kind.cls.marked(Reads) if name in self.settings}
         models = {name: _locate(str(self.settings[name])) for name in read}
         settings = {name: name if name in read else value for name, value in self.settings.items()}
-        text = _ONE_STEP.format(
+        compose = partial(
+            _ONE_STEP.format,
             step=self.kind.name,
             target=short_name(str(target)),
             name=self.name,
             model=json.dumps(_locate(self.model)),
             models=f"models: {json.dumps(models)}\n" if models else "",
-            inputs=self._inputs(),
             settings="".join(f"\n    {name}: {json.dumps(value)}" for name, value in settings.items()) or " {}",
         )
+        load_sweep(parse_yaml(target, compose(inputs="")), trust=True)  # a wrong setting must not wait for a pass
+        text = compose(inputs=self._inputs())
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomically(target, text)
@@ -482,7 +486,7 @@ class StepRecipe:
         if not self.kind.cls.may_read_inputs() or not Path(self.model).is_file():
             return ""
         trial, found = try_data(Path(self.model), RecipeOptions(data=self.data, shapes=self.shapes))
-        lines = list(input_lines(trial, found.given))
+        lines = list(input_lines(trial, found))
         return "\n".join(["\ninputs:", *lines, ""]) if lines else ""
 
 

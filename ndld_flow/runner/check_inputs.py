@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import NdldFlowError, Problem, RecipeError, RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec, names_one_file
+from ndld_flow.models.external_files import DeclaredInput, declared_inputs
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.store.kinds import Artifact, Engine, Onnx
 
-if TYPE_CHECKING:
-    from ndld_flow.models.tensors import TensorSpec
-
-Inputs = Mapping[str, "TensorSpec"]
+Inputs = Mapping[str, DeclaredInput]
 """The inputs of a model by name."""
 
 
@@ -39,7 +36,8 @@ def find_wrong_inputs(recipe: Recipe, models: Mapping[str, Path], known: dict[Pa
 
 
 def refuse_missing_data(recipe: Recipe) -> None:
-    """Raise RecipeError with all data files of inputs that do not exist; called before a model is fetched."""
+    """Raise RecipeError with all data files of inputs that do not exist; called before a model is fetched, and before
+    a step is computed."""
     from ndld_flow.store.found_files import find_files
 
     problems: dict[str, Problem] = {}
@@ -79,7 +77,7 @@ def _find_problems(recipe: Recipe, reading: Iterable[tuple[RecipeStep, list[Inpu
             if name not in names:
                 found.setdefault((place, "", suggest(name, names)), []).append(step.name)
             for model in read:
-                what = _misfit(model[name], given) if name in model else ""
+                what = _misfit(name, model[name], given) if name in model else ""
                 if what:
                     found.setdefault((place, what, ""), []).append(step.name)
     return [
@@ -116,35 +114,39 @@ def _place_of(step: RecipeStep, name: str) -> str:
     return f"steps.{owners[0]}.inputs.{name}" if owners else f"inputs.{name}"
 
 
-def _misfit(spec: TensorSpec, given: InputSpec) -> str:
+def _misfit(name: str, declared: DeclaredInput, given: InputSpec) -> str:
     """Return what an input does not accept: a shape, or the array of a `.npy` file; empty if nothing is known to be
     wrong. Of the file at most the header is read.
     """
     if given.fed_from is not None or given.first_shape is not None or given.grow is not None:
         return ""  # the shapes of a sequence depend on its step
-    from ndld_flow.samples.file_samples import open_file
+    shapes = list(filter(None, (given.shape, given.min, given.opt, given.max)))
+    has_array = isinstance(given.data, str) and names_one_file(given.data) and given.data.endswith(".npy")
+    if not shapes and not has_array:
+        return ""
+    from ndld_flow.models.tensors import TensorSpec
     from ndld_flow.samples.wanted_inputs import WantedInput
     from ndld_flow.store.found_files import find_files
 
-    declared = WantedInput(spec, given, spec.shape)
+    wanted = WantedInput(TensorSpec(name, declared.dtype, declared.shape), given, declared.shape)
     try:
-        for shape in filter(None, (given.shape, given.min, given.opt, given.max)):
-            declared.check_shape(shape, "the recipe has")
-        if isinstance(given.data, str) and names_one_file(given.data) and given.data.endswith(".npy"):
-            (file,) = find_files((given.data,))
-            open_file(WantedInput(spec, given, given.run_shape or spec.shape), file).count(1)
+        for shape in shapes:
+            wanted.check_shape(shape, "the recipe has")
+        if has_array:
+            from ndld_flow.samples.file_samples import open_file
+
+            (file,) = find_files((str(given.data),))
+            open_file(replace(wanted, pattern=given.run_shape or declared.shape), file).count(1)
     except RequestError as error:
-        return str(error).removeprefix(f'input "{spec.name}": ')
+        return str(error).removeprefix(f'input "{name}": ')
     return ""
 
 
 def _inputs_of(path: Path, known: dict[Path, Inputs | None]) -> Inputs | None:
     """Return a model's inputs; None if it cannot be read, which the step that reads it reports."""
-    from ndld_flow.models.files import model_inputs
-
     if path not in known:
         try:
-            known[path] = {spec.name: spec for spec in model_inputs(path)}
+            known[path] = declared_inputs(path)
         except NdldFlowError:
             known[path] = None
     return known[path]

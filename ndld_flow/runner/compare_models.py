@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
@@ -14,10 +15,12 @@ from ndld_flow.base.text import short_name
 from ndld_flow.execution.events import Notice, RunFinished
 from ndld_flow.execution.listener import Listener, ignore
 from ndld_flow.execution.request import Request
-from ndld_flow.models.files import model_inputs
+from ndld_flow.models.external_files import declared_inputs
 from ndld_flow.profiles.compare.measured import Rules
-from ndld_flow.recipe.sample_files import MOST_FILES, sample_files, spread_files
+from ndld_flow.recipe.load import load_sweep
+from ndld_flow.recipe.sample_files import MOST_FILES, FoundData, sample_files, spread_files
 from ndld_flow.recipe.write_recipe import input_lines, name_recipe, try_with_data
+from ndld_flow.recipe.yaml_file import parse_yaml
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
@@ -107,34 +110,35 @@ def compare_models(
     base, candidate = models
     options, rules = options or ModelOptions(), rules or Rules(metric="latency.median")
     fixed = _shapes_of_both(base, candidate)
-    trial, found = try_with_data(base, options.data, {**fixed, **options.shapes})
-    if trial.free_sizes and not options.shapes:
-        why = f"as {candidate} has them" if fixed else "which the model accepts; --shape sets other sizes"
-        listener(Notice(text=f"compared with {trial.free_sizes}, {why}"))
     name = f"compare-{name_recipe(base)}-{name_recipe(candidate)}"[:100]
     identity = digest_json([str(base.absolute()), str(candidate.absolute()), *options.data])[:8]
     folder = outputs / "comparisons" / f"{name}-{identity}"
-    make_folder(folder)
-    files = sample_files(found, base, trial, folder / "samples", options.tokenizer)
-    used = {name: spread_files(paths, MOST_FILES) for name, paths in files.items()}
     recipe = folder / "recipe.yaml"
     decided = list(gates) or [f"{rules.metric} <= +{100 * rules.threshold:g} %"]
     allowed = f"\n    allow: {json.dumps(sorted(rules.allow))}" if rules.allow else ""
-    text = _RECIPE.format(
+    compose = partial(
+        _RECIPE.format,
         base=short_name(base.name),
         candidate=short_name(candidate.name),
         target=short_name(str(recipe)),
         name=name,
         model=json.dumps(os.path.relpath(base)),
         other=json.dumps(os.path.relpath(candidate)),
-        inputs="\n".join(input_lines(trial, used)) or "  {}",
         runtime=options.runtime,
         metric=rules.metric,
         threshold=f"{100 * rules.threshold:g} %",
         gates=json.dumps(decided),
         allowed=allowed,
     )
-    write_text_atomically(recipe, text)
+    load_sweep(parse_yaml(recipe, compose(inputs="  {}")))  # a wrong gate must not wait for the passes below
+    trial, found = try_with_data(base, options.data, {**fixed, **options.shapes})
+    if trial.free_sizes and not options.shapes:
+        why = f"as {candidate} has them" if fixed else "which the model accepts; --shape sets other sizes"
+        listener(Notice(text=f"compared with {trial.free_sizes}, {why}"))
+    make_folder(folder)
+    files = sample_files(found, base, trial, folder / "samples", options.tokenizer)
+    used = FoundData({name: spread_files(paths, MOST_FILES) for name, paths in files.items()})
+    write_text_atomically(recipe, compose(inputs="\n".join(input_lines(trial, used)) or "  {}"))
     request = Request(recipe, outputs=outputs, force=("base", "speed", "decide"))
     finished = run_alone(request, listener)
     run = Path(finished.folder)
@@ -148,7 +152,7 @@ def _shapes_of_both(base: Path, candidate: Path) -> dict[str, Sequence[int]]:
 
     Raises RequestError if the models have inputs of different names or sizes, ModelError for one that cannot be read.
     """
-    mine, theirs = ({spec.name: spec for spec in model_inputs(path)} for path in (base, candidate))
+    mine, theirs = map(declared_inputs, (base, candidate))
     _refuse_other_names(base, candidate, mine.keys(), theirs.keys())
     shapes: dict[str, Sequence[int]] = {}
     for name, spec in mine.items():
@@ -157,9 +161,11 @@ def _shapes_of_both(base: Path, candidate: Path) -> dict[str, Sequence[int]]:
             continue
         sizes = [{size for size in pair if isinstance(size, int)} for pair in zip(own, other, strict=False)]
         if len(own) != len(other) or any(len(each) > 1 for each in sizes):
+            from ndld_flow.models.tensors import shape_text  # imports numpy
+
             raise RequestError(
-                f"compare: two models are compared on the same inputs: {short_name(name)} is {spec.shape_text} in "
-                f"{base}, and {theirs[name].shape_text} in {candidate}. Export both with one size, or compare the "
+                f"compare: two models are compared on the same inputs: {short_name(name)} is {shape_text(own)} in "
+                f"{base}, and {shape_text(other)} in {candidate}. Export both with one size, or compare the "
                 "runs of `ndld-flow profile` with `--allow batch`: their speed, without their outputs."
             )
         if all(sizes) and not all(isinstance(size, int) for size in own):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from ndld_flow.execution.request import request_recipe
 from ndld_flow.profiles.compare.intervals import learn_thresholds, noise_samples
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.compare.rounds import spread_of
+from ndld_flow.recipe.load import load_sweep
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
@@ -83,25 +85,20 @@ def profile_model(
     overrides = tuple(each for setting in settings for each in _override(setting, builder))
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model.rpartition(":")[2]).stem).strip("-.") or "model"
     name = f"profile-{stem}"[:100]
-    require_utf8(model)
     steps: dict[str, JsonValue] = {STEP: {}}
     if builder is not None:
         steps = {
             ENGINE: {"step": builder.step, "backend": requested[-1]},
             STEP: {"backend": requested[-1], "engine": ENGINE},
         }
-    given = builder is not None or any(setting.startswith("inputs") for setting in settings)
-    inputs = {} if given else _find_free_sizes(Path(model), listener)
-    request = request_recipe(
-        {"name": name, "model": {"source": model}, "inputs": inputs, "steps": steps},
-        overrides,
-        outputs=outputs,
-        force=(STEP,),
-        trust=True,
-        on=on,
-        command=tuple(command),
+    recipe: dict[str, JsonValue] = {"name": name, "model": {"source": model}, "steps": steps}
+    ask = partial(
+        request_recipe, overrides=overrides, outputs=outputs, force=(STEP,), trust=True, on=on, command=tuple(command)
     )
-    finished = run_alone(request, listener)
+    if builder is None and not any(setting.startswith("inputs") for setting in settings):
+        load_sweep(ask(recipe).source, overrides, trust=True)  # a wrong setting must not wait for the passes below
+        recipe["inputs"] = _find_free_sizes(Path(model), listener)
+    finished = run_alone(ask(recipe), listener)
     return Profiled(read_run(Path(finished.folder)).of(Profile)[STEP], finished)
 
 

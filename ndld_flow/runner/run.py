@@ -17,7 +17,7 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
-from ndld_flow.runner.check_inputs import refuse_inputs_of, refuse_wrong_inputs
+from ndld_flow.runner.check_inputs import refuse_inputs_of, refuse_missing_data, refuse_wrong_inputs
 from ndld_flow.runner.expected_times import ExpectedTimes
 from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.plan import (
@@ -73,6 +73,7 @@ def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinis
 
             @cache
             def executor() -> Executor:
+                refuse_missing_data(recipe)
                 refuse_wrong_inputs(recipe, {name: model.artifact.path for name, model in run.models.items()})
                 return stack.enter_context(open_executor(run, request))
 
@@ -127,7 +128,11 @@ def run_steps(run: RunState, executor: Callable[[], Executor]) -> None:
 
 def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expected: ExpectedTimes) -> list[RunStep]:
     start = time.perf_counter()
-    decisions = run.planner.decide(unit, run.digests)
+    try:
+        decisions = run.planner.decide(unit, run.digests)
+    except RequestError:
+        refuse_missing_data(run.recipe)  # its error names the input
+        raise
 
     def find_again() -> list[RunStep] | None:
         nonlocal decisions

@@ -15,9 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.errors import RecipeError
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.text import visible_name
 from ndld_flow.execution.events import Notice, RunFailed
+from ndld_flow.recipe.recipe import SOURCE
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.outcomes import is_complete, outcome_of_code
@@ -77,11 +79,16 @@ def note_progress(run: RunState) -> None:
 
 @contextlib.contextmanager
 def recording_failure(run: RunState) -> Iterator[None]:
-    """Write the folder of a run that an error ends, with record, log and report. The error is raised again."""
+    """Write the folder of a run that an error ends, with record, log and report. The error is raised again.
+
+    A recipe that is refused before anything is computed leaves no folder.
+    """
     with run.held:
         try:
             yield
         except BaseException as error:
+            if isinstance(error, RecipeError) and not run.opened:
+                raise
             _leave_folder(run, error)
             raise
 
@@ -262,8 +269,18 @@ def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
     for step, comparison in documents.of(Comparison).items():
         profiles = documents.compared(step)
         if profiles is not None:
-            write_comparison(comparison, profiles, built / step)
+            write_comparison(_with_models(comparison, documents.run), profiles, built / step)
     return notes
+
+
+def _with_models(comparison: Comparison, run: RunRecord) -> Comparison:
+    """Return a step's comparison whose subjects name the measured models: their files, or the steps that made them."""
+    given, subjects = {SOURCE: run.source, **run.models}, []
+    for subject, step in zip(comparison.subjects, comparison.profiles[0].steps, strict=True):
+        name = run.records[step].parents["from"]
+        model = given[name].location if name in given else name
+        subjects.append(subject.model_copy(update={"location": f"{subject.location} of {model}"}))
+    return comparison.model_copy(update={"subjects": tuple(subjects)})
 
 
 def write_optimization(found: Optimization, folder: Path) -> None:

@@ -34,7 +34,7 @@ import click
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json
+from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json, refuse_missing
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
 
@@ -119,6 +119,7 @@ def command(
     outputs: Path,
     as_json: bool,
 ) -> int:
+    refuse_missing([before, after])
     from ndld_flow.cli.diff_text import print_diff, print_engines
 
     if markdown and as_json:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ndld_flow.cli.options import options_of
+from ndld_flow.cli.options import options_of, refuse_missing
 from ndld_flow.cli.public_functions import public
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def draw(
     page that opens bodies, searches, and shows attributes and values; it reads weights below 64 MiB unless
     `reading.values` is False.
     """
+    refuse_missing([model])
     from ndld_flow.drawing.draw import check_look, picture_bytes
     from ndld_flow.drawing.graph import Look, Reading
     from ndld_flow.runs.disk import explaining_file

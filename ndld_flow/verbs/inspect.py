@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.cli.options import Command, json_option, outputs_option, print_json
+from ndld_flow.cli.options import Command, json_option, outputs_option, print_json, refuse_missing
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
 
@@ -118,7 +118,7 @@ def inspect(
 @outputs_option
 @json_option
 def command(model: str, export: Path | None, outputs: Path, as_json: bool, **choices: Any) -> None:  # noqa: ANN401
-
+    refuse_missing([model])
     if export is not None and choices["tensor"] is None:
         raise RequestError("--export needs --tensor NAME, the tensor to write")
     inspection = inspect(model, _query(choices), outputs=outputs, export=export)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow.cli.options import Given, json_option, options_of, print_json
+from ndld_flow.cli.options import Given, json_option, options_of, print_json, refuse_missing
 from ndld_flow.cli.public_functions import public
 from ndld_flow.cli.verbs import VerbOutput
 
@@ -56,6 +56,7 @@ def ops(
     All conditions must match: `domain` is `ai.onnx` or another, `category` a family as in `draw`, `search` words of the
     name or the documentation, `model` a file with the operators.
     """
+    refuse_missing([model] if model is not None else [])
     from ndld_flow.models.op_reference import OpQuery, list_operators
 
     path = Path(model) if model is not None else None
@@ -65,10 +66,10 @@ def ops(
 @click.command("ops", help=__doc__, params=options_of(ops))
 @json_option
 def command(name: str, as_json: bool, **options: Given) -> None:
+    operators = ops(name, **options)
     from ndld_flow.cli.explain_operator import explain_operators, list_operators
     from ndld_flow.models.op_reference import describe_operator
 
-    operators = ops(name, **options)
     if as_json:
         print_json(OUTPUT, [describe_operator(operator) for operator in operators])
     elif name:

@@ -174,6 +174,30 @@ def photos(folder: Path, count: int) -> None:
         Image.new("RGB", (32, 32), (number, 0, 0)).save(folder / f"photos/{number:03}.png")
 
 
+@pytest.mark.parametrize(
+    ("data", "dtype", "has_layout", "is_scaled"),
+    [
+        ("photos", TensorProto.FLOAT, True, True),
+        ("photos", TensorProto.UINT8, True, False),  # pixels remain 0 to 255
+        ("arrays", TensorProto.FLOAT, False, False),
+    ],
+)
+def test_settings_of_pixels_are_for_images_alone(
+    data: str, dtype: TensorProto.DataType, has_layout: bool, is_scaled: bool, in_folder: Path
+) -> None:
+    b = GraphBuilder()
+    b.op("Shape", "picture")
+    b.nodes[-1].output[0] = "y"
+    pictures = tensor("picture", [1, 8, 8, 3], dtype)
+    save(b.model([pictures], [tensor("y", [4], TensorProto.INT64)]), in_folder / "model.onnx")
+    photos(in_folder, 1)
+    (in_folder / "arrays").mkdir()
+    np.save(in_folder / "arrays/0.npy", np.zeros((1, 8, 8, 3), np.float32))
+    text = write(RecipeOptions(data=(data,))).path.read_text()
+    assert f'data: "{data}"' in text
+    assert (", layout: NHWC" in text, "`mean:`" in text, "`resize:`" in text) == (has_layout, is_scaled, has_layout)
+
+
 @pytest.mark.parametrize(("count", "calibrated", "judged"), [(2, 1, 1), (3, 2, 1), (9, 6, 3), (300, 50, 25)])
 def test_int8_is_judged_on_other_images_than_it_is_calibrated_on(
     count: int, calibrated: int, judged: int, in_folder: Path

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ndld_flow.optimize.variant import Subject, Variant
+from ndld_flow.recipe.sample_files import FoundData
 from ndld_flow.recipe.write_recipe import input_entry
 
 ORDER = 15
@@ -28,5 +29,6 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         return
     for batch in _BATCHES:
         several = (replace(likely, shape=(batch, *(likely.shape or ())[1:])) for likely in subject.trial.inputs)
-        inputs = ", ".join(f"{json.dumps(likely.spec.name)}: {{{input_entry(likely)}}}" for likely in several)
+        entries = ((json.dumps(likely.spec.name), input_entry(likely, FoundData())) for likely in several)
+        inputs = ", ".join(f"{name}: {{{entry}}}" for name, entry in entries)
         yield Variant(f"clean in batches of {batch}{subject.label}", subject.runtime, speed=f", inputs: {{{inputs}}}")
