@@ -236,7 +236,7 @@ def int8_errors(
     first = next(iter(samples), None)
     if first is None:
         return {}
-    quick = settings.unfused()
+    quick = settings.in_floats()
     own = _own_errors(copies, samples, quick)
     if not own:
         return {}

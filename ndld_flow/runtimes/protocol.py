@@ -288,6 +288,10 @@ class SessionRequest(ABC):
         """Return the request for a session that computes each node on its own, if the runtime can."""
         return self
 
+    def in_floats(self) -> Self:
+        """Return the request for a session that computes what is between Q/DQ pairs in floats, if the runtime can."""
+        return self
+
     def record_layers(
         self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
     ) -> Path | None:

@@ -77,6 +77,8 @@ class SessionSettings:
     dynamic dimensions opens in a fifth of the time, which is worthwhile for few runs."""
     memory_pattern: bool = True
     """Allocate the memory of all tensors at once, as traced in the first pass of the same shapes."""
+    integer_kernels: bool = True
+    """Replace floats between Q/DQ pairs by integer kernels. Without, weights of DQ nodes are computed once."""
     prepacking: bool = True
     """Rearrange weights for the kernels when the model is opened."""
     flush_denormals: bool = False
@@ -411,6 +413,7 @@ def _entries(settings: SessionSettings) -> dict[str, str]:
             f"`spin_duration`: ONNX Runtime {version()} ignores it; it needs 1.26 or later. Remove it, or update."
         )
     changed = {
+        "session.disable_quant_qdq": "" if settings.integer_kernels else "1",
         "session.disable_prepacking": "" if settings.prepacking else "1",
         "session.set_denormal_as_zero": "1" if settings.flush_denormals else "",
         "session.dynamic_block_base": str(settings.block_base or ""),

@@ -62,6 +62,9 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, SessionRequest):
     def unfused(self) -> Self:
         return replace(self, optimization="disabled")
 
+    def in_floats(self) -> Self:
+        return replace(self, optimization="basic", integer_kernels=False)
+
     def record_layers(
         self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
     ) -> Path:
