@@ -111,13 +111,13 @@ class RaceSearch(Search):
     def _prove_best(self, *, certain: bool = False) -> None:
         """Prove variants from the fastest on, until one is right on samples that the race has not seen, and faster.
 
-        `certain` leaves out those that may be no faster than the source: others are tried in the time of their proofs.
+        `certain` leaves out those that may be less than 3 % faster than the source: others are tried in their time.
         """
         for name in self._result.ranking:
             tried = self._result.tried.get(name)
             if name == SOURCE or tried is None or not self._may_be_better(tried):
                 return
-            if certain and (tried.speed is None or tried.speed.high >= 1):
+            if certain and (tried.speed is None or tried.speed.high >= PAYS):
                 return
             if name in self._proofs:
                 continue

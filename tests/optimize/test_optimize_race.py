@@ -316,6 +316,24 @@ def test_a_gain_of_two_percent_is_proved_and_not_called_slower(net: Path) -> Non
     assert (outcomes["clean"], outcomes["clean in OpenVINO"]) == ("not proved", "not faster")
 
 
+@pytest.mark.parametrize(("ratio", "half", "first"), [(0.9, 0.02, True), (0.9, 0.09, False), (0.98, 0.005, False)])
+def test_a_small_or_uncertain_gain_is_proved_after_the_searches_for_larger_ones(
+    net: Path, monkeypatch: pytest.MonkeyPatch, ratio: float, half: float, first: bool
+) -> None:
+    search, proved = search_after(net, "", raced("clean", ratio, half)), list[str]()
+
+    def prove(_: Prover, variant: Variant, *__: object) -> Proof:
+        proved.append(variant.name)
+        return Proof(variant, None, Path("p.yaml"), "not proved", "")
+
+    monkeypatch.setattr(Prover, "prove", prove)
+    search._result.ranking = ("clean",)
+    search._prove_best(certain=True)
+    assert proved == ["clean"] * first
+    search._prove_best()
+    assert proved == ["clean"]
+
+
 @pytest.mark.representatives("outcomes0-False-all variants tried")
 @pytest.mark.parametrize(
     ("outcomes", "short", "stopped_because"),
