@@ -366,8 +366,11 @@ def test_a_search_that_continues_leaves_as_much_time_for_proofs(net: Path) -> No
     """The source's run is reused then, and takes no time."""
     prover = search_after(net, "")._prover
     prover.folder.mkdir(exist_ok=True)
-    first, again = prove_source(prover), prove_source(prover)
-    assert again.took_s > 0.5 * first.took_s
+    prove_source(prover)
+    again = prove_source(prover)
+    assert again.record is not None
+    computed_s = [step.record.wall_s for step in again.record.steps if step.record is not None]
+    assert again.took_s >= sum(computed_s) > 0
 
 
 def test_the_source_in_another_runtime_is_not_replaced_by_what_is_slower(net: Path) -> None:
