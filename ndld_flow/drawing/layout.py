@@ -216,7 +216,7 @@ def _lay_out_part(
     if len(nodes) == 1 and not inside:
         size = sizes[0]
         return _Part(nodes, inside, [Box(0, 0, size.width, size.height)], [], size.width, size.height)
-    number = {node: place for place, node in enumerate(nodes)}
+    number = {node: index for index, node in enumerate(nodes)}
     own = [(number[edges[place][0]], number[edges[place][1]]) for place in inside]
     graph = build_layers(len(nodes), own, [tensors[place] for place in inside])
     reduce_crossings(graph)
@@ -229,7 +229,7 @@ def _lay_out_part(
     columns = set_columns(graph, bands, across, cuts)
     router = _Router(graph, sizes, across, bands, columns)
     boxes = [router.box(vertex) for vertex in range(graph.count)]
-    routes = [router.route(place, edge) for place, edge in enumerate(own)]
+    routes = [router.route(index, edge) for index, edge in enumerate(own)]
     return _Part(nodes, inside, boxes, routes, columns.width, columns.height)
 
 

@@ -258,8 +258,8 @@ def read_order(
         )
     types = StepTypes(tuple(Path(file) for file in order.step_files))
     works = [
-        replace(_read_work(work, types, store, partial(progress, place), trust=order.trust), logged=partial(log, place))
-        for place, work in enumerate(order.works)
+        replace(_read_work(work, types, store, partial(progress, index), trust=order.trust), logged=partial(log, index))
+        for index, work in enumerate(order.works)
     ]
     return Task(tuple(works), order.fresh, order.timeout_s, order.held)
 

@@ -412,7 +412,7 @@ class _Reader:
 
     def read(self) -> None:
         graphs = scopes_of(self.model)
-        self.scopes = {graph: place for place, graph in enumerate(graphs.values())}
+        self.scopes = {graph: index for index, graph in enumerate(graphs.values())}
         self.functions = functions_by_graph(self.model)
         self.addresses = list(graphs)
         for graph, place in self.scopes.items():

@@ -198,7 +198,7 @@ def _inside(edited: EditedModel, kept: Collection[int]) -> list[tuple[str, ir.No
     """Return the nodes in bodies of kept nodes without bodies of their own, the last first."""
     owners = [node for index, node in enumerate(edited.model.graph) if index in kept]
     inside = [node for node in deep_nodes(owners) if node not in owners and node.op_type != "Constant"]
-    return [(f"{place} {node_label(node)}", node) for place, node in enumerate(inside)][::-1]
+    return [(f"{index} {node_label(node)}", node) for index, node in enumerate(inside)][::-1]
 
 
 def _fixed(node: ir.Node) -> bool:

@@ -107,7 +107,7 @@ def _cut(whole: Whole, cut: Cut, folder: Path) -> CutPart:
     values.choose(cut.chosen)
     labels += values.replace(names, cut.original)
     return CutPart(
-        inputs={name: tuple(values.write(place, name)) for place, name in enumerate(names)},
+        inputs={name: tuple(values.write(index, name)) for index, name in enumerate(names)},
         shapes=values.shapes,
         states={name: output for name, output in states.items() if name in names},
         replaceable=tuple(labels),

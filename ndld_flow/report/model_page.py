@@ -125,18 +125,18 @@ def _scope(document: ModelDocument, scope: ModelScope) -> ScopeData:
 
 def _graph(document: ModelDocument, scope: ModelScope, nodes: Sequence[ModelNode]) -> GraphShape:
     entering = (*scope.inputs, *scope.outside)
-    sources = {tensor: len(nodes) + place for place, tensor in enumerate(entering)}
-    sources |= {tensor: place for place, node in enumerate(nodes) for tensor in node.outputs}
+    sources = {tensor: len(nodes) + index for index, tensor in enumerate(entering)}
+    sources |= {tensor: index for index, node in enumerate(nodes) for tensor in node.outputs}
     edges = [
-        DrawnEdge(sources[tensor], place, tensor=str(tensor))
-        for place, node in enumerate(nodes)
+        DrawnEdge(sources[tensor], index, tensor=str(tensor))
+        for index, node in enumerate(nodes)
         for tensor in dict.fromkeys((*node.inputs, *node.outside))
         if tensor in sources
     ]
     first_output = len(nodes) + len(entering)
     edges += [
-        DrawnEdge(sources[tensor], first_output + place, tensor=str(tensor))
-        for place, tensor in enumerate(scope.outputs)
+        DrawnEdge(sources[tensor], first_output + index, tensor=str(tensor))
+        for index, tensor in enumerate(scope.outputs)
         if tensor in sources
     ]
     terminals = [Terminal(short_name(document.tensors[place].name), True) for place in entering]
@@ -155,7 +155,7 @@ def _graph(document: ModelDocument, scope: ModelScope, nodes: Sequence[ModelNode
     families = tuple(FAMILIES.index(node.family) for node in nodes)
     blocks = fold([node.name for node in nodes], families, edges, terminals, _ASPECT)
     composite, constant = (
-        [place for place, node in enumerate(nodes) if node.kind == kind] for kind in ("composite", "constant")
+        [index for index, node in enumerate(nodes) if node.kind == kind] for kind in ("composite", "constant")
     )
     graph = graph_shape(layout, edges, terminals, families)
     return replace(graph, blocks=blocks, composite=composite, constant=constant)

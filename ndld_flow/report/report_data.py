@@ -195,7 +195,7 @@ def timeline_spans(profile: Profile) -> TimelineSpans:
     start = nanoseconds(span.start_ms for span in spans)
     duration = nanoseconds(span.duration_ms for span in spans)
     ends = [begin + long for begin, long in zip(start, duration, strict=True)]
-    lanes = {lane: place for place, lane in enumerate(dict.fromkeys(span.lane for span in spans))}
+    lanes = {lane: index for index, lane in enumerate(dict.fromkeys(span.lane for span in spans))}
     there = range(len(layers))
     # Membership of a range is fast for an int and slow for other types.
     places = [span.layer if span.layer is not None and span.layer in there else None for span in spans]

@@ -67,5 +67,5 @@ class Table:
 
 def without_empty_columns(columns: Sequence[Column], rows: Sequence[tuple[Value, ...]]) -> Table:
     """Return a table without the columns in which all values are unknown."""
-    kept = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
+    kept = [index for index in range(len(columns)) if any(row[index] not in (None, "") for row in rows)]
     return Table(tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows))

@@ -48,17 +48,17 @@ def pair_profiles(subjects: Sequence[FoundSubject]) -> Pairing:
     Raises RequestError if a subject has nothing in common with the first.
     """
     if all(len(subject.profiles) == 1 for subject in subjects):
-        only = [(place, subject.profiles[0]) for place, subject in enumerate(subjects)]
+        only = [(index, subject.profiles[0]) for index, subject in enumerate(subjects)]
         names = {profile.name for _, profile in only}
         return Pairing({names.pop() if len(names) == 1 else UNNAMED: only}, ())
     sections: dict[str, list[tuple[int, FoundProfile]]] = {}
     named = [{profile.name: profile for profile in reversed(subject.profiles)} for subject in subjects]
     for name in [profile.name for profile in subjects[0].profiles]:
-        sections[name] = [(place, profiles[name]) for place, profiles in enumerate(named) if name in profiles]
+        sections[name] = [(index, profiles[name]) for index, profiles in enumerate(named) if name in profiles]
     paired = {name: members for name, members in sections.items() if len(members) > 1}
-    known = {place for members in paired.values() for place, _ in members}
-    for place, subject in enumerate(subjects[1:], 1):
-        if place not in known:
+    known = {index for members in paired.values() for index, _ in members}
+    for index, subject in enumerate(subjects[1:], 1):
+        if index not in known:
             base, other = (", ".join(profile.name for profile in each.profiles) for each in (subjects[0], subject))
             raise RequestError(
                 f"{subject.label} has no profile with the same name as one of {subjects[0].label}: {other} against "
@@ -69,12 +69,12 @@ def pair_profiles(subjects: Sequence[FoundSubject]) -> Pairing:
 
 
 def _left_out(subjects: Sequence[FoundSubject], paired: dict[str, list[tuple[int, FoundProfile]]]) -> list[str]:
-    taken = {(place, profile.name) for members in paired.values() for place, profile in members}
+    taken = {(index, profile.name) for members in paired.values() for index, profile in members}
     return [
         f"{subject.label}: profile {profile.name} has no partner"
-        for place, subject in enumerate(subjects)
+        for index, subject in enumerate(subjects)
         for profile in subject.profiles
-        if (place, profile.name) not in taken
+        if (index, profile.name) not in taken
     ]
 
 
@@ -135,7 +135,7 @@ def _compare(references: Sequence[str], gates: Sequence[str], rules: Rules, kept
         noise = next((noise for profile in profiles if (noise := find_noise(kept, profile))), None)
         rules = replace(rules, noise=noise)
     sections = {
-        name: [Measured(place, each.step, each.profile, each.metrics) for place, each in members]
+        name: [Measured(index, each.step, each.profile, each.metrics) for index, each in members]
         for name, members in pairing.sections.items()
     }
     comparison = compare([_subject(subject) for subject in subjects], sections, rules, gates, pairing.left_out)

@@ -337,7 +337,7 @@ class _Context:
         least_change, noise = self._noise(subject, unit)
         exact = points[-1].exact
         values = [each.value for each in points]
-        sound = [place for place, each in enumerate(points) if not each.disturbed]
+        sound = [index for index, each in enumerate(points) if not each.disturbed]
         found = find_steps([values[place] for place in sound], StepRules(least_change, exact))
         found = [_placed(step, sound) for step in found]
         steps = tuple(self._step(recipe, metric, subject, points, step, better) for step in found)
@@ -443,8 +443,8 @@ class _Context:
                 continue
             place = next(
                 (
-                    place
-                    for place, each in enumerate(points)
+                    index
+                    for index, each in enumerate(points)
                     if each.run.id == change.run or each.started_at >= change.started_at
                 ),
                 None,

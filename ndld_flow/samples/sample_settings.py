@@ -106,7 +106,7 @@ class JudgedSettings(SampleSettings):
         if total is None:
             start = max(seen, default=-1) + 1
             return range(start, start + (self.samples or 1))
-        others = [place for place in range(total) if place not in seen]
+        others = [index for index in range(total) if index not in seen]
         return others[: self.samples] if others else super().choose(total)
 
 

@@ -141,11 +141,11 @@ def axis_after_reshape(
         return axis if outer == 1 and before[:axis] == after[:axis] and axis < len(after) else None
     sizes = [int(dim or 0) for dim in after]
     outside = ahead * outer
-    fronts = [math.prod(sizes[:place]) for place in range(len(sizes))]
+    fronts = [math.prod(sizes[:index]) for index in range(len(sizes))]
     fitting = [
-        place
-        for place, front in enumerate(fronts)
-        if front and outside % front == 0 and sizes[place] % (outside // front * size) == 0
+        index
+        for index, front in enumerate(fronts)
+        if front and outside % front == 0 and sizes[index] % (outside // front * size) == 0
     ]
     behind = len(before) - axis - 1
     alone = [place for place in fitting if sizes[place] == size]

@@ -406,7 +406,7 @@ def _view(
         metrics=collect_metrics(comparison),
         largest=largest_changes(comparison, profiles),
         row_count=len(comparison.rows),
-        coverage=tuple((place, coverage) for place, coverage in enumerate(comparison.coverage) if coverage is not None),
+        coverage=tuple((index, coverage) for index, coverage in enumerate(comparison.coverage) if coverage is not None),
         settings=collect_settings(profiles),
         timelines=sum(bool(profile.timeline) for profile in profiles),
         graphs=None if comparison.graphs is None else collect_change(comparison.graphs),

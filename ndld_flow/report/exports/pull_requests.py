@@ -83,10 +83,10 @@ def that_fit(parts: Iterable[str]) -> Iterator[str]:
     """
     present, room, kept = [part for part in parts if part], _LONGEST, set[int]()
     for first in (True, False):
-        for place, part in enumerate(present):
+        for index, part in enumerate(present):
             if part.startswith(HEADING) is first and len(part) < room:
                 room -= len(part) + 1
-                kept.add(place)
+                kept.add(index)
     yield from (present[place] for place in sorted(kept))
     if len(kept) < len(present):
         yield "The report has more: the maximum length of a comment is reached.\n"

@@ -81,7 +81,7 @@ def is_convolution(layer: Layer) -> bool:
 
 def _view(label: str, profile: Profile) -> ConvolutionsView | None:
     subject = Subject(profile)
-    places = [place for place, layer in enumerate(subject.layers) if is_convolution(layer)]
+    places = [index for index, layer in enumerate(subject.layers) if is_convolution(layer)]
     if not places:
         return None
     timed = subject.layers_ms > 0

@@ -88,7 +88,7 @@ def _measured(search: PrecisionSearch, users: Collection[str], documents: RunDoc
         if not profile.layers or _ancestors(step, documents.run).isdisjoint(users):
             continue
         layers, medians = profile.layers, profile.layer_times.ms
-        holding = tuple(place for place, layer in enumerate(layers) if not names.isdisjoint(layer.onnx_nodes))
+        holding = tuple(index for index, layer in enumerate(layers) if not names.isdisjoint(layer.onnx_nodes))
         if not holding:
             return None
         return MeasuredCost(

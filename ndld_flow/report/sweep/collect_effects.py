@@ -144,5 +144,5 @@ class _Scale:
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
         first = math.ceil(self.low / step)
-        places = [first + place for place in range(12) if (first + place) * step <= self.high]
+        places = [first + index for index in range(12) if (first + index) * step <= self.high]
         return tuple((self.place(place * step), objective_words(place * step, objective)) for place in places)

@@ -87,7 +87,7 @@ def axis_numbers(axis: SweepAxis) -> AxisNumbers | None:
     lists = [value for value in axis.values if isinstance(value, list)]
     if len(lists) < 2 or len(lists) < len(axis.values) or len({len(items) for items in lists}) > 1:
         return None
-    differing = [place for place in range(len(lists[0])) if len({key_of(items[place]) for items in lists}) > 1]
+    differing = [index for index in range(len(lists[0])) if len({key_of(items[index]) for items in lists}) > 1]
     if len(differing) != 1 or not all(is_number(items[differing[0]]) for items in lists):
         return None
     place = differing[0]
