@@ -120,6 +120,15 @@ class PageError(OutputsError):
 
 
 @contextlib.contextmanager
+def explaining_file(path: str | Path, what: str = "it") -> Iterator[None]:
+    """Turn errors while writing a file that the user named into an OutputsError; `what` is the name of its contents."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputsError(f"{path}: {what} cannot be written ({error.strerror}). Choose another path.") from None
+
+
+@contextlib.contextmanager
 def naming_step(step: str) -> Iterator[None]:
     """Set the step of errors in the block that have none."""
     try:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.errors import RequestError, explaining_file
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tensors, find_tensors
@@ -204,18 +204,15 @@ def export_tensor(path: Path, name: str, target: Path) -> None:
     tensor = tensors[0].tensor
     if tensor.dtype == ir.DataType.STRING:
         raise RequestError(f"{name!r} contains strings, which .npy files cannot store safely")
-    try:
-        with writing_atomically(target) as file:
-            dtype = np.dtype(tensor.dtype.numpy())
-            if dtype.kind not in "biufc" or isinstance(tensor, SparseInitializer):
-                np.save(file, tensor.numpy())
-                return
-            head = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": tuple(tensor.shape.numpy())}
-            np.lib.format.write_array_header_1_0(file, head)
-            for piece in byte_pieces(tensor, _PIECE_BYTES):
-                file.write(piece)
-    except OSError as error:
-        raise OutputsError(f"{target}: cannot be written ({error.strerror}).") from None
+    with explaining_file(target), writing_atomically(target) as file:
+        dtype = np.dtype(tensor.dtype.numpy())
+        if dtype.kind not in "biufc" or isinstance(tensor, SparseInitializer):
+            np.save(file, tensor.numpy())
+            return
+        head = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": tuple(tensor.shape.numpy())}
+        np.lib.format.write_array_header_1_0(file, head)
+        for piece in byte_pieces(tensor, _PIECE_BYTES):
+            file.write(piece)
 
 
 def _nodes(model: ir.Model, views: Views, query: Query) -> tuple[InspectedNode, ...]:

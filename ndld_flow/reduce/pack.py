@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ndld_flow.base.errors import OutputsError
+from ndld_flow.base.errors import explaining_file
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.drawing.graph import Reading
@@ -71,7 +71,7 @@ def write_zip(folder: Path, target: Path, reduced: Reduced, versions: Mapping[st
         "verified": reduced.verified,
     }
     (folder / FAILURE).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    try:
+    with explaining_file(target, "the reduced model"):
         make_folder(target.absolute().parent)
         with writing_atomically(target) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
             for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -80,8 +80,6 @@ def write_zip(folder: Path, target: Path, reduced: Reduced, versions: Mapping[st
                 with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as written:
                     while piece := source.read(2**20):
                         written.write(piece)
-    except OSError as error:
-        raise OutputsError(f"{target}: the reduced model cannot be written ({error.strerror}).") from None
 
 
 _COMMAND = f"ndld-flow run {RECIPE}"

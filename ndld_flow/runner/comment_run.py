@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
 
-from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.errors import RequestError, explaining_file
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.execution.listener import Listener
 from ndld_flow.records.document import read_bounded
@@ -420,16 +420,11 @@ def _summarize(environment: Mapping[str, str], parts: Sequence[str]) -> None:
     path = environment.get("GITHUB_STEP_SUMMARY")
     if not path:
         return
-    try:
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write("\n".join([*filter(None, parts), ""]))
-    except OSError as error:
-        raise OutputsError(f"{path}: the summary of the job cannot be written ({error.strerror}).") from None
+    with explaining_file(path, "the summary of the job"), Path(path).open("a", encoding="utf-8") as file:
+        file.write("\n".join([*filter(None, parts), ""]))
 
 
 def write_markdown(result: Commented, to: Path) -> None:
     """Write a result into a file. Raises OutputsError."""
-    try:
+    with explaining_file(to, "the Markdown"):
         write_text_atomically(to, result.markdown)
-    except OSError as error:
-        raise OutputsError(f"{to}: the Markdown cannot be written ({error.strerror}).") from None

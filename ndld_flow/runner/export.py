@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.errors import RequestError, explaining_file
 from ndld_flow.export.triton import VERSION, describe_engine, describe_onnx
 from ndld_flow.models.external_files import external_files
 from ndld_flow.recipe.recipe import TRITON, Recipe
@@ -81,10 +81,8 @@ def export_results(exports: Sequence[Export], run: RunRecord, folder: Path) -> t
     """Copy results from a run's folder; return their paths. Raises OutputsError for files that cannot be written."""
     records = run.records
     for export in exports:
-        try:
+        with explaining_file(export.path, "the result"):
             _export(export, run, records[export.step].artifact, folder / export.step)
-        except OSError as error:
-            raise OutputsError(f"{export.path}: the result cannot be written ({error.strerror}).") from None
     return tuple(str(export.path) for export in exports)
 
 
@@ -98,11 +96,9 @@ def check_output(output: Path) -> None:
 def export_source(output: Path, folder: Path) -> tuple[str, ...]:
     """Copy the model that a run read to a file, as `export_results` does with a result; return its path."""
     run, export = read_run_record(folder), Export("source", output)
-    try:
-        path = Path(run.source.path)
+    path = Path(run.source.path)
+    with explaining_file(output, "the model"):
         _export(export, run, run.source.artifact, path.parent, path)
-    except OSError as error:
-        raise OutputsError(f"{output}: the model cannot be written ({error.strerror}).") from None
     return (str(output),)
 
 

@@ -64,15 +64,6 @@ def explaining_disk(work: str, folder: Path) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def explaining_file(path: Path) -> Iterator[None]:
-    """Turn errors while writing a file that the user named into an OutputsError."""
-    try:
-        yield
-    except OSError as error:
-        raise OutputsError(f"{path}: it cannot be written ({error.strerror}). Choose another path.") from None
-
-
 def explain_disk(error: BaseException | None, folder: Path) -> str:
     """Return the problem of the disk that caused an error, and the remedy; empty if the disk is not the cause."""
     full = _find_full_folder(folder)

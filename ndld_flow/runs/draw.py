@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.errors import RequestError, explaining_file
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.drawing.engine_graph import engine_graph
 from ndld_flow.drawing.graph import DrawnGraph, Look, Reading
@@ -98,8 +98,6 @@ def draw_page(model: Path, target: Path, reading: Reading, look: Look) -> Path:
 
     with paused_garbage_collection():
         document = read_document(model, reading)
-    try:
+    with explaining_file(target, "the page"):
         target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputsError(f"{target}: the page cannot be written ({error.strerror}).") from None
     return write_model_page(document, target)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ndld_flow.base.errors import explaining_file
 from ndld_flow.cli.options import options_of, refuse_missing
 from ndld_flow.cli.public_functions import public
 
@@ -63,7 +64,6 @@ def draw(
     refuse_missing([model])
     from ndld_flow.drawing.draw import check_look, picture_bytes
     from ndld_flow.drawing.graph import Look, Reading
-    from ndld_flow.runs.disk import explaining_file
     from ndld_flow.runs.draw import SUFFIXES, draw_page, read_drawn
     from ndld_flow.store.files import write_bytes_atomically
 

@@ -40,7 +40,7 @@ def schema(
 
         described = describe_recipes(steps(files))
     if to is not None:
-        from ndld_flow.runs.disk import explaining_file
+        from ndld_flow.base.errors import explaining_file
         from ndld_flow.store.files import write_text_atomically
 
         with explaining_file(Path(to)):

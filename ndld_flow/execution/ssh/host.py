@@ -16,27 +16,9 @@ from ndld_flow.execution.executor import Task, are_results_of
 from ndld_flow.execution.keys import Site, installed_modules, make_key
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.messages import Died, End, Failed, Logged, News, Progressed, Refused, Report
+from ndld_flow.execution.ssh import messages
 from ndld_flow.execution.ssh.connection import Connection, ConnectionLostError
 from ndld_flow.execution.ssh.deploy import start_node
-from ndld_flow.execution.ssh.messages import (
-    Compute,
-    Describe,
-    Described,
-    Examine,
-    Examined,
-    Fetch,
-    Find,
-    Found,
-    Incoming,
-    Keep,
-    Kept,
-    Lack,
-    Lacking,
-    Reply,
-    Send,
-    Sent,
-    read_chunks,
-)
 from ndld_flow.execution.transfer import Transfer, transfer_files
 from ndld_flow.execution.workers import read_end
 from ndld_flow.machine.description import Check
@@ -48,7 +30,7 @@ from ndld_flow.step import Foresight
 from ndld_flow.store.store import Store
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=messages.Reply)
 
 MAX_LOSSES = 6
 """Number of lost connections after which one piece of work is given up."""
@@ -89,12 +71,12 @@ class Host:
 
     def describe(self, step: RecipeStep) -> Site:
         """Return the circumstances of a step on the target. Raises BackendError."""
-        question = Describe(
+        question = messages.Describe(
             step=step.type.name,
             settings=step.step.model_dump(mode="json"),
             modules=tuple(installed_modules(step)),
         )
-        site = self._persist(lambda node: self._ask(node, question, Described))
+        site = self._persist(lambda node: self._ask(node, question, messages.Described))
         groups = (
             tuple(f"on {self.name}: {text}" for text in group) for group in (site.notes, site.problems, site.lacks)
         )
@@ -102,7 +84,7 @@ class Host:
 
     def examine(self) -> list[Check]:
         """Return what `doctor` finds on the target. Raises BackendError."""
-        return list(self._persist(lambda node: self._ask(node, Examine(), Examined)).checks)
+        return list(self._persist(lambda node: self._ask(node, messages.Examine(), messages.Examined)).checks)
 
     def compute(self, task: Task, store: Store, report: Report, *, trust: bool) -> Sequence[StepRecord]:
         """Compute a task on the target and copy its results into the store.
@@ -134,14 +116,14 @@ class Host:
         `before` collects the records of these keys that the target had at the start of each attempt.
         """
         keys = tuple(make_key(work.parts) for work in task.works)
-        records: Sequence[StepRecord] = self._ask(node, Find(keys=keys), Found).records
+        records: Sequence[StepRecord] = self._ask(node, messages.Find(keys=keys), messages.Found).records
         before.append(records)
         # Of a task to compute afresh, only the result of an earlier attempt counts.
         if not records or (task.fresh and records == before[0]):
             for artifact in transfer.artifacts:
                 self._send_artifact(node, artifact, store, report)
             order = transfer.order.model_copy(update={"held": False})
-            node.send(Compute(order=order.to_line()))
+            node.send(messages.Compute(order=order.to_line()))
             records = self._follow(node, task, report)
         if not are_results_of(task, records):
             raise node.refuse("it returned results of other steps than it was asked for")
@@ -177,7 +159,7 @@ class Host:
     def _send_artifact(self, node: Connection, artifact: ArtifactRecord, store: Store, report: Report) -> None:
         """Send what the target lacks of an artifact. Raises BackendError if its disk is full."""
         for _ in range(_MAX_ATTEMPTS):
-            lacks = self._ask(node, Lack(artifacts=(artifact,)), Lacking)
+            lacks = self._ask(node, messages.Lack(artifacts=(artifact,)), messages.Lacking)
             if not lacks.artifacts:
                 return
             files = {file.digest: file for file in artifact.files}
@@ -189,7 +171,7 @@ class Host:
                 )
             for file in files.values():
                 self._send_file(node, artifact, file, lacks.files.get(file.digest, 0), store, report)
-            if self._ask(node, Keep(artifact=artifact), Kept).kept:
+            if self._ask(node, messages.Keep(artifact=artifact), messages.Kept).kept:
                 return
         raise BackendError(f"{self.label}: the inputs arrive damaged. Check its disk and its network.")
 
@@ -203,12 +185,12 @@ class Host:
         what = f"sending {Path(file.path).name} to {self.name}"
         with (store.object_folder(artifact.digest) / file.path).open("rb") as contents:
             contents.seek(offset)
-            chunks = _reported(read_chunks(contents.read, left), offset, file.size_bytes, what, report)
-            node.send(Send(digest=file.digest, offset=offset, size_bytes=left), chunks)
+            chunks = _reported(messages.read_chunks(contents.read, left), offset, file.size_bytes, what, report)
+            node.send(messages.Send(digest=file.digest, offset=offset, size_bytes=left), chunks)
 
     def _fetch_artifact(self, node: Connection, artifact: ArtifactRecord, store: Store, report: Report) -> None:
         """Copy an artifact of the target into the store. Raises BackendError if it arrives damaged."""
-        incoming = Incoming(store, self.name)
+        incoming = messages.Incoming(store, self.name)
         free_bytes = shutil.disk_usage(store.root).free
         if artifact.size_bytes > free_bytes and not store.is_intact(artifact):
             raise BackendError(
@@ -220,17 +202,19 @@ class Host:
                 return
             for file in artifact.files:
                 offset = incoming.size(file.digest)
-                sent = self._ask(node, Fetch(artifact=artifact.digest, path=file.path, offset=offset), Sent)
+                sent = self._ask(
+                    node, messages.Fetch(artifact=artifact.digest, path=file.path, offset=offset), messages.Sent
+                )
                 if sent.size_bytes > max(0, file.size_bytes - offset):
                     raise node.refuse("it sends more than it announced")
                 what = f"fetching {Path(file.path).name} from {self.name}"
-                chunks = read_chunks(node.read, sent.size_bytes)
+                chunks = messages.read_chunks(node.read, sent.size_bytes)
                 incoming.write(file.digest, offset, _reported(chunks, offset, file.size_bytes, what, report))
             if incoming.keep(artifact):
                 return
         raise BackendError(f"{self.label}: its results arrive damaged. Check its disk and its network.")
 
-    def _ask(self, node: Connection, question: Describe | Examine | Lack | Keep | Find | Fetch, kind: type[R]) -> R:
+    def _ask(self, node: Connection, question: messages.Question, kind: type[R]) -> R:
         node.send(question)
         reply = node.reply()
         if isinstance(reply, Refused):

@@ -19,28 +19,7 @@ from ndld_flow.base.errors import BackendError, NdldFlowError
 from ndld_flow.execution.executor import match_records
 from ndld_flow.execution.keys import describe_libraries, describe_machine_of
 from ndld_flow.execution.messages import Alive, Done, describe_error
-from ndld_flow.execution.ssh.messages import (
-    CHUNK_BYTES,
-    QUESTION,
-    Compute,
-    Describe,
-    Described,
-    Examine,
-    Examined,
-    Fetch,
-    Find,
-    Found,
-    Incoming,
-    Keep,
-    Kept,
-    Lack,
-    Lacking,
-    Question,
-    Ready,
-    Send,
-    Sent,
-    read_chunks,
-)
+from ndld_flow.execution.ssh import messages
 from ndld_flow.execution.transfer import move_order
 from ndld_flow.execution.workers import Worker
 from ndld_flow.processes.lines import Line, Output
@@ -65,7 +44,7 @@ class _Input:
     def read_line(self) -> bytes:
         """Return the next line without its end. Raises EOFError."""
         while b"\n" not in self._buffer:
-            self._buffer += self._receive(CHUNK_BYTES)
+            self._buffer += self._receive(messages.CHUNK_BYTES)
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
@@ -97,32 +76,32 @@ class Node:
 
     def serve(self, source: _Input) -> None:
         """Answer questions until the input ends."""
-        self.output.send(Ready(name=platform.node(), store=str(self.store.root)))
+        self.output.send(messages.Ready(name=platform.node(), store=str(self.store.root)))
         while True:
             try:
-                question = QUESTION.validate_json(source.read_line())
-                if isinstance(question, Send):
+                question = messages.QUESTION.validate_json(source.read_line())
+                if isinstance(question, messages.Send):
                     self._receive(question, source)
                 else:
                     self._answer(question)
             except EOFError:
                 return
 
-    def _receive(self, question: Send, source: _Input) -> None:
+    def _receive(self, question: messages.Send, source: _Input) -> None:
         try:
-            chunks = read_chunks(source.read, question.size_bytes)
-            Incoming(self.store).write(question.digest, question.offset, chunks)
+            chunks = messages.read_chunks(source.read, question.size_bytes)
+            messages.Incoming(self.store).write(question.digest, question.offset, chunks)
         except OSError as error:
             self._trouble = f"{self.store.root}: a file cannot be written: {error.strerror}"
 
-    def _answer(self, question: Question) -> None:
-        if isinstance(question, Compute):
+    def _answer(self, question: messages.Question) -> None:
+        if isinstance(question, messages.Compute):
             threading.Thread(target=self._compute, args=(question,), daemon=True).start()
             return
-        if isinstance(question, Alive | Send):
+        if isinstance(question, Alive | messages.Send):
             return
         try:
-            if isinstance(question, Fetch):
+            if isinstance(question, messages.Fetch):
                 self._send_file(question)
                 return
             with explaining_disk("", self.store.root):
@@ -130,40 +109,42 @@ class Node:
         except NdldFlowError as error:
             self.output.send(describe_error(error))
 
-    def _reply(self, question: Describe | Examine | Lack | Keep | Find) -> Line:
-        if isinstance(question, Describe):
+    def _reply(
+        self, question: messages.Describe | messages.Examine | messages.Lack | messages.Keep | messages.Find
+    ) -> Line:
+        if isinstance(question, messages.Describe):
             return _describe_step(question)
-        if isinstance(question, Examine):
+        if isinstance(question, messages.Examine):
             from ndld_flow.execution.doctor import examine
 
-            return Examined(checks=tuple(examine(self.store.root.parent)))
-        if isinstance(question, Lack):
+            return messages.Examined(checks=tuple(examine(self.store.root.parent)))
+        if isinstance(question, messages.Lack):
             missing = [artifact for artifact in question.artifacts if not self.store.is_intact(artifact)]
-            incoming, space = Incoming(self.store), os.statvfs(self.store.root)
-            return Lacking(
+            incoming, space = messages.Incoming(self.store), os.statvfs(self.store.root)
+            return messages.Lacking(
                 artifacts=tuple(artifact.digest for artifact in missing),
                 files={file.digest: incoming.size(file.digest) for artifact in missing for file in artifact.files},
                 free_bytes=space.f_bavail * space.f_frsize,
             )
-        if isinstance(question, Keep):
+        if isinstance(question, messages.Keep):
             trouble, self._trouble = self._trouble, ""
             if trouble:
                 raise BackendError(trouble)
-            return Kept(kept=Incoming(self.store).keep(question.artifact))
+            return messages.Kept(kept=messages.Incoming(self.store).keep(question.artifact))
         records = match_records([self.store.read_record(key) for key in question.keys], self.store)
-        return Found(records=tuple(records or ()))
+        return messages.Found(records=tuple(records or ()))
 
-    def _send_file(self, question: Fetch) -> None:
+    def _send_file(self, question: messages.Fetch) -> None:
         path = self.store.object_folder(question.artifact) / question.path
         try:
             with path.open("rb") as file:
                 size = max(0, os.fstat(file.fileno()).st_size - question.offset)
                 file.seek(question.offset)
-                self.output.send(Sent(size_bytes=size), read_chunks(file.read, size))
+                self.output.send(messages.Sent(size_bytes=size), messages.read_chunks(file.read, size))
         except OSError as error:
             raise BackendError(f"{path}: it cannot be read: {error.strerror}") from None
 
-    def _compute(self, question: Compute) -> None:
+    def _compute(self, question: messages.Compute) -> None:
         """Compute a task in the worker, and pass its messages on."""
         try:
             order = move_order(question.order, self.store)
@@ -176,14 +157,14 @@ class Node:
         self.output.send(end)
 
 
-def _describe_step(question: Describe) -> Described:
+def _describe_step(question: messages.Describe) -> messages.Described:
     step_type = StepTypes().find(question.step)
     if step_type is None:
         lack = f"there is no step type {question.step!r}: install the package that defines it in its environment"
-        return Described(libraries={}, machine="", lacks=(lack,))
+        return messages.Described(libraries={}, machine="", lacks=(lack,))
     settings = step_type.cls.model_validate_json(json.dumps(question.settings))
     step, foresight = RecipeStep("NAME", step_type, settings, {}), settings.foresee()
-    return Described(
+    return messages.Described(
         libraries=describe_libraries(step, question.modules),
         machine=describe_machine_of(step),
         notes=foresight.notes,
@@ -199,7 +180,7 @@ def main() -> None:
     outputs = Outputs(Path(sys.argv[1]))
     outputs.prepare()
     outputs.store.sweep_building()
-    Incoming(outputs.store).forget_old()
+    messages.Incoming(outputs.store).forget_old()
     Node(outputs.store, output).serve(_Input(claim_input()))
     os._exit(ORPHANED)
 
