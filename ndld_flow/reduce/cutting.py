@@ -186,7 +186,7 @@ def _store_constants(graph: ir.Graph, chosen: Collection[ir.Node], captured: Cap
 def drop_unused(graph: ir.Graph) -> None:
     """Remove nodes that nothing reads."""
     for node in reversed(list(graph)):
-        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+        if not any(map(is_used, node.outputs)):
             graph.remove(node, safe=True)
     unused = [value for value in graph.initializers.values() if not is_used(value)]
     graph.inputs[:] = [value for value in graph.inputs if value not in unused]  # in IR version 3, all are inputs too

@@ -27,7 +27,7 @@ from ndld_flow.export.pytorch.call import (
 )
 from ndld_flow.export.pytorch.emitters import EMITTERS
 from ndld_flow.models.element_types import FLOATS
-from ndld_flow.models.nodes import constant_tensor, free_name, node_label, read_values
+from ndld_flow.models.nodes import constant_tensor, free_name, is_used, node_label, read_values
 
 _DEEPEST = 32
 _LONGEST = 4096
@@ -362,7 +362,7 @@ class ModuleClass:
         self.line(f"{', '.join(names)} = {expression}")
 
     def _output_name(self, node: ir.Node, value: ir.Value) -> str:
-        if not value.name or not (value.uses() or value.is_graph_output()):
+        if not value.name or not is_used(value):
             return "_" if len(node.outputs) > 1 else self.variable(node.op_type.lower())
         self._names[value] = name = self.variable(node.op_type.lower())
         return name

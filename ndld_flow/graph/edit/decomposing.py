@@ -16,7 +16,7 @@ from ndld_flow.graph.edit.node_groups import copy_nodes
 from ndld_flow.graph.sanitize.fusion import fuse_gemm
 from ndld_flow.models.element_types import is_op, schema_of
 from ndld_flow.models.lazy_tensors import SparseInitializer
-from ndld_flow.models.nodes import graph_of, precision_metadata
+from ndld_flow.models.nodes import graph_of, is_used, precision_metadata
 
 _FIRST_OPSET = 7
 """Before, Gemm and Add broadcast only by an attribute."""
@@ -226,7 +226,7 @@ def _put_body(edits: OperationEdits, node: ir.Node, body: onnx.FunctionProto) ->
             made.name = edits.new_name(f"{base}_{made.name}") if made.name else ""
     graph_of(node).insert_before(node, nodes)
     for (output, _), result in zip(wanted, function.outputs, strict=True):
-        if output.uses() or output.is_graph_output():
+        if is_used(output):
             value = copies.values.get(result) or read[result]
             if value is None or value in node.inputs or value.name == output.name:
                 value = edits.put_for(node, "Identity", [value], wish=f"{base}_same")
@@ -234,7 +234,7 @@ def _put_body(edits: OperationEdits, node: ir.Node, body: onnx.FunctionProto) ->
     _check_types(node, nodes, edits.opset_of(node))
     edits.remove(node)
     for inner in reversed(nodes):  # some compute outputs that the node omits
-        if not any(value.uses() or value.is_graph_output() for value in inner.outputs):
+        if not any(map(is_used, inner.outputs)):
             edits.remove(inner)
     return sum(inner.graph is not None for inner in nodes)
 

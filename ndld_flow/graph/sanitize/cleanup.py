@@ -11,7 +11,7 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Edits
 from ndld_flow.models.element_types import subgraphs_of
 from ndld_flow.models.lazy_tensors import SparseInitializer, byte_pieces
-from ndld_flow.models.nodes import constant_of, free_name, precision_of, remove_node, values_of
+from ndld_flow.models.nodes import constant_of, free_name, is_used, precision_of, remove_node, values_of
 from ndld_flow.models.tensor_statistics import digest_of
 
 _FIRST_IR_WITH_FREE_INITIALIZERS = 4
@@ -68,7 +68,7 @@ def remove_unused(edits: Edits) -> None:
         _remove_unused_nodes(edits, graph)
     for graph in edits.model.graphs():
         for name, value in tuple(graph.initializers.items()):
-            if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+            if not (is_used(value) or value.is_graph_input()):
                 del graph.initializers[name]
                 edits.done["unused initializers removed"] += 1
     before = len(edits.model.functions)
@@ -78,7 +78,7 @@ def remove_unused(edits: Edits) -> None:
 
 def _remove_unused_nodes(edits: Edits, graph: ir.Graph) -> None:
     for node in reversed(tuple(graph)):
-        if not any(out.uses() or out.is_graph_output() for out in node.outputs):
+        if not any(map(is_used, node.outputs)):
             remove_node(node)
             edits.done["unused nodes removed"] += 1
             continue

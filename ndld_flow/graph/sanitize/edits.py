@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ndld_flow.models.element_types import FLOATS, functions_by_graph, is_op
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.lazy_tensors import SparseInitializer
-from ndld_flow.models.nodes import add_initializer, free_name, graph_of, put_constant, values_of
+from ndld_flow.models.nodes import add_initializer, free_name, graph_of, is_used, put_constant, values_of
 
 Array = npt.NDArray[Any]
 LARGEST_READ = 64 * 2**20
@@ -58,6 +58,13 @@ class Edits:
     def graphs(self) -> Iterator[ir.Graph]:
         """Yield the main graph, its subgraphs, then functions' bodies."""
         return all_graphs(self.model)
+
+    def nodes(self, *op_types: str) -> Iterator[ir.Node]:
+        """Yield the nodes of these standard operators in all graphs, without those that were removed meanwhile."""
+        for graph in self.graphs():
+            for node in tuple(graph):
+                if is_op(node, *op_types) and node.graph is not None:
+                    yield node
 
     def opset(self, graph: ir.Graph | None) -> int:
         """Return the version of the default domain in a graph; a function may import its own."""
@@ -144,7 +151,7 @@ class Edits:
 
     def bypass(self, node: ir.Node, value: ir.Value | None, what: str) -> bool:
         """Remove a node whose only used output equals `value`."""
-        if value is None or any(out.uses() or out.is_graph_output() for out in node.outputs[1:]):
+        if value is None or any(map(is_used, node.outputs[1:])):
             return False
         if not self.replace(node.outputs[0], value):
             return False
@@ -200,7 +207,7 @@ class Edits:
         self._remove_if_unused(node)
 
     def _remove_if_unused(self, node: ir.Node) -> None:
-        if not any(out.uses() or out.is_graph_output() for out in node.outputs):
+        if not any(map(is_used, node.outputs)):
             self.remove(node)
 
 

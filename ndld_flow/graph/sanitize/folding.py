@@ -19,6 +19,7 @@ from ndld_flow.base.quantities import size as size_text
 from ndld_flow.base.text import first_of, short_name
 from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Array, Edits, dims_of
 from ndld_flow.models.lazy_tensors import SparseInitializer
+from ndld_flow.models.nodes import is_used
 
 _OTHER_KINDS = frozenset(("Constant", "SequenceMap", "Optional", "OptionalGetElement", "OptionalHasElement"))
 # Q/DQ nodes around a weight define its quantization, which folding would lose.
@@ -300,6 +301,6 @@ def _put_results(edits: Edits, nodes: Sequence[ir.Node], results: dict[ir.Value,
         for value in node.outputs:
             if value in results:
                 edits.set_constant(value, ir.Tensor(results[value]))
-        if node.graph is not None and not any(out.uses() or out.is_graph_output() for out in node.outputs):
+        if node.graph is not None and not any(map(is_used, node.outputs)):
             edits.remove(node)
         edits.done["folded"] += node.graph is None

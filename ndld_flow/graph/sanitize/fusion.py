@@ -21,8 +21,8 @@ from ndld_flow.graph.sanitize.edits import (
     only_reader,
     producer_of_type,
 )
-from ndld_flow.models.element_types import FLOATS, is_op
-from ndld_flow.models.nodes import graph_of, precision_metadata, same_precision
+from ndld_flow.models.element_types import FLOATS
+from ndld_flow.models.nodes import graph_of, is_used, precision_metadata, same_precision
 
 _ABSORBERS = ("Conv", "ConvTranspose", "BatchNormalization")
 
@@ -41,10 +41,8 @@ class Affine:
 
 def fuse_affine(edits: Edits) -> None:
     """Fuse each scale and shift into the Conv, ConvTranspose or BatchNormalization that no other node reads."""
-    for graph in edits.graphs():
-        for node in tuple(graph):
-            if is_op(node, "BatchNormalization", "Mul", "Add", "Sub", "Div"):
-                _fuse(edits, node)
+    for node in edits.nodes("BatchNormalization", "Mul", "Add", "Sub", "Div"):
+        _fuse(edits, node)
 
 
 def _fuse(edits: Edits, node: ir.Node) -> None:
@@ -93,10 +91,7 @@ def _per_channel(constant: Array, rank: int) -> Array | None:
 def batch_norm_affine(edits: Edits, node: ir.Node) -> Affine | None:
     """Return the scale and shift of a BatchNormalization in inference mode with constant parameters, or None."""
     epsilon = node.attributes.get("epsilon")
-    if (
-        any(out.uses() or out.is_graph_output() for out in node.outputs[1:])
-        or int_attribute(node, "training_mode", 0) != 0
-    ):
+    if any(map(is_used, node.outputs[1:])) or int_attribute(node, "training_mode", 0) != 0:
         return None
     graph = node.graph
     if not isinstance(graph, ir.Graph) or edits.opset(graph) < 7 or int_attribute(node, "spatial", 1) != 1:
@@ -175,16 +170,9 @@ _GEMM_TYPES = FLOATS - {ir.DataType.BFLOAT16}
 
 def fuse_nodes(edits: Edits) -> None:
     """Apply the three fusions everywhere."""
-    rules = {
-        "Conv": _fuse_pad,
-        "Add": _fuse_add,
-        "Mul": _fuse_layer_norm_without_bias,
-    }
-    for graph in edits.graphs():
-        for node in tuple(graph):
-            rule = rules.get(node.op_type)
-            if rule is not None and not node.domain and node.graph is not None:
-                rule(edits, node)
+    rules = {"Conv": _fuse_pad, "Add": _fuse_add, "Mul": _fuse_layer_norm_without_bias}
+    for node in edits.nodes(*rules):
+        rules[node.op_type](edits, node)
 
 
 def _fuse_pad(edits: Edits, node: ir.Node) -> None:

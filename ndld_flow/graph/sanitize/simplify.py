@@ -92,14 +92,10 @@ _WIDER: dict[ir.DataType, frozenset[ir.DataType]] = {
 def remove_noops(edits: Edits, op_types: Collection[str] | None = None) -> None:
     """Bypass every node that a rule recognizes as a no-op; only of `op_types` if given."""
     values = visited_shape_values(edits)
-    for graph in edits.graphs():
-        for node in tuple(graph):
-            rule = _RULES.get(node.op_type) if op_types is None or node.op_type in op_types else None
-            if rule is None or node.domain != "" or not node.inputs or node.graph is None:
-                continue
-            same = rule(edits, values, node)
-            if same is not None:
-                edits.bypass(node, same, f"{node.op_type} removed")
+    for node in edits.nodes(*(_RULES if op_types is None else _RULES.keys() & set(op_types))):
+        same = _RULES[node.op_type](edits, values, node) if node.inputs else None
+        if same is not None:
+            edits.bypass(node, same, f"{node.op_type} removed")
 
 
 def _dropout(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
@@ -248,11 +244,8 @@ def simplify_reshapes(edits: Edits) -> None:
     """Apply the rules below to every Reshape, Transpose and Unsqueeze."""
     values = visited_shape_values(edits)
     rules = {"Reshape": _simplify_reshape, "Transpose": _merge_transposes, "Unsqueeze": _merge_unsqueezes}
-    for graph in edits.graphs():
-        for node in tuple(graph):
-            rule = rules.get(node.op_type)
-            if rule is not None and not node.domain and node.graph is not None:
-                rule(edits, values, node)
+    for node in edits.nodes(*rules):
+        rules[node.op_type](edits, values, node)
 
 
 def _simplify_reshape(edits: Edits, values: ShapeValues, node: ir.Node) -> None:

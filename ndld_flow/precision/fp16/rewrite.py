@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ndld_flow.models.element_types import TYPE_ATTRIBUTES, Types, dtype_of, is_op, tensor_of, with_element
 from ndld_flow.models.lazy_tensors import FORMATS, Loss, RoundedTensor, SparseInitializer, rounded_sparse
-from ndld_flow.models.nodes import UniqueNames, fixed_tensor
+from ndld_flow.models.nodes import UniqueNames, fixed_tensor, is_used
 from ndld_flow.precision.type_groups import (
     Group,
     Groups,
@@ -226,7 +226,7 @@ class Rewriter:
             if origin is not None:
                 # The model's own Cast is removed once nothing reads it.
                 cast, graph = value.producer(), value.graph
-                if cast is not None and graph is not None and not (value.uses() or value.is_graph_output()):
+                if cast is not None and graph is not None and not is_used(value):
                     graph.remove(cast, safe=True)
                     self.casts_removed += 1
 

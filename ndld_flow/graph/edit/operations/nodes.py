@@ -350,11 +350,11 @@ def _bridge(edited: EditedModel, selected: Sequence[ir.Node], through: int | str
     from ndld_flow.graph.edit.graph_edits import replace_output
     from ndld_flow.graph.edit.node_groups import outermost
     from ndld_flow.graph.edit.schemas import Schemas, port_index
-    from ndld_flow.models.nodes import node_label, own_subgraphs
+    from ndld_flow.models.nodes import is_used, node_label, own_subgraphs
 
     schemas = Schemas(edited.model)
     for node in outermost(selected):
-        used = next((value for value in node.outputs if value.uses() or value.is_graph_output()), None)
+        used = next(filter(is_used, node.outputs), None)
         if used is None:
             continue
         source = _most_similar_input(node, used)
