@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -66,14 +67,10 @@ class Cache:
         self.ask(keys)
         if self._given_up or not self._refused.isdisjoint(keys):
             return None
-        started = time.monotonic()
-        try:
+        started, records = time.monotonic(), list[StepRecord | None]()
+        with self._giving_up(f"it gave no answer that helps within {seconds(self._wait_s)}."):
             records = [self._await(self._asked[key], started + self._patience_s) for key in keys]
-        except FutureTimeoutError:
-            self._give_up(f"cache {self.remote}: it gave no answer that helps within {seconds(self._wait_s)}.")
-            return None
-        except BackendError as error:
-            self._give_up(str(error))
+        if self._given_up:
             return None
         if self.remote.other_versions and not self._warned_of_versions:
             self._warned_of_versions = True
@@ -94,13 +91,10 @@ class Cache:
             digest: self._threads.submit(partial(self.remote.pull_artifact, artifact, self._store))
             for digest, artifact in artifacts.items()
         }
-        try:
+        arrived: dict[str, bool] = {}
+        with self._giving_up(f"it sends less than {LEAST_BYTES_PER_S / 1e6:g} MB a second."):
             arrived = {digest: self._await(task, deadline) for digest, task in tasks.items()}
-        except FutureTimeoutError:
-            self._give_up(f"cache {self.remote}: it sends less than {LEAST_BYTES_PER_S / 1e6:g} MB a second.")
-            return False
-        except BackendError as error:
-            self._give_up(str(error))
+        if self._given_up:
             return False
         for digest in (digest for digest, came in arrived.items() if not came):
             self._warn(f"cache {self.remote}: the artifact {digest[:12]} is incomplete or damaged, and is not used")
@@ -164,14 +158,10 @@ class Cache:
         """Import the protocol's library, and open the URL; False once the cache was given up."""
         if self._given_up or self._connected:
             return not self._given_up
-        try:
+        with self._giving_up(f"there is no connection within {seconds(self._wait_s)}."):
             self.remote.import_library()  # not in a thread: this is not the cache's delay
             self._await(self._threads.submit(self.remote.connect), time.monotonic() + self._wait_s)
             self._connected = True
-        except FutureTimeoutError:
-            self._give_up(f"cache {self.remote}: there is no connection within {seconds(self._wait_s)}.")
-        except BackendError as error:
-            self._give_up(str(error))
         return self._connected
 
     def _has(self, record: StepRecord) -> bool:
@@ -191,9 +181,15 @@ class Cache:
     def _await(self, future: Future[T], deadline: float) -> T:
         return future.result(timeout=max(deadline - time.monotonic(), 0.0))
 
-    def _give_up(self, reason: str) -> None:
-        self._given_up = True
-        self._warn(f"{reason} The run continues without it.")
+    @contextmanager
+    def _giving_up(self, slow: str) -> Iterator[None]:
+        """Give the cache up if the block finds it too slow, of which `slow` is a description, or out of order."""
+        try:
+            yield
+        except (FutureTimeoutError, BackendError) as error:
+            self._given_up = True
+            reason = str(error) if isinstance(error, BackendError) else f"cache {self.remote}: {slow}"
+            self._warn(f"{reason} The run continues without it.")
 
     def _warn(self, text: str) -> None:
         self._listener(Notice(text=text, warning=True))
