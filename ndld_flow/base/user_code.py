@@ -135,8 +135,8 @@ def _imported_by(files: Mapping[str, Path]) -> frozenset[str]:
 
 def _local_imports(path: Path) -> frozenset[str]:
     files = list_files(path)
-    beside = {name.split("/")[0].partition(".")[0] for name in files}
-    return _imported_by(files) & beside - _LIBRARIES - sys.stdlib_module_names
+    neighbours = {name.split("/")[0].partition(".")[0] for name in files}
+    return _imported_by(files) & neighbours - _LIBRARIES - sys.stdlib_module_names
 
 
 @lru_cache(maxsize=2000)

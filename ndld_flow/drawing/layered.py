@@ -351,8 +351,8 @@ def settle(graph: Layered, across: list[float], widths: Sequence[float], spine: 
     # The left and right neighbour of each vertex in its layer; -1 for none.
     left, right = [-1] * len(graph.above), [-1] * len(graph.above)
     for layer in graph.layers:
-        for one, other in pairwise(layer):
-            right[one], left[other] = other, one
+        for node, following in pairwise(layer):
+            right[node], left[following] = following, node
     pieces = _pieces(graph, across, spine)
     joined = [_joined(graph, piece) for piece in pieces]
     for number in range(_SHIFT_ROUNDS):

@@ -78,12 +78,12 @@ def move_model(source: Path, output: Path, out: Path, name: str, log: logging.Lo
             raise ModelError(
                 f"the program {name!r} wrote external data to {file}, a name reserved for the step's own files"
             )
-        made, target = output.parent / file, out / file
-        if made.is_symlink() or made.stat().st_nlink > 1:  # others could change it later
-            copy_file(made.resolve(), target)
+        written, target = output.parent / file, out / file
+        if written.is_symlink() or written.stat().st_nlink > 1:  # others could change it later
+            copy_file(written.resolve(), target)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(made, target)
+            shutil.move(written, target)
     return sorted(str(path.relative_to(output.parent)) for path in output.parent.rglob("*") if path.is_file())
 
 

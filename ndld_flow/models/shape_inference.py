@@ -55,8 +55,8 @@ def propagates_little_data(graph: onnx.GraphProto) -> bool:
         length = _length(node, lengths)
         if node.op_type == "Concat":
             held += length
-        if (made := _made_length(node, values)) is not None:
-            vectors[node.output[0]] = made
+        if (count := _made_length(node, values)) is not None:
+            vectors[node.output[0]] = count
         if held > MOST_ELEMENTS or sum(vectors[name] for name in placeholders) > _MOST_PLACEHOLDERS:
             return False
         lengths.update(dict.fromkeys(node.output, length))

@@ -124,9 +124,9 @@ def _cut(whole: Whole, cut: Cut, folder: Path) -> CutPart:
 
 def _capture(captured: Captured, inside: Sequence[str], part: Part) -> Values:
     """Return the values of a part's inputs; those of its outputs have the types that may not be inferred."""
-    made = [str(value.name) for value in part.outputs if value.shape is None or value.type is None]
+    untyped = [str(value.name) for value in part.outputs if value.shape is None or value.type is None]
     try:
-        files = captured.files([*inside, *made])
+        files = captured.files([*inside, *untyped])
     except CaptureError:
         raise
     except CutError:  # sequences and optionals have no values to capture

@@ -388,9 +388,9 @@ class _Reduction:
         operators of their neighbours may be."""
         words = words_in(self._failure.message)
         named = [node for node in nodes if node.name in words]
-        read, made = ({name for node in named for name in getattr(node, of)} for of in ("inputs", "outputs"))
+        read, written = ({name for node in named for name in getattr(node, of)} for of in ("inputs", "outputs"))
         near = [
-            node for node in nodes if node.op_type in words and (read & set(node.outputs) or made & set(node.inputs))
+            node for node in nodes if node.op_type in words and (read & set(node.outputs) or written & set(node.inputs))
         ]
         found = {
             node.index: max(self._suspects.get(name, 0.0) for name in (node.name, *node.outputs)) for node in nodes

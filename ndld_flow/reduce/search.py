@@ -48,14 +48,14 @@ class NodeSearch:
         self._order = [node.index for node in nodes]
         self._severity, self._fails = severity, fails
         self._types = {node.index: node.op_type for node in nodes}
-        made = {name: node.index for node in nodes for name in node.outputs}
+        producers = {name: node.index for node in nodes for name in node.outputs}
         self._reads: dict[int, set[int]] = defaultdict(set)
         self._readers: dict[int, set[int]] = defaultdict(set)
         for node in nodes:
             for name in node.inputs:
-                if name in made:
-                    self._reads[node.index].add(made[name])
-                    self._readers[made[name]].add(node.index)
+                if name in producers:
+                    self._reads[node.index].add(producers[name])
+                    self._readers[producers[name]].add(node.index)
         self.smallest: Kept = frozenset(self._order)
         """The smallest set that failed so far."""
         self._known: dict[Kept, bool] = {}

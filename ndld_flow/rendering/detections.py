@@ -68,12 +68,12 @@ class Boxes:
         return found
 
 
-def _iou(one: Array, others: Array) -> Array:
+def _iou(box: Array, others: Array) -> Array:
     """Return the intersection over union of a box with each of others."""
-    low, high = np.maximum(one[:2], others[:, :2]), np.minimum(one[2:], others[:, 2:])
+    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
     shared = np.prod(np.clip(high - low, 0, None), axis=1)
     areas = np.prod(np.clip(others[:, 2:] - others[:, :2], 0, None), axis=1)
-    union = np.prod(np.clip(one[2:] - one[:2], 0, None)) + areas - shared
+    union = np.prod(np.clip(box[2:] - box[:2], 0, None)) + areas - shared
     return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))
 
 

@@ -125,8 +125,8 @@ def collect_depth(
     Returns None if nothing was compared.
     """
     by_tensor: dict[str, LayerDivergence] = {}
-    for one in (layer for curve in curves.values() for layer in curve):
-        by_tensor.setdefault(one.tensor, one)
+    for layer in (layer for curve in curves.values() for layer in curve):
+        by_tensor.setdefault(layer.tensor, layer)
     if not by_tensor:
         return None
     by_curve = [{layer.tensor: layer for layer in curve} for curve in curves.values()]

@@ -220,7 +220,7 @@ def _pair(documents: RunDocuments, measured: dict[str, Profile]) -> tuple[str | 
     others = {step: profile for step, profile in measured.items() if step != base}
     if not others:
         return None, base
-    models = [name for name, made in documents.run.records.items() if made.artifact.kind in MODEL_KINDS]
+    models = [name for name, record in documents.run.records.items() if record.artifact.kind in MODEL_KINDS]
     return base, next(filter(None, (_first_of(name, others) for name in reversed(models))), list(others)[-1])
 
 

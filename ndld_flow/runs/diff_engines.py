@@ -115,8 +115,8 @@ def find_lock(reference: str, outputs: Outputs) -> Path | None:
     """Return the lock of the engine that a reference names; None if it names no engine."""
     path = Path(reference)
     if path.is_file():
-        beside = path if path.suffix == Path(EngineLock.file_name).suffix else path.with_name(EngineLock.file_name)
-        return beside if beside.is_file() and path.suffix != ".onnx" else None
+        lock = path if path.suffix == Path(EngineLock.file_name).suffix else path.with_name(EngineLock.file_name)
+        return lock if lock.is_file() and path.suffix != ".onnx" else None
     if (path / EngineLock.file_name).is_file():
         return path / EngineLock.file_name
     head, colon, step = reference.rpartition(":")

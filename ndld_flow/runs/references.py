@@ -249,7 +249,7 @@ def find_model(reference: str, outputs: Outputs) -> Path:
     else:
         folder = outputs.find(head)
     run = read_run_record(folder)
-    written = {name: made.artifact for name, made in run.records.items() if made.artifact.kind == Onnx.kind}
+    written = {name: record.artifact for name, record in run.records.items() if record.artifact.kind == Onnx.kind}
     models: dict[str, SourceRecord | ArtifactRecord] = {SOURCE: run.source, **run.models, **written}
     chosen = step or next(reversed(written), SOURCE)
     if chosen not in models:

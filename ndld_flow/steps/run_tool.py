@@ -153,8 +153,8 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
             versions[next(each for each in names if each not in versions)] = cached_digest(path)[:_SHORT]
         for path in (*used, *self.files):
             if path.suffix == ".py" and path.is_file():
-                beside: list[JsonValue] = [[each, cached_digest(file)] for each, file in list_files(path).items()]
-                versions[f"files next to {path.name}"] = digest_json(beside)[:_SHORT]
+                neighbours: list[JsonValue] = [[each, cached_digest(file)] for each, file in list_files(path).items()]
+                versions[f"files next to {path.name}"] = digest_json(neighbours)[:_SHORT]
         return versions
 
     def passed_variables(self) -> tuple[str, ...]:

@@ -717,11 +717,11 @@ def loop(call: Call) -> Emitted:
         writer.line(f"{', '.join(targets[: 1 + states])} = {', '.join(results[: 1 + states])}")
     for name, output in zip(names, call.node.outputs, strict=False):
         writer.bind(output, name)
-    for name, output, made in zip(lists, call.node.outputs[states:], body.outputs[1 + states :], strict=True):
-        if made.shape is None or not made.shape.is_static():
+    for name, output, scanned in zip(lists, call.node.outputs[states:], body.outputs[1 + states :], strict=True):
+        if scanned.shape is None or not scanned.shape.is_static():
             expression = f"torch.stack({name})"
         else:
-            expression = call.use("stack_scans", name, literal(list(made.shape.numpy())), torch_dtype(made.dtype))
+            expression = call.use("stack_scans", name, literal(list(scanned.shape.numpy())), torch_dtype(scanned.dtype))
         variable = writer.variable("stacked")
         writer.line(f"{variable} = {expression}")
         writer.bind(output, variable)

@@ -311,8 +311,8 @@ class ModuleClass:
 
     def _emit_scope(self, scope: Scope) -> None:
         inside = set(scope.nodes())
-        made = [value for node in scope.nodes() for value in node.outputs]
-        outputs = [value for value in made if value.is_graph_output() or self._is_read_outside(value, inside)]
+        computed = [value for node in scope.nodes() for value in node.outputs]
+        outputs = [value for value in computed if value.is_graph_output() or self._is_read_outside(value, inside)]
         module = ModuleClass(scope, self._shared, outputs)
         short = short_scope_name(scope.name)
         attribute = safe_name(short if short[:1].isalpha() else f"block_{short}", self._attributes, "block")

@@ -222,8 +222,8 @@ def _put_body(edits: OperationEdits, node: ir.Node, body: onnx.FunctionProto) ->
     for inner in nodes:
         inner.name = edits.new_name(f"{base}_{inner.op_type}")
         inner.metadata_props.update(precision_metadata(node))
-        for made in inner.outputs:
-            made.name = edits.new_name(f"{base}_{made.name}") if made.name else ""
+        for output in inner.outputs:
+            output.name = edits.new_name(f"{base}_{output.name}") if output.name else ""
     graph_of(node).insert_before(node, nodes)
     for (output, _), result in zip(wanted, function.outputs, strict=True):
         if is_used(output):

@@ -416,11 +416,11 @@ _WITH_AXES_AS_INPUT = 13
 def replace_by_lstm(edits: OperationEdits, loop: ir.Node, found: LstmLoop) -> None:
     """Replace a Loop by the LSTM that it is, and remove what only the Loop needed."""
     writer = _Masked(edits, loop, found) if found.mask is not None else _Writer(edits, loop, found)
-    made: set[ir.Value] = set()
+    taken: set[ir.Value] = set()
     for old, kind in found.outputs.items():
         new = writer.output(kind)
-        new = writer.put("Identity", new) if new in made else new
-        made.add(new)
+        new = writer.put("Identity", new) if new in taken else new
+        taken.add(new)
         edits.take_over(new, old)
     for old, kept in found.constants.items():
         edits.replace(old, kept)

@@ -192,9 +192,9 @@ def history_frame(history: MetricHistory) -> pd.DataFrame:
     of_series = ["metric", "unit", "machine", "settings", "inputs"]
     of_point = ["run", "started_at", "commit", "value", "doubt"]
     rows = [
-        [*(getattr(one, name) for name in of_series), *(getattr(point, name) for name in of_point)]
-        for one in history.series
-        for point in one.points
+        [*(getattr(series, name) for name in of_series), *(getattr(point, name) for name in of_point)]
+        for series in history.series
+        for point in series.points
     ]
     return pd.DataFrame(rows, columns=[*of_series, *of_point])
 
