@@ -20,6 +20,7 @@ from ndld_flow.report.exports.picture_file import (
     LINE,
     PAPER,
     QUIET,
+    SERIES,
     WIDTH_IN,
     new_figure,
     picture_text,
@@ -30,19 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SUBJECT_COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#b6588f",
-    "#c79a00",
-    "#3a3f45",
-    "#6cc4f0",
-    "#a3123a",
-    "#9a9fa6",
-    "#6a4cf0",
-)
-"""Colours of the subjects, as in the page's light theme."""
 _PROFILES_SHOWN, _LAYERS_SHOWN, _SUBJECTS_SHOWN = 6, 10, 10
 
 
@@ -95,7 +83,7 @@ def _row(
     value = metric.values[place] if metric is not None else None
     return Row(
         label=comparison.subjects[subject].label,
-        colour=SUBJECT_COLOURS[subject % len(SUBJECT_COLOURS)],
+        colour=SERIES[subject % len(SERIES)],
         runs=tuple(run for run in runs if math.isfinite(run)),
         value=value if value is not None and math.isfinite(value) else None,
         unit=metric.unit if metric is not None else "",

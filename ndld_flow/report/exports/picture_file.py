@@ -63,8 +63,9 @@ def _width(text: str, points: float) -> float:
 WIDTH_IN, DPI = 10.0, 200
 """2,000 pixels for a display width of 1,000, sharp on every screen."""
 PAPER, INK, QUIET, LINE = "#ffffff", "#1a1c1f", "#5c636b", "#d5d7d4"
-BLUE, ORANGE, CRIMSON = "#0072b2", "#d55e00", "#a3123a"
-SERIES = ("#0072b2", "#d55e00", "#009e73", "#b6588f", "#c79a00", "#3a3f45", "#6cc4f0", "#a3123a")
+BLUE, ORANGE = "#0072b2", "#d55e00"
+SERIES = (BLUE, ORANGE, "#009e73", "#b6588f", "#c79a00", "#3a3f45", "#6cc4f0", "#a3123a", "#9a9fa6", "#6a4cf0")
+"""Colours of subjects and lines, as in the page's light theme."""
 
 
 @contextmanager
