@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import count, number, seconds, size, size_change
 from ndld_flow.base.text import first_of, short_name
 from ndld_flow.records.accuracy import describe_worst_slice
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RunDocuments
-from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_latency import MODEL_KINDS, latency_of_result
 from ndld_flow.report.collect_summary import (
     AccuracyOutcome,
@@ -24,17 +20,10 @@ from ndld_flow.report.measured import measured_inputs
 from ndld_flow.report.search_outcome import search_words
 
 
-def summarize_run(run: RunRecord, folder: Path) -> list[str]:
-    """Return the summary of a run whose documents are in `folder`: five lines that each begin with a keyword, and one
-    more for each further reason why it did not pass, engine and precision search, and for optimized graphs that were
-    compared.
+def summarize_run(documents: RunDocuments) -> list[str]:
+    """Return the summary of a run: five lines that each begin with a keyword, and one more for each further reason why
+    it did not pass, engine and precision search, and for optimized graphs that were compared.
     """
-    with paused_garbage_collection():
-        return summarize_documents(RunDocuments(run, folder))
-
-
-def summarize_documents(documents: RunDocuments) -> list[str]:
-    """Return the same for documents that have been read."""
     return verdict_lines(collect_summary(documents))
 
 

@@ -169,7 +169,7 @@ def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> RunRecord:
     """Write everything but the record: artifacts, texts, tables and pages; return the record with its verdict."""
     from ndld_flow.report.noted_failures import noting
     from ndld_flow.report.run_page import draw_documents
-    from ndld_flow.report.verdict import describe_results, summarize_documents
+    from ndld_flow.report.verdict import describe_results, summarize_run
 
     for step in run.steps:
         _write_step(step, built, folder, store)
@@ -180,7 +180,7 @@ def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> RunRecord:
     draw_inspected(documents, built, store)
     verdict, results = list[str](), dict[str, str]()
     with noting("The verdict", notes):
-        verdict = summarize_documents(documents)
+        verdict = summarize_run(documents)
         results = describe_results(documents)
     return run.model_copy(update={"verdict": tuple(verdict or notes), "results": results})
 

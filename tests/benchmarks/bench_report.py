@@ -14,7 +14,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from ndld_flow.records.run_folder import read_run
+from ndld_flow.records.run_folder import RunDocuments, read_run
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.verdict import summarize_run
 from tests.support.run_fixtures import write_big, write_quickstart
@@ -60,7 +60,7 @@ def measure_build(name: str, folder: Path) -> Path:
     run = read_run(folder).run
     print(f"{name}: {report.stat().st_size / 1e6:.2f} MB")
     print(f"  built in            {median_of(lambda: draw_report(folder)):.2f} s")
-    print(f"  five lines alone in {median_of(lambda: summarize_run(run, folder)):.2f} s")
+    print(f"  five lines alone in {median_of(lambda: summarize_run(RunDocuments(run, folder))):.2f} s")
     return report
 
 

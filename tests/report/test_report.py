@@ -27,7 +27,7 @@ from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.comparison import Comparison, ComparisonGate, Subject
 from ndld_flow.records.measurement import FIXED_SIZES, SIZES_ASSUMED, Machine
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, TensorInfo
-from ndld_flow.records.run_folder import read_run
+from ndld_flow.records.run_folder import RunDocuments, read_run
 from ndld_flow.records.run_record import GateResult, RunRecord
 from ndld_flow.report.activations.page import ACTIVATIONS_PAGE
 from ndld_flow.report.bundle import modules_of, report_files
@@ -73,7 +73,7 @@ def page_of(folder: Path) -> RunPage:
 
 
 def verdict_of(folder: Path) -> list[str]:
-    return summarize_run(read_run(folder).run, folder)
+    return summarize_run(read_run(folder))
 
 
 # --- the verdict ---
@@ -125,7 +125,7 @@ def test_the_verdict_of_a_failed_run_names_the_failed_checks(tmp_path: Path) -> 
 
 def test_a_run_without_measurements_states_what_was_not_checked(tmp_path: Path) -> None:
     run = run_record([StepSketch("lint", "lint", "lint")], recipe={})
-    assert summarize_run(run, tmp_path)[1:] == [
+    assert summarize_run(RunDocuments(run, tmp_path))[1:] == [
         "graph not changed, 4.53 MiB",
         "accuracy not checked",
         "latency not measured",

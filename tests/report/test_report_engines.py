@@ -332,7 +332,7 @@ def test_a_build_without_constraints_of_layers_is_read() -> None:
 
 def test_the_verdict_names_engines(tmp_path: Path) -> None:
     folder = write_engine_run(tmp_path, {"engine": build(), "rtx": rtx_build()})
-    assert summarize_run(read_run(folder).run, folder)[2:4] == [
+    assert summarize_run(read_run(folder))[2:4] == [
         "engine engine 6.90 MiB in 1 min 24 s, 72 layers, by TensorRT 10.16.1.11, not checked",
         "engine rtx 9.38 MiB in 1.2 s, 55 layers, by TensorRT-RTX 1.7.1.116, not checked",
     ]

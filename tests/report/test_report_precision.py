@@ -130,7 +130,7 @@ def test_keeping_no_node_is_not_a_failure() -> None:
 def test_the_terminal_lists_failed_searches_first(tmp_path: Path) -> None:
     steps = [*search_steps(), StepSketch("second", "find_precision", "precision", passed=False)]
     folder = write_search(tmp_path, search(), steps, second__precision=failed_search())
-    lines = [line for line in summarize_run(read_run(folder).run, folder) if line.startswith("precision")]
+    lines = [line for line in summarize_run(read_run(folder)) if line.startswith("precision")]
     assert lines == [
         "precision second keeps 13 nodes in fp32: cosine NaN -> 0.9871 (bound 0.999 not met)",
         "precision search keeps 3 nodes in fp32: cosine 0.7712 -> 0.999980 (bound 0.999 met)",
@@ -306,7 +306,7 @@ def test_the_terminal_names_a_labelled_metric_that_failed(tmp_path: Path) -> Non
         ),
     ):
         folder = write_search(tmp_path / str(len(told)), search(9, kept=()), agree__accuracy=compared)
-        (line,) = (line for line in summarize_run(read_run(folder).run, folder) if line.startswith("accuracy"))
+        (line,) = (line for line in summarize_run(read_run(folder)) if line.startswith("accuracy"))
         assert line.endswith(told)
 
 
