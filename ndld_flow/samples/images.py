@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import require
@@ -270,7 +270,7 @@ def image_size(path: Path, name: str) -> tuple[int, int]:
     """Return width and height of an upright image; only its header is read."""
     with _opened(path, name) as image:
         exif = _exif_of_png(path) if image.format == "PNG" else image.getexif()
-        turned = exif.get(_ORIENTATION, 1) in _TURNED
+        turned = exif.get(ExifTags.Base.Orientation, 1) in _TURNED
         return (image.height, image.width) if turned else image.size
 
 
@@ -292,34 +292,25 @@ def _upright(image: Image.Image) -> SourceImage:
     tiles = str(getattr(image, "tile", ""))
     image.load()
     changes, notes = [], []
+    is_rotated = image.getexif().get(ExifTags.Base.Orientation, 1) in _ROTATED
+    upright = ImageOps.exif_transpose(image) if is_rotated else image
     if image.mode in _SIXTEEN_BITS:
         changes.append("16 bits")
-        upright = Image.fromarray(np.asarray(image, np.uint16).astype(np.float32) / np.float32(257))
+        upright = Image.fromarray(np.asarray(upright, np.uint16).astype(np.float32) / np.float32(257))
     else:
-        upright = image
         changes += ["16 -> 8 bits"] if ";16" in tiles else []
         changes += [f"{image.mode} -> RGB"] if image.mode in ("CMYK", "YCbCr", "LAB", "HSV") else []
     if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema()[0] != 255:
         notes.append("has transparent pixels, whose hidden colors are used")
-    orientation = image.getexif().get(_ORIENTATION, 1)
-    if orientation in _METHODS:
-        upright = upright.transpose(_METHODS[orientation])
+    if is_rotated:
         changes.append("rotated as EXIF declares")
     return SourceImage(upright, tuple(changes), "; ".join(notes))
 
 
-_ORIENTATION = 0x0112
-"""The tag of EXIF data that names the side of the sensor that was up."""
-_METHODS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+_ROTATED = range(2, 9)
+"""Orientations in EXIF data other than upright: rotated, mirrored, or both."""
 _TURNED = (5, 6, 7, 8)
+"""Those that exchange width and height."""
 
 
 def _frames(image: Image.Image) -> int:
