@@ -17,7 +17,7 @@ from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tensors, find_tensors
 from ndld_flow.graph.edit.edited_model import find_nodes
 from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
-from ndld_flow.models.element_types import dtype_name, value_dtype
+from ndld_flow.models.element_types import GRAPHS, dtype_name, value_dtype
 from ndld_flow.models.external_data import MissingTensor, location_of
 from ndld_flow.models.files import load_structure, summarize_model
 from ndld_flow.models.input_shapes import suggest_tensor
@@ -71,7 +71,7 @@ class Views:
             attributes={
                 name: attribute_text(attribute)
                 for name, attribute in node.attributes.items()
-                if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+                if attribute.is_ref() or attribute.type not in GRAPHS
             },
             inputs=tuple(self.port(value) for value in node.inputs),
             outputs=tuple(self.port(value) for value in node.outputs),

@@ -18,6 +18,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+"""Types of attributes that hold subgraphs."""
 FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 
 
@@ -251,7 +253,7 @@ def type_name(type_: ir.TypeProtocol | None) -> str | None:
 def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
     """Yield the graphs in a node's attributes, in the attributes' order."""
     for attribute in node.attributes.data.values():  # `data` is much faster, and this runs for every node
-        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) and not attribute.is_ref():
+        if attribute.type in GRAPHS and not attribute.is_ref():
             yield from (attribute.value,) if attribute.type == ir.AttributeType.GRAPH else attribute.value
 
 

@@ -17,11 +17,9 @@ from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import TIMES, count
 from ndld_flow.base.text import suggest
-from ndld_flow.models.element_types import dtype_name, held_tensor, is_known_op, known_op_types
+from ndld_flow.models.element_types import GRAPHS, dtype_name, held_tensor, is_known_op, known_op_types
 from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
-
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def scopes_of(model: ir.Model) -> dict[str, ir.Graph]:
@@ -49,7 +47,7 @@ def function_address(function: ir.Function) -> str:
 def own_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     """Yield (attribute, graph) of a node's direct subgraphs."""
     for attribute in node.attributes.data.values():  # `data` is much faster, and this runs for every node
-        if attribute.type not in _GRAPHS or attribute.is_ref():
+        if attribute.type not in GRAPHS or attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.GRAPH:
             yield attribute.name, attribute.as_graph()
@@ -509,7 +507,7 @@ def _text(attribute: ir.Attr) -> str:
     if kind == ir.AttributeType.TENSOR:
         tensor = held_tensor(attribute)
         return f"{dtype_name(tensor.dtype)} tensor, {dims_text([str(dim) for dim in tensor.shape.numpy()])}"
-    if kind in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+    if kind in GRAPHS:
         return "graph" if kind == ir.AttributeType.GRAPH else f"{count(len(value))} graphs"
     if isinstance(value, tuple | list):
         # A page shows only the beginning of a long list.

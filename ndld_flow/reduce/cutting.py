@@ -23,6 +23,7 @@ from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.graph.edit.edit_file import sort_model
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.extracting import Part, keep_only, part_of_nodes
+from ndld_flow.models.element_types import GRAPHS
 from ndld_flow.models.files import all_graphs, load_model, model_inputs, save_model
 from ndld_flow.models.nodes import is_used, node_label, read_values, values_of
 from ndld_flow.models.tensors import Array, dtype_text
@@ -54,8 +55,7 @@ def list_nodes(path: Path) -> Iterator[NodeFacts]:
     for index, node in enumerate(model.graph):
         if node.op_type != "Constant":
             has_bodies = node.op_identifier() in model.functions or any(
-                attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-                for attribute in node.attributes.values()
+                attribute.type in GRAPHS for attribute in node.attributes.values()
             )
             outputs = tuple(str(value.name) for value in node.outputs if value.name)
             yield NodeFacts(

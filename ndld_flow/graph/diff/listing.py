@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.text import shortened
 from ndld_flow.graph.sanitize.edits import dims_of
-from ndld_flow.models.element_types import dtype_name, held_tensor, value_dtype
+from ndld_flow.models.element_types import GRAPHS, dtype_name, held_tensor, value_dtype
 from ndld_flow.models.nodes import element_type_text
 from ndld_flow.models.tensor_statistics import digest_of, shape_of, values_text
 from ndld_flow.models.tensors import shape_text
@@ -84,7 +84,6 @@ _LONGEST_VALUE = 160
 _SHOWN = 12
 _ELEMENT_TYPES = ("to", "dtype", "output_dtype", "output_datatype", "stash_type")
 """Attributes whose integer is an element type."""
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def attribute_key(attribute: ir.Attr) -> Hashable:
@@ -96,7 +95,7 @@ def attribute_key(attribute: ir.Attr) -> Hashable:
         return (kind.name, digest_of(held_tensor(attribute)))
     if kind == ir.AttributeType.TENSORS:
         return (kind.name, tuple(digest_of(tensor) for tensor in value))
-    if kind in _GRAPHS:
+    if kind in GRAPHS:
         return (kind.name, len(value) if kind == ir.AttributeType.GRAPHS else 1)
     # As text, NaN equals itself, and 0.0 differs from -0.0.
     return (kind.name, repr(tuple(value)) if isinstance(value, list | tuple) else repr(value))
@@ -114,7 +113,7 @@ def attribute_text(attribute: ir.Attr | None) -> str | None:
         return f"{dtype_name(tensor.dtype)} {shape_text(shape_of(tensor))} {values_text(tensor)}"
     if attribute.type == ir.AttributeType.INT and attribute.name in _ELEMENT_TYPES:
         return element_type_text(value)
-    if not attribute.is_ref() and attribute.type in _GRAPHS:  # they are compared node by node
+    if not attribute.is_ref() and attribute.type in GRAPHS:  # they are compared node by node
         return "a graph" if attribute.type == ir.AttributeType.GRAPH else f"{len(value)} graphs"
     if isinstance(value, list | tuple):
         elements = [_scalar(element) for element in value[:_SHOWN]]

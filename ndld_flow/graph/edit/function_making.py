@@ -26,6 +26,7 @@ from ndld_flow.graph.edit.node_groups import (
 )
 from ndld_flow.graph.edit.pattern_matching import Match, Pairs, Pattern
 from ndld_flow.graph.edit.schemas import Imports
+from ndld_flow.models.element_types import GRAPHS
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.nodes import (
@@ -42,7 +43,6 @@ from ndld_flow.models.nodes import (
     remove_node,
 )
 
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _READ_BYTES = 2**16
 """Maximum size for comparing tensors by value; larger ones are equal only if they are the same object."""
 
@@ -263,7 +263,7 @@ class _FunctionBuilder:
         repeats = [list(deep_nodes(match.nodes[node] for node in self._nodes)) for match in self._blocks]
         for place in zip(*repeats, strict=True):
             for name, attribute in place[0].attributes.items():
-                if attribute.type in _GRAPHS:
+                if attribute.type in GRAPHS:
                     continue
                 given = [node.attributes[name] for node in place]
                 keys = tuple(map(_key, given))

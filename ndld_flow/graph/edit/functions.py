@@ -24,7 +24,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.names import Nesting, names_of
 from ndld_flow.graph.edit.node_groups import Renaming, copy_nodes, deep_nodes, replace_uses
 from ndld_flow.graph.edit.schemas import Imports, Schemas, check_inputs
-from ndld_flow.models.element_types import functions_by_graph, is_known_op, schema_of
+from ndld_flow.models.element_types import GRAPHS, functions_by_graph, is_known_op, schema_of
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.nodes import free_name, function_address, graph_of, identifier, node_label, remove_node
 
@@ -47,7 +47,6 @@ _OF_ELEMENT = {
 }
 _LARGEST_FLOAT = 3.4028235e38
 _SCHEMA_TYPES = {getattr(onnx.defs.OpSchema.AttrType, kind.name): kind for kind in (*_CHECKS, *_OF_ELEMENT)}
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 class FunctionName(NamedTuple):
@@ -432,7 +431,7 @@ class _Inlining:
         address, where = function_address(function), node_label(call)
         if len(call.inputs) > len(function.inputs) or len(call.outputs) > len(function.outputs):
             raise RequestError(f"{where!r} has more inputs or outputs than {address}, which it calls")
-        if any(attribute.type in _GRAPHS for attribute in call.attributes.values()):
+        if any(attribute.type in GRAPHS for attribute in call.attributes.values()):
             raise RequestError(f"{where!r} passes a graph to {address} as an attribute: it cannot be inlined")
         theirs = self._imports.of(call.graph)
         for domain in dict.fromkeys(node.domain for node in deep_nodes(function.graph)):

@@ -18,6 +18,7 @@ from onnx import numpy_helper
 from ndld_flow.base.quantities import size as size_text
 from ndld_flow.base.text import first_of, short_name
 from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Array, Edits, dims_of
+from ndld_flow.models.element_types import GRAPHS
 from ndld_flow.models.lazy_tensors import SparseInitializer
 from ndld_flow.models.nodes import is_used
 
@@ -159,7 +160,7 @@ def _of_reference(edits: Edits, node: ir.Node) -> bool:
 def _foldable(edits: Edits, node: ir.Node, opset: int, chosen: set[ir.Value]) -> bool:
     if node.domain != "" or node.op_type in _NEVER or node in edits.unfoldable:
         return False
-    if any(a.is_ref() or a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+    if any(a.is_ref() or a.type in GRAPHS for a in node.attributes.values()):
         return False
     if not onnx.defs.has(node.op_type, opset, ""):
         return False
