@@ -47,10 +47,10 @@ class Panel(Generic[View]):
 
 
 def profiles_panel(
-    title: str, collect: Callable[[Mapping[str, Profile]], View | None], after: str, *, is_tab: bool = False
+    title: str, collect: Callable[[Mapping[str, Profile]], View | None], *, is_tab: bool = False
 ) -> Panel[View]:
-    """Return a panel on the profiles of a run, which the page of a profile has too."""
-    return Panel(title, lambda documents: collect(documents.of(Profile)), after, of_profiles=collect, is_tab=is_tab)
+    """Return a panel on the profiles of a run, which the page of a profile has too. It follows the layers."""
+    return Panel(title, lambda documents: collect(documents.of(Profile)), "layers", of_profiles=collect, is_tab=is_tab)
 
 
 @dataclass(frozen=True)

@@ -171,4 +171,4 @@ def _windows(subject: Subject, places: Sequence[int], timed: bool) -> Table:
     return without_empty_columns(_WINDOW_COLUMNS, rows[:_WINDOWS_SHOWN])
 
 
-PANEL = profiles_panel("Convolutions", collect, after="layers", is_tab=True)
+PANEL = profiles_panel("Convolutions", collect, is_tab=True)

@@ -106,4 +106,4 @@ def _peaks(peaks: PublishedPeaks) -> Iterator[Fact]:
     yield Fact("memory", f"{three_digits(peaks.bytes_per_s / 1e9)} GB/s")
 
 
-PANEL = profiles_panel("Device", collect, after="layers")
+PANEL = profiles_panel("Device", collect)

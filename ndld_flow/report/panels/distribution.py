@@ -118,4 +118,4 @@ def _histogram(
     )
 
 
-PANEL = profiles_panel("Distribution", collect, after="layers", is_tab=True)
+PANEL = profiles_panel("Distribution", collect, is_tab=True)

@@ -98,4 +98,4 @@ def _view(label: str, profile: Profile) -> PointwiseView | None:
     )
 
 
-PANEL = profiles_panel("Pointwise", collect, after="layers", is_tab=True)
+PANEL = profiles_panel("Pointwise", collect, is_tab=True)

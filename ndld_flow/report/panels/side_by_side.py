@@ -16,4 +16,4 @@ def collect(profiles: Mapping[str, Profile]) -> StacksView | None:
     return collect_stacks([(titles[step], profile) for step, profile in profiles.items()])
 
 
-PANEL = profiles_panel("Side by side", collect, after="layers", is_tab=True)
+PANEL = profiles_panel("Side by side", collect, is_tab=True)

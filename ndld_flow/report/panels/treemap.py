@@ -153,4 +153,4 @@ def _worst(row: Sequence[float], side: float, area: float) -> float:
     return max(side**2 * most / total**2, total**2 / (side**2 * least)) if total > 0 and least > 0 and side > 0 else 0.0
 
 
-PANEL = profiles_panel("Treemap", collect, after="layers", is_tab=True)
+PANEL = profiles_panel("Treemap", collect, is_tab=True)
