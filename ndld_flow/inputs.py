@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Annotated, Literal, TypeVar
@@ -18,7 +19,9 @@ from pydantic import (
     model_validator,
 )
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.base.settings import Settings, fields_of
+from ndld_flow.base.text import shortened
 from ndld_flow.store.found_files import is_several
 
 T = TypeVar("T")
@@ -93,6 +96,16 @@ def shape_override(name: str, shape: str) -> str:
         return f"'inputs.{name}.shape={shape}'"
     key = re.sub(r"([\\()\[\]{}:=, \t])", r"\\\1", name)
     return f"'inputs={{{key}:{{shape:{shape}}}}}'"
+
+
+def refuse_misfit(name: str, declared: Sequence[int | str | None] | None, shape: Sequence[int | None]) -> None:
+    """Raise RequestError for a shape that an input does not accept; None are sizes that are not known."""
+    if declared is None:
+        return
+    pairs = [(dim, size) for dim, size in zip(declared, shape, strict=False) if size is not None]
+    if len(shape) != len(declared) or any(isinstance(dim, int) and dim != size for dim, size in pairs):
+        sizes = ", ".join("?" if dim is None else str(dim) for dim in declared)
+        raise RequestError(f"input {name!r} has the shape [{shortened(sizes, 100)}]; {list(shape)} does not fit.")
 
 
 class InputSpec(Settings, defer_build=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,7 +102,7 @@ def is_scaled(likely: LikelyInput, files: Sequence[str]) -> bool:
     return has_images(files) and not likely.mean and "float" in likely.spec.dtype
 
 
-def refuse_other_inputs(data: Sequence[str], names: Sequence[str]) -> None:
+def refuse_other_inputs(data: Sequence[str], names: Iterable[str]) -> None:
     """Raise RequestError for `INPUT=PATH` whose input the model does not have."""
     for text in data:
         name, equals, _ = text.partition("=")

@@ -19,6 +19,7 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import ModelError, OutputsError, RequestError
 from ndld_flow.base.quantities import percent
 from ndld_flow.base.text import short_name, suggest
+from ndld_flow.inputs import refuse_misfit
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.models.external_files import declared_inputs
 from ndld_flow.recipe.load import load_sweep
@@ -266,11 +267,12 @@ def try_model(
 
     Raises ModelError for a model that cannot be read, RequestError if an option does not fit it.
     """
-    names = [*declared_inputs(model)]
-    for name in options.shapes:
-        if name not in names:
-            raise RequestError(f"--shape: {name!r} is not an input of {model}; {suggest(name, names)}")
-    refuse_other_inputs(options.data, names)
+    declared = declared_inputs(model)
+    for name, shape in options.shapes.items():
+        if name not in declared:
+            raise RequestError(f"--shape: {name!r} is not an input of {model}; {suggest(name, declared)}")
+        refuse_misfit(name, declared[name].shape, shape)
+    refuse_other_inputs(options.data, declared)
     from ndld_flow.measure.trial_pass import try_inputs
     from ndld_flow.models.files import load_model
     from ndld_flow.samples.likely_inputs import likely_inputs

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.text import shortened
-from ndld_flow.inputs import shape_override
+from ndld_flow.inputs import refuse_misfit, shape_override
 from ndld_flow.models.files import model_inputs, read_proto
 from ndld_flow.models.tensors import TensorSpec
 
@@ -161,11 +161,7 @@ def is_image(spec: TensorSpec) -> str:
 def _with_given(spec: TensorSpec, shape: Sequence[int | None] | None) -> TensorSpec:
     if shape is None:
         return spec
-    declared = spec.shape if spec.shape is not None else (None,) * len(shape)
-    pairs = [(dim, size) for dim, size in zip(declared, shape, strict=False) if size is not None]
-    if len(shape) != len(declared) or any(isinstance(dim, int) and dim != size for dim, size in pairs):
-        sizes = ", ".join("?" if dim is None else str(dim) for dim in declared)
-        raise RequestError(f"input {spec.name!r} has the shape [{shortened(sizes, 100)}]; {list(shape)} does not fit.")
+    refuse_misfit(spec.name, spec.shape, shape)
     return replace(spec, shape=tuple(shape))
 
 
