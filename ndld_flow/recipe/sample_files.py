@@ -68,6 +68,7 @@ class FoundData:
 
 def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
     """Return the files of each input. Raises RequestError for paths that do not fit the model."""
+    refuse_other_inputs(data, [likely.spec.name for likely in trial.inputs])
     patterns: dict[str, list[str]] = {}
     for text in data:
         name, path = _input_of(text, trial)

@@ -270,6 +270,8 @@ def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
         profiles = documents.compared(step)
         if profiles is not None:
             write_comparison(_with_models(comparison, documents.run), profiles, built / step)
+            # The record is the artifact's own, byte for byte: a later run checks the folder against it.
+            write_text_atomically(built / step / comparison.file_name, comparison.to_json())
     return notes
 
 

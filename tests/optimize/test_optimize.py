@@ -81,7 +81,7 @@ def read(model: Path, **options: object) -> Composer:
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_before_the_model_is_read(here: Path) -> None:
-    Path("broken.onnx").write_text("no model")
+    Path("broken.onnx").write_bytes(b"\x3a\x01\x0a")  # has a graph, which cannot be read
     with pytest.raises(api.RequestError, match=r"cosin.*did you mean \"cosine\""):
         api.optimize("broken.onnx", OptimizeOptions(keep=("cosin >= 0.9",)))
     with pytest.raises(api.RequestError, match="--keep 'cosine': "):
