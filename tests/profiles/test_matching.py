@@ -12,7 +12,7 @@ import pytest
 
 from ndld_flow.profiles.compare.match_layers import match_layers
 from ndld_flow.profiles.read.read_profile import read_profile
-from ndld_flow.records.profile import Layer, LayerWeight, Profile
+from ndld_flow.records.profile import Layer, LayerRole, LayerWeight, Profile
 from tests.support.a100_exports import a100_exports
 from tests.support.compare_samples import layer, profile_of, tensor
 from tests.support.layer_pairs import (
@@ -222,6 +222,49 @@ def test_the_prefix_of_counted_names_is_no_name() -> None:
 
     rows = match_layers([network(87, "/body/body.{}/Conv"), network(120, "Conv_{}")])
     assert "names" not in {method for row in rows for method in row.methods}
+
+
+def test_a_bias_does_not_prove_that_a_layer_is_the_same() -> None:
+    """A convolution put in between takes over the bias of the one before it, which runtimes fuse."""
+
+    def weight(name: str, *shape: int) -> LayerWeight:
+        return LayerWeight(name="", shape=shape, digest=name)
+
+    def conv(*weights: LayerWeight) -> Layer:
+        return layer("", dims=[1, 8, 4, 4]).model_copy(update={"weights": weights})
+
+    kernel, bias, other = weight("k", 8, 8, 3, 3), weight("b", 8), weight("o", 8, 8, 3, 3)
+    assert pairs_of(of(conv(kernel, bias)), of(conv(kernel), conv(other, bias))) == [((0,), (0,))]
+    assert pairs_of(of(conv(kernel, bias)), of(conv(other, bias), conv(kernel))) == [((0,), (1,))]
+
+
+def linked(name: str, type_: str, reads: str, writes: str, role: LayerRole = "compute") -> Layer:
+    tensors = {"inputs": (tensor(reads, 1, 8, 4, 4),), "outputs": (tensor(writes, 1, 8, 4, 4),)}
+    return layer(name, type_, role=role).model_copy(update=tensors)
+
+
+def test_a_conversion_is_the_same_only_next_to_a_layer_that_is() -> None:
+    """A layer is removed between two others, each of which has a conversion in front of one convolution."""
+    result, other = (
+        of(
+            linked("a", "Relu", "x", "a"),
+            *([linked("b", "Sigmoid", "a", "b")] if reads == "b" else []),
+            linked("ReorderInput", "ReorderInput", reads, "in", "reformat"),
+            linked(name, kind, "in", "y"),
+        )
+        for reads, name, kind in (("a", "c", "Conv"), ("b", "d", "MaxPool"))
+    )
+    assert pairs_of(result, other) == [((0,), (0,))]
+    assert len(pairs_of(result, result)) == len(result.layers)
+
+
+def test_what_a_runtime_calls_any_conversion_is_no_name() -> None:
+    convs = [linked("", "Conv", f"x{at}", f"x{at + 1}") for at in range(12)]
+    networks = [
+        of(*convs, linked(f"ReorderOutput_token_{number}", "ReorderOutput", "x12", f"y{number}", "reformat"))
+        for number in (10, 20)
+    ]
+    assert {row.methods[1] for row in match_layers(networks) if row.layers[0] == (12,)} == {"structure"}
 
 
 def test_a_computation_is_never_paired_with_a_change_of_layout() -> None:

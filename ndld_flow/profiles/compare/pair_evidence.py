@@ -84,6 +84,8 @@ _GENERATED_HEAD = re.compile(
 _SEPARATORS = re.compile(r" \+ |\|\||[;,{}\[\]\x1e\x1f]")
 _STEPS = re.compile(r"[/.](?=\w)")
 _MULTIPLIES = re.compile(r"conv|gemm|matmul|dense|fc|einsum|weight|kernel", re.IGNORECASE)
+_NO_NAMES = ("ForeignNode", "ReorderInput", "ReorderOutput", "reorder")
+"""Names that runtimes give to any layer or tensor of a kind."""
 _LONGEST_NAME = 2_000
 """Characters of a name that are read: a fused layer's name may list hundreds of others."""
 
@@ -109,7 +111,7 @@ def _parts(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         for part in _SEPARATORS.split(name[:_LONGEST_NAME]):
             stripped = _GENERATED_TAIL.sub("", _GENERATED_HEAD.sub("", part.strip()))
-            if stripped and stripped != "ForeignNode":
+            if stripped and stripped not in _NO_NAMES:
                 yield stripped
 
 
@@ -141,16 +143,21 @@ class LayerFeatures:
         self.reads: list[list[int]] = []
         """Producers of a layer's inputs, those that only pass data on left out."""
         self.readers: list[list[int]] = [[] for _ in layers]
+        """Layers that read its outputs, directly or behind some that pass data on, which are left out."""
         makers: dict[str, int | None] = {}
+        passed: dict[str, list[int]] = {}  # tensor -> the layers that passed it on
         for at, layer in enumerate(layers):
             made = dict.fromkeys(makers.get(tensor.name) for tensor in layer.inputs)
             self.reads.append([maker for maker in made if maker is not None])
+            through = [place for tensor in layer.inputs for place in passed.get(tensor.name, ())]
             passes = self.classes[at] == "passing"
             source = next(iter(self.reads[at]), None) if passes else at
             makers |= {tensor.name: source for tensor in layer.outputs if tensor.name}
-            if not passes:
-                for maker in self.reads[at]:
-                    self.readers[maker].append(at)
+            if passes:
+                passed |= {tensor.name: [*through, at] for tensor in layer.outputs if tensor.name}
+            else:
+                for place in (*self.reads[at], *through):
+                    self.readers[place].append(at)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -376,8 +383,13 @@ def score_nodes(first: LayerFeatures, second: LayerFeatures) -> Scores:
 
 
 def _digests(layer: Layer) -> Iterator[str]:
-    """Yield the digests of weights; a single number, such as an epsilon, occurs in many layers."""
-    return (weight.digest for weight in layer.weights if weight.digest and any(size > 1 for size in weight.shape))
+    """Yield the digest of the largest weight, of several of one size all.
+
+    A bias belongs to whatever it was fused into. A single number, such as an epsilon, occurs in many layers.
+    """
+    sizes = [prod(weight.shape) if weight.digest else 0 for weight in layer.weights]
+    most = max(2, *sizes, 0)
+    return (weight.digest for weight, size in zip(layer.weights, sizes, strict=True) if size == most)
 
 
 def _score_owned(owned: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) -> Scores:

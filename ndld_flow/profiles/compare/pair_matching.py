@@ -445,7 +445,25 @@ class _Fusions:
         return [
             link._replace(ours=tuple(sorted(ours)), theirs=tuple(sorted(theirs)))
             for link, (ours, theirs) in zip(self._links, self._groups, strict=True)
+            if self._agrees_with_flow(link, ours[0], theirs[0])
         ]
+
+    def _agrees_with_flow(self, link: Link, ours: int, theirs: int) -> bool:
+        """Return whether the layers before two, or else those behind them, are matched with each other.
+
+        Without names and weights, branches that look alike are distinguished only by this, and conversions always.
+        """
+        passes = self._sides[0].classes[ours] == "passing"
+        if not (passes or link.method == "structure") or not all(side.knows_flow for side in self._sides):
+            return True
+        before = [self._near(number, side.reads[at]) for number, side, at in self._at(ours, theirs)]
+        if not all(before):
+            before = [self._near(number, side.readers[at]) for number, side, at in self._at(ours, theirs)]
+        return not (passes or all(before)) or not {*before[0]}.isdisjoint(before[1])
+
+    def _at(self, ours: int, theirs: int) -> Iterator[tuple[int, LayerFeatures, int]]:
+        """Yield number, features and layer of either side."""
+        yield from zip((0, 1), self._sides, (ours, theirs), strict=True)
 
     def _add(self, side: int, at: int, runs: Mapping[str, Sequence[int]]) -> None:
         features = self._sides[side]
@@ -456,6 +474,9 @@ class _Fusions:
         if group is not None:
             self._groups[group][side].append(at)
             self._of[side][at] = group
+
+    def _class_of(self, group: int) -> LayerClass:
+        return self._sides[0].classes[self._links[group].ours[0]]
 
     def _near(self, side: int, places: Sequence[int]) -> list[int]:
         of = self._of[side]
@@ -475,7 +496,8 @@ class _Fusions:
         if any(place not in of for place in places):
             return None
         groups = [of[place] for place in places if self._of_one_model or of[place] in near]
-        return groups[0] if groups else None
+        # A layer that only moves data was not what is split into several.
+        return min(groups, key=lambda group: self._class_of(group) in ("layout", "passing"), default=None)
 
     def _between_neighbours(self, side: int, at: int) -> int | None:
         """Return the group of its producer if on the other side the reader's partner reads it directly.
@@ -486,7 +508,7 @@ class _Fusions:
         readers = self._near(side, features.readers[at])
         for group in self._near(side, features.reads[at]):
             made = set(self._groups[group][1 - side])
-            if features.classes[self._groups[group][side][0]] not in ("compute", "reduce"):
+            if self._class_of(group) not in ("compute", "reduce"):
                 continue
             for reader in readers:
                 reads = other.reads[self._groups[reader][1 - side][0]]
