@@ -695,6 +695,7 @@ def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("executed_workers")
+@pytest.mark.usefixtures("whole_measurements")
 def test_a_crash_of_tensorrt_is_reported(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     from ndld_flow.processes import launch as parent
 
