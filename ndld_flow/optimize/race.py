@@ -404,4 +404,4 @@ def _ancestors(recipe: Recipe, wanted: str) -> set[str]:
 
 
 def _slower_than(best: Entrant, ratio: Ratio) -> LostError:
-    return LostError("slower", f"{math.exp(ratio.log):.2f} times the time of {best.name}")
+    return LostError("slower", f"{math.exp(-ratio.log):.2f}x as fast as {best.name}")
