@@ -374,10 +374,13 @@ class Int8Reducer:
 
     @cached_property
     def _all_int8(self) -> Path | None:
-        """The model with nothing kept, from which others are made; None if its layers were rewritten, as those in
-        float16 are, or have become integer operators."""
+        """The model with nothing kept, from which others are made; None if the quantizer fails on it, or has rewritten
+        layers, as those in float16, or into integer operators."""
         path = self._scratch / "all_int8.onnx"
-        self._write([], path)
+        try:
+            self._write([], path)
+        except QuantizerError:
+            return None
         return path if self._settings.format == "qdq" and _keeps_layers(self._prepared, path) else None
 
     def write_found(self, search: PrecisionSearch, target: Path) -> None:

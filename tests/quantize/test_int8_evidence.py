@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +13,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from ndld_flow.base.errors import ModelError
 from ndld_flow.models.files import model_inputs
 from ndld_flow.precision_search.evidence import Int8Error
 from ndld_flow.quantize.int8_reducer import Int8Reducer
+from ndld_flow.quantize.onnxruntime_quantizer import QuantizerError
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
@@ -126,6 +128,25 @@ def test_a_trial_computes_what_the_quantizer_would(target: Literal["cpu", "openv
         reducer._write([node.output for node in reducer.nodes if node.position in kept], written := tmp_path / "w.onnx")
         (ours,), (theirs,) = (ort.InferenceSession(path).run(None, feeds) for path in (trial, written))
         assert np.array_equal(ours, theirs), kept
+
+
+def test_layers_that_cannot_be_quantized_together_may_be_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, write = make_convs(tmp_path / "m.onnx", layers=2), Int8Reducer._write
+
+    def fail_on_all(reducer: Int8Reducer, outputs: Sequence[str], target: Path) -> None:
+        if not outputs:
+            raise QuantizerError("all at once")
+        write(reducer, outputs, target)
+
+    monkeypatch.setattr(Int8Reducer, "_write", fail_on_all)
+    samples = make_samples(model_inputs(source), specs(SIGNED), SampleSettings(), "m")
+    reducer = Int8Reducer(source, QuantizeSettings(**EVERYTHING), [], samples, tmp_path)
+    assert reducer.int8_errors([], OnnxruntimeRequest(), tmp_path) == {}
+    with pytest.raises(ModelError, match="all at once"):
+        reducer.write(frozenset(), tmp_path / "none_kept.onnx")
+    reducer.write(frozenset(reducer.candidates[:1]), tmp_path / "one_kept.onnx")
 
 
 @pytest.mark.thorough
