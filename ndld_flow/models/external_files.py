@@ -136,7 +136,7 @@ def _linked_blob(folder: Path, location: str) -> Path | None:
 
 def mentions(path: Path, text: bytes) -> bool:
     """Return whether a model file contains these bytes. Raises `ModelError` if it is missing or empty."""
-    with open_regular(path) as file, _mapped(file.fileno(), path) as data:
+    with open_regular(path) as file, _mapped(file, path) as data:
         return data.find(text) >= 0
 
 
@@ -219,7 +219,7 @@ def _last(data: mmap.mmap, message: Sequence[int], number: int) -> bytes:
 def _parsing(path: Path) -> Iterator[mmap.mmap]:
     """Yield the bytes of a model whose outermost fields are those of one; raise `ModelError` for any other file."""
     try:
-        with open_regular(path) as file, _mapped(file.fileno(), path) as data:
+        with open_regular(path) as file, _mapped(file, path) as data:
             if all(number != _GRAPH for number, _, _ in _messages(data, 0, len(data))):
                 raise ModelError(f"{path}: this is not an ONNX model: it has no graph.")
             yield data
@@ -231,9 +231,16 @@ def _parsing(path: Path) -> Iterator[mmap.mmap]:
         ) from None
 
 
-def _mapped(descriptor: int, path: Path) -> mmap.mmap:
+def refuse_larger(file: BinaryIO, path: Path) -> None:
+    """Raise `ModelError` for a file that is larger than a protobuf message can be."""
+    if os.fstat(file.fileno()).st_size >= 2**31:
+        raise ModelError(f"{path}: an ONNX model cannot be larger than 2 GiB without its external data.")
+
+
+def _mapped(file: BinaryIO, path: Path) -> mmap.mmap:
+    refuse_larger(file, path)
     try:
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except ValueError:
         raise ModelError(f"{path}: the model file is empty. Export or download it again.") from None
 

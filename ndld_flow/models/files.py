@@ -31,7 +31,7 @@ from ndld_flow.base.quantities import count
 from ndld_flow.base.text import one_paragraph, short_name
 from ndld_flow.models.element_types import dtype_name, graphs_of, held_tensor, nodes_in, subgraphs_of
 from ndld_flow.models.external_data import externalized, place_existing_tensors, place_tensors
-from ndld_flow.models.external_files import open_regular
+from ndld_flow.models.external_files import open_regular, refuse_larger
 from ndld_flow.models.input_uses import input_uses, known_texts
 from ndld_flow.models.lazy_tensors import (
     SparseInitializer,
@@ -58,8 +58,6 @@ DEFAULT_DOMAIN = "ai.onnx"
 _GRAPH_NAME = "graph"
 _REPAIRS = "ndld_flow.repairs"
 _MAP_TYPES = "ndld_flow.map_types"
-_MOST_BYTES = 2**31 - 1
-"""Largest protobuf message."""
 
 MOST_NODES = 1_000_000
 """Maximum number of nodes with all local functions inlined, as in runtimes: a few functions that call each other twice
@@ -290,8 +288,7 @@ def repairs_of(model: ir.Model) -> list[str]:
 def read_proto(path: Path) -> onnx.ModelProto:
     """Read a model as written, without external data. Raises `ModelError` as `load_model` does for the file."""
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
-            raise ModelError(f"{path}: an ONNX model cannot be larger than 2 GiB without its external data.")
+        refuse_larger(file, path)
         try:
             data = file.read()
         except OSError as error:

@@ -2,7 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from math import inf
 from typing import Literal, Self
+
+from pydantic import field_validator
 
 from ndld_flow.base.quantities import counted, percent, ratio_change, seconds, size, speedup_interval, times_as_fast
 from ndld_flow.base.text import first_of, short_name
@@ -202,6 +205,13 @@ class Optimization(Document):
     """Path of the report of the search, or of the run if there is none."""
     started_at: Time
     wall_s: float
+
+    @field_validator("speed")
+    @classmethod
+    def _check_speed(cls, speed: Speed | None) -> Speed | None:
+        if speed is not None and not all(0 < time < inf for time in (speed.ratio, speed.low, speed.high)):
+            raise ValueError("a model takes some time")
+        return speed
 
     @property
     def faster(self) -> bool:

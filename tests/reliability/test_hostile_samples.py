@@ -19,7 +19,7 @@ import yaml
 
 from ndld_flow import api
 from ndld_flow.accuracy.labelled_comparison import read_labels
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RecipeError, RequestError
 from tests.golden.make_store import make_model
 from tests.reliability.guarded import guarded
 from tests.support.sample_files import gray
@@ -133,7 +133,8 @@ def attack(place: Path, data: str, count: Tally) -> None:
             api.run("r.yaml")
         count.survived += 1
     except RequestError as error:
-        assert "\n" not in str(error).strip(), data
+        paragraphs = [problem.what for problem in error.problems] if isinstance(error, RecipeError) else [str(error)]
+        assert len(paragraphs) == 1 and "\n" not in paragraphs[0].strip(), data
         assert len(str(error)) < 2_000, data
         count.refused += 1
     except Exception as error:
