@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 import yaml
 from pydantic import BaseModel, ValidationError
 
+import ndld_flow
 from ndld_flow import api
 from ndld_flow.base.declared_metrics import Returns, find_metric
 from ndld_flow.base.settings import describe_settings, fields_of, synonyms_of
@@ -85,6 +87,19 @@ def check_metrics(step_type: StepType, settings: Step[Any, Any], step: StepRecor
 
 def test_there_are_steps() -> None:
     assert {"lint", "sanitize", "convert_fp16", "check_accuracy", "profile", "fix_shapes"} <= set(TYPES)
+
+
+def test_no_step_asks_which_settings_were_given_when_it_runs() -> None:
+    """They travel with all values: in another process, each counts as given. Validators may ask, and these methods,
+    which are called when a recipe is read."""
+    asking = {
+        function.name
+        for path in (Path(ndld_flow.__file__).parent / "steps").glob("*.py")
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef) and "model_fields_set" in ast.unparse(function)
+        if not any("validator" in ast.unparse(decorator) for decorator in function.decorator_list)
+    }
+    assert asking == {"for_engine", "after"}
 
 
 def test_listing_steps_imports_nothing_heavy() -> None:
