@@ -180,10 +180,11 @@ def test_the_engine_computes_the_same_as_the_model(transformer: Transformer) -> 
     assert all(tensor.dtype == "float16" for layer in asked for tensor in layer.outputs)
 
 
-def test_the_second_run_builds_nothing(transformer: Transformer, toy: Toy) -> None:
+def test_the_second_run_builds_nothing(toy: Toy) -> None:
+    first, _ = toy.run()  # tests that another worker takes over may have changed settings in the latest run
     again, events = toy.run()
     assert again.nothing_to_do
-    assert again.folder == transformer.first.folder
+    assert again.folder == first.folder
     assert started(events) == []
 
 
