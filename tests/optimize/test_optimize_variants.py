@@ -109,6 +109,15 @@ def test_the_default_precision_of_openvino_is_tried_where_it_differs(
     assert any("default precision is not" in sentence for sentence in sentences) == (precision == "float32")
 
 
+@pytest.mark.parametrize("target", ["onnxruntime", "openvino", "rtx40"])
+def test_a_variant_refers_to_others_of_its_target(in_folder: Path, target: str) -> None:
+    """What is pruned by a variant that does not exist is never pruned."""
+    variants, _ = proposed(subject_of({"Conv": 0.5, "MatMul": 0.5}, target=target))
+    for variant in variants.values():
+        others = {variant.extends, variant.needs, variant.whole, *variant.unless} - {""}
+        assert others <= variants.keys(), variant.name
+
+
 def test_costly_variants_follow_and_likely_ones_lead(in_folder: Path) -> None:
     variants, _ = proposed(subject_of({"Conv": 0.5, "MatMul": 0.5}))
     costly = [variant.costly for variant in variants.values()]
