@@ -397,7 +397,8 @@ class Int8Reducer:
         nodes = self._prepared.chosen(self._kept)
         if self._all_int8 is None:
             return {}
-        errors = isolated_errors(self._prepared, nodes, self._all_int8, samples, settings)
+        copies = write_copies(self._prepared.saved(), nodes, self._all_int8, scratch / "copies.onnx")
+        errors = int8_errors(copies, samples, settings)
         # A node without a copy was fused into the one before it, whose error includes its rounding.
         if not errors:
             return {}
