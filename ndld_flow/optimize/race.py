@@ -22,6 +22,7 @@ from ndld_flow.accuracy.accuracy_record import metrics_of
 from ndld_flow.accuracy.model_comparison import ReferenceRun, run_reference
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.base.quantities import times_as_fast
 from ndld_flow.execution.devices import Claim, holding
 from ndld_flow.execution.executor import InProcess
 from ndld_flow.execution.listener import ignore
@@ -404,4 +405,4 @@ def _ancestors(recipe: Recipe, wanted: str) -> set[str]:
 
 
 def _slower_than(best: Entrant, ratio: Ratio) -> LostError:
-    return LostError("slower", f"{math.exp(-ratio.log):.2f}x as fast as {best.name}")
+    return LostError("slower", f"{times_as_fast(math.exp(ratio.log))} as fast as {best.name}")
