@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ndld_flow.base.quantities import counted, quantity
+from ndld_flow.base.quantities import counted, quantity, times_as_fast
 from ndld_flow.execution.events import Notice, VariantTried
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE
@@ -120,6 +120,8 @@ class RaceSearch(Search):
             if certain and (tried.speed is None or tried.speed.high >= PAYS):
                 return
             if name in self._proofs:
+                if self._proofs[name].outcome == "not proved":
+                    return
                 continue
             variant = next(variant for variant in self._composer.variants if variant.name == name)
             self._prover.listener(
@@ -189,10 +191,10 @@ class RaceSearch(Search):
             return tried.model_copy(update=passed if proof.passed else {"outcome": proof.outcome, "why": proof.why})
         if tried.outcome == "not proved" and tried.speed is not None and not self._may_be_better(tried):
             outcome = "not faster" if self._best is self._source else "slower"
-            compared = f"{1 / tried.speed.ratio:.2f}x in the race"
+            compared = f"{times_as_fast(tried.speed.ratio)} in the race"
             best = self._speed_of_best
             if best is not None:  # its proof may measure another ratio, by another clock
-                compared += f", {self._best.variant.name} {1 / best.ratio:.2f}x"
+                compared += f", {self._best.variant.name} {times_as_fast(best.ratio)}"
             return tried.model_copy(update={"outcome": outcome, "why": compared})
         return tried
 

@@ -334,6 +334,22 @@ def test_a_small_or_uncertain_gain_is_proved_after_the_searches_for_larger_ones(
     assert proved == ["clean"]
 
 
+def test_noise_that_hides_a_gain_ends_the_proofs_of_a_race(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search asks again for a proof, of gains that it left for later: this one was not left."""
+    faster, slower = raced("clean", 0.8), raced("clean in OpenVINO", 0.85)
+    search, proved = search_after(net, "", faster, slower), list[str]()
+
+    def prove(_: Prover, variant: Variant, *__: object) -> Proof:
+        proved.append(variant.name)
+        return Proof(variant, None, Path("p.yaml"), "not proved", "")
+
+    monkeypatch.setattr(Prover, "prove", prove)
+    search._result.ranking = (faster.name, slower.name)
+    search._prove_best(certain=True)
+    search._prove_best()
+    assert proved == [faster.name]
+
+
 @pytest.mark.representatives("outcomes0-False-all variants tried")
 @pytest.mark.parametrize(
     ("outcomes", "short", "stopped_because"),
