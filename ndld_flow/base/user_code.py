@@ -394,7 +394,7 @@ class _Finder:
 
     folders: tuple[str, ...] = ()
     has_loaded = False
-    """Whether `sys.modules` may hold modules that were loaded for users' files."""
+    """True if `sys.modules` may contain modules from users' files."""
 
     def find_spec(
         self, fullname: str, path: object = None, target: ModuleType | None = None

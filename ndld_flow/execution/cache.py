@@ -183,7 +183,7 @@ class Cache:
 
     @contextmanager
     def _giving_up(self, slow: str) -> Iterator[None]:
-        """Give the cache up if the block finds it too slow, of which `slow` is a description, or out of order."""
+        """Stop using the cache if the block raises BackendError or times out; `slow` is the warning for a timeout."""
         try:
             yield
         except (FutureTimeoutError, BackendError) as error:

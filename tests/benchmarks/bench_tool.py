@@ -84,7 +84,7 @@ Settings.model_validate_json('{"value": 1}')
 with hydra.initialize_config_dir(os.path.abspath("pipelines"), version_base=None):
     hydra.compose("quickstart", overrides=["hydra.searchpath=[file://" + os.path.abspath("configs") + "]"])
 """
-"""What a reused run cannot do without, as a recipe is composed each time: the least that it could cost."""
+"""The libraries that every run imports and composes its recipe with: a lower limit of its cost."""
 
 
 def describe_calls() -> str:

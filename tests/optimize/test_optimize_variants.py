@@ -111,7 +111,7 @@ def test_the_default_precision_of_openvino_is_tried_where_it_differs(
 
 @pytest.mark.parametrize("target", ["onnxruntime", "openvino", "rtx40"])
 def test_a_variant_refers_to_others_of_its_target(in_folder: Path, target: str) -> None:
-    """What is pruned by a variant that does not exist is never pruned."""
+    """A misspelled reference would never prune anything."""
     variants, _ = proposed(subject_of({"Conv": 0.5, "MatMul": 0.5}, target=target))
     for variant in variants.values():
         others = {variant.extends, variant.needs, variant.whole, *variant.unless} - {""}

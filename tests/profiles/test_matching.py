@@ -244,7 +244,7 @@ def linked(name: str, type_: str, reads: str, writes: str, role: LayerRole = "co
 
 
 def test_a_conversion_is_the_same_only_next_to_a_layer_that_is() -> None:
-    """A layer is removed between two others, each of which has a conversion in front of one convolution."""
+    """The second model has other layers in front of its conversion and behind it."""
     result, other = (
         of(
             linked("a", "Relu", "x", "a"),
