@@ -26,9 +26,11 @@ _LEAST_SHARE = 0.5
 """Least share of what is left of the budget for a race of variants that are quick to prepare, however long proofs take:
 on a busy machine, their time is overestimated."""
 _PROBES = 4.0
-"""Time of a proof as a multiple of that of the source's run, which starts a third of the processes; what its check is
-worth comes on top, if there is time."""
-_LEAST_S = 10.0
+"""Time of the first proof as a multiple of that of the source's run, which starts a third of the processes; what its
+check is worth comes on top, if there is time."""
+_LONGER = 1.2
+"""Time of a further proof as a multiple of the longest before it."""
+_LEAST_S = 7.0
 """Least time for which another race is started."""
 
 
@@ -41,6 +43,7 @@ class RaceSearch(Search):
         self._proofs: dict[str, Proof] = {}
         self._result = RaceResult()
         self._hopeless: dict[str, str] = {}
+        self._longest_proof_s = 0.0
 
     def _search(self) -> None:
         cheap = [variant.name for variant in self._composer.variants if not variant.costly]
@@ -84,8 +87,9 @@ class RaceSearch(Search):
 
     def _proof_s(self, least_share: float) -> float:
         """Return the seconds to leave for a proof, so that a race has at least this share of the rest."""
-        worth_s = WORTH_SHARE * (self._budget.seconds or 0.0)
-        return min(_PROBES * self._source.took_s + worth_s, self._budget.left_s() * (1 - least_share))
+        first_s = _PROBES * self._source.took_s + WORTH_SHARE * (self._budget.seconds or 0.0)
+        needed_s = _LONGER * self._longest_proof_s if self._longest_proof_s else first_s
+        return min(needed_s, self._budget.left_s() * (1 - least_share))
 
     def _race(self, names: Sequence[str], least_share: float) -> None:
         """Race variants, the source first, until the budget leaves only time to prove one that is faster."""
@@ -123,18 +127,25 @@ class RaceSearch(Search):
                 if self._proofs[name].outcome == "not proved":
                     return
                 continue
-            variant = next(variant for variant in self._composer.variants if variant.name == name)
-            self._prover.listener(
-                Notice(text=f"proving {name}: samples that the race has not seen, then new processes in turns")
-            )
-            spare_s = self._budget.left_s() - _PROBES * self._source.took_s
-            proof = self._proofs[name] = self._prover.prove(variant, None, self._budget.left_s, spare_s)
+            proof = self._proofs[name] = self._prove(name)
             if proof.passed:
                 self._best = proof
                 return
             self._prover.listener(VariantTried(variant=self._describe(name)))
             if proof.outcome == "not proved":  # it was the fastest of the race: noise hides the gain of others too
                 return
+
+    def _prove(self, name: str) -> Proof:
+        """Prove a variant, and keep how long a proof takes."""
+        variant = next(variant for variant in self._composer.variants if variant.name == name)
+        self._prover.listener(
+            Notice(text=f"proving {name}: samples that the race has not seen, then new processes in turns")
+        )
+        start_s, spare_s = self._budget.used_s, self._budget.left_s() - _PROBES * self._source.took_s
+        proof = self._prover.prove(variant, None, self._budget.left_s, spare_s)
+        if proof.speed is not None:  # else it ended with its check
+            self._longest_proof_s = max(self._longest_proof_s, self._budget.used_s - start_s)
+        return proof
 
     def _may_be_better(self, tried: TriedVariant | None) -> bool:
         """Return whether a variant was faster in the race than the source, or than the best that is proved.

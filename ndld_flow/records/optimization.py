@@ -46,7 +46,7 @@ _BUSY = 0.1
 """Share of the CPUs used by others from which a gain in wall time may be another one on a quiet machine: threads that
 wait for each other, and those that spin, lose most of it."""
 _NAMED = 3
-"""Number of variants whose loss the conclusion explains; the report has all."""
+"""Number of variants that the conclusion names; the report has all."""
 
 
 class Speed(Record):
@@ -324,17 +324,20 @@ class Optimization(Document):
 
     def _tried(self) -> str:
         losers = [each for each in self.variants if each.outcome != "delivered" and each.name != "source"]
-        named: dict[tuple[str, str], list[str]] = {}
-        for each in losers:
-            named.setdefault((each.outcome, short_name(each.why, 80)), []).append(each.name)
-        groups = list(named.items())
-        lost = [
-            f"{first_of(names, _NAMED)}: {outcome}{f' ({why})' if why else ''}"
-            for (outcome, why), names in groups[:_NAMED]
-        ]
-        rest = Counter(outcome for (outcome, _), names in groups[_NAMED:] for _ in names)
-        more = f"; and {rest.total()} more: {', '.join(f'{count} {outcome}' for outcome, count in rest.items())}"
-        return f"{self.describe_search()}: {'; '.join(lost) or 'nothing else'}{more if rest else ''}"
+        counts = Counter(each.outcome for each in losers)
+        lost = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()) or "nothing else"
+        return f"{self.describe_search()}: {lost}{self._fastest_loser(losers)}"
+
+    def _fastest_loser(self, losers: Sequence[TriedVariant]) -> str:
+        """Return the variant that may be faster than what ships, and is not known to be right; empty without one."""
+        known = ("slower", "not faster", "the same", "on the front")
+        timed = [(each.speed.ratio, each) for each in losers if each.speed is not None and each.outcome not in known]
+        ratio, fastest = min(timed, key=lambda pair: pair[0], default=(inf, None))
+        if fastest is None or ratio >= (self.speed.ratio if self.speed is not None else _AT_LEAST):
+            return ""
+        why = f" ({short_name(fastest.why, 80)})" if fastest.why else ""
+        raced = f"{fastest.name} at {times_as_fast(ratio)} in the race"
+        return f"; the fastest of these, {raced}, is {fastest.outcome}{why}"
 
     def describe_search(self) -> str:
         """Return the number of variants, the time, and why the search ended."""

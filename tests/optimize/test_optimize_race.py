@@ -350,6 +350,27 @@ def test_noise_that_hides_a_gain_ends_the_proofs_of_a_race(net: Path, monkeypatc
     assert proved == [faster.name]
 
 
+def test_time_for_another_proof_is_left_as_the_last_took(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what is left of the budget seems too short for the searches that may win; a failed check shows nothing."""
+    search, started = search_after(net, "", raced("clean", 0.8), raced("clean in OpenVINO", 0.7)), time.monotonic()
+    search._source = replace(search._source, took_s=10.0)
+    search._budget = Budget(100.0, started)
+    speeds = iter([None, raced("clean", 0.8).speed])
+
+    def prove(_: Prover, variant: Variant, *__: object) -> Proof:
+        search._budget = Budget(100.0, started - 10 * len(search._proofs) - 10)
+        return Proof(variant, None, Path("p"), "not right on held-out data", "", speed=next(speeds))
+
+    monkeypatch.setattr(Prover, "prove", prove)
+    monkeypatch.setattr(search, "_describe", search._result.tried.__getitem__)
+    before_s, search._result.ranking = search._proof_s(0.0), ("clean in OpenVINO",)
+    search._prove_best()
+    assert search._proof_s(0.0) == before_s == pytest.approx(50.0)
+    search._result.ranking = ("clean in OpenVINO", "clean")
+    search._prove_best()
+    assert search._proof_s(0.0) == pytest.approx(12.0, rel=0.1)
+
+
 @pytest.mark.representatives("outcomes0-False-all variants tried")
 @pytest.mark.parametrize(
     ("outcomes", "short", "stopped_because"),

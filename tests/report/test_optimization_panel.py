@@ -66,14 +66,22 @@ def test_a_reason_that_variants_share_is_named_once() -> None:
         delivered="source",
         speed=None,
     )
-    for line in (found.conclude()[1], found.conclude()[3]):
-        assert line.count("the time was used up") == 1
-        assert (
-            line.index("INT8 by minmax")
-            < line.index("the time was used up")
-            < line.index("clean")
-            < line.index("noise")
-        )
+    line = found.conclude()[1]
+    assert line.count("the time was used up") == 1
+    assert line.index("INT8 by minmax") < line.index("the time was used up") < line.index("clean") < line.index("noise")
+    assert "2 not tried, 1 not proved" in found.conclude()[3]
+
+
+@pytest.mark.parametrize(("outcome", "named"), [("not right", True), ("near the bound", True), ("slower", False)])
+def test_what_is_not_right_and_would_be_the_fastest_is_named(outcome: VariantOutcome, named: bool) -> None:
+    """Another bound, or more samples, may make it the best; what the race found slower is no such promise."""
+    faster, less_fast = (
+        variant("INT8", outcome, 0.4, 0.38, 0.42, why="cosine 0.93"),
+        variant("INT4", outcome, 0.6, 0.5, 0.7),
+    )
+    line = optimization(less_fast, faster).conclude()[3]
+    assert ("INT8 at 2.50x" in line and "cosine 0.93" in line) is named
+    assert "INT4" not in line + optimization(less_fast).conclude()[3], "what ships is faster"
 
 
 def test_right_variants_come_first_and_the_fastest_of_them(tmp_path: Path) -> None:
