@@ -28,9 +28,9 @@ on a busy machine, their time is overestimated."""
 _PROBES = 4.0
 """Time of the first proof as a multiple of that of the source's run, which starts a third of the processes; what its
 check is worth comes on top, if there is time."""
-_LONGER = 1.2
+_LONGER = 1.1
 """Time of a further proof as a multiple of the longest before it."""
-_LEAST_S = 7.0
+_LEAST_S = 5.0
 """Least time for which another race is started."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import logging
 import math
@@ -16,11 +17,13 @@ import numpy as np
 from onnxruntime.quantization.calibrate import HistogramCollector
 
 from ndld_flow.accuracy.inside.capture import capture_with_inputs
+from ndld_flow.models.external_files import external_files
 from ndld_flow.models.streaming_statistics import Extremes
 from ndld_flow.models.tensors import Array
 from ndld_flow.quantize.prepared_model import PreparedModel
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.runtimes.protocol import SessionRequest
+from ndld_flow.store.digest import digest_file
 
 _LOCK = threading.RLock()
 _LOG = logging.getLogger(__name__)
@@ -114,12 +117,30 @@ class Measured:
         return Ranges(known, self.sample_count, frozenset(self.nonfinite.intersection(names)))
 
 
-@lru_cache(maxsize=8)
-def recall_measured(key: str) -> Measured:
-    """Return what this process has measured under a key, which holds the model, the samples and the way of measuring:
-    each form of the same model's quantization needs nearly the same ranges.
+def digest_values(values: Mapping[str, Array]) -> bytes:
+    """Return a digest of the inputs of a sample."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, array in values.items():
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+    return digest.digest()
+
+
+def recall_measured(
+    source: Path, digests: Sequence[bytes], settings: QuantizeSettings, runtime: SessionRequest
+) -> Measured:
+    """Return what this process has measured of a model on the samples with these digests: each form of its
+    quantization, and each search for one, needs nearly the same ranges.
     """
-    del key  # only the cache's
+    parts = [source, *(source.parent / name for name in external_files(source))]
+    how = (settings.least_opset, settings.method, settings.percentile, settings.symmetric_activations)
+    return measured_under(repr((*map(digest_file, parts), digests, how, runtime)))
+
+
+@lru_cache(maxsize=8)
+def measured_under(key: str) -> Measured:
+    """Return what this process has measured under a key, which only the cache reads."""
+    del key
     return Measured()
 
 

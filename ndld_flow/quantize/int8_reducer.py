@@ -28,7 +28,7 @@ from ndld_flow.precision.constraints.rules import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.precision_search.evidence import NO_ERROR, Int8Error, Spread
 from ndld_flow.precision_search.reducers import searched_nodes
-from ndld_flow.quantize.calibration import Workspace, calibrate
+from ndld_flow.quantize.calibration import Workspace, calibrate, digest_values, recall_measured
 from ndld_flow.quantize.onnxruntime_quantizer import QuantizerError
 from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, prepare_model
 from ndld_flow.quantize.quantize_file import reopened, write_quantized
@@ -326,7 +326,8 @@ class Int8Reducer:
         self._prepared = prepare_model(source, scratch / "prepared.onnx", settings)
         fed = (sample.arrays for sample in samples)
         runtime = OnnxruntimeRequest(custom_ops=custom_ops)
-        self._ranges = calibrate(self._prepared, fed, settings, runtime, Workspace(scratch))
+        known = recall_measured(source, [digest_values(sample.arrays) for sample in samples], settings, runtime)
+        self._ranges = calibrate(self._prepared, fed, settings, runtime, Workspace(scratch), known)
         model = load_model(source)
         prepare(model, source)
         self.nodes = searched_nodes(model)

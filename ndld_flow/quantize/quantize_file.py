@@ -8,7 +8,6 @@ LSTMs in Loops. TensorRT reads integers of 8 bits in DequantizeLinear only.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -25,13 +24,13 @@ from ndld_flow.base.text import first_of
 from ndld_flow.graph.model_tool import copy_model
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.element_types import is_op
-from ndld_flow.models.external_files import external_files, model_bytes
+from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import load_model, save_model, summarize_model
 from ndld_flow.models.nodes import UniqueNames, add_initializer
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.constraints.rules import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.quantize.calibration import Ranges, Workspace, calibrate, recall_measured
+from ndld_flow.quantize.calibration import Ranges, Workspace, calibrate, digest_values, recall_measured
 from ndld_flow.quantize.isolated_layers import COPIED, TURNED, WIDENED, IsolatedLayers, WeightRole
 from ndld_flow.quantize.onnxruntime_quantizer import quantize_by_onnxruntime
 from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, SkippedLayer, prepare_model
@@ -43,7 +42,6 @@ from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import Session, SessionRequest
 from ndld_flow.samples.sample_feeds import Samples
-from ndld_flow.store.digest import digest_file
 
 _QUOTED = re.compile(r"'[^']*'|`[^`]*`")
 _INTEGERS = (ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8)
@@ -375,28 +373,18 @@ def _calibrated(
     generated: set[str] = set()
     for sample in samples:
         generated.update(name for name, feed in sample.feeds.items() if not feed.is_from_file)
-        digests.append(_digest(sample.arrays))
-    parts = [source, *(source.parent / name for name in external_files(source))]
-    how = (settings.least_opset, settings.method, settings.percentile, settings.symmetric_activations)
-    key = repr((*map(digest_file, parts), digests, how, data.run_by))
+        digests.append(digest_values(sample.arrays))
 
     def report(done: int, total: int, what: str) -> None:
         workspace.progress(done, len(digests), what)
 
     fed = (sample.arrays for sample in samples)
     calibrating = replace(workspace, progress=report)
-    ranges = calibrate(prepared, fed, settings, data.run_by, calibrating, recall_measured(key))
+    known = recall_measured(source, digests, settings, data.run_by)
+    ranges = calibrate(prepared, fed, settings, data.run_by, calibrating, known)
     if ranges.sample_count:
         warnings += _sample_warnings(ranges.sample_count, len(set(digests)), sorted(generated))
     return ranges
-
-
-def _digest(values: Mapping[str, Array]) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for name, array in values.items():
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
-    return digest.digest()
 
 
 def _sample_warnings(count: int, different: int, generated: Sequence[str]) -> Iterator[str]:

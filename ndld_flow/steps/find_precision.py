@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -85,8 +86,8 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
     trials: Annotated[int, Field(ge=1)] = 200
     """Maximum number of trials."""
     time: Milliseconds = 600_000.0
-    """Time limit for all trials together; when it is reached, the result is the best set so far, and reported as
-    such."""
+    """Time limit of the search, with the calibration before it; when it is reached, the trial that runs ends, and the
+    result is the best set so far, and reported as such."""
     int8: QuantizeSettings = QuantizeSettings()
     """For int8: the settings of `quantize`."""
     custom_ops: CustomOps = ()
@@ -133,21 +134,23 @@ class FindPrecision(MadeSettings, FittedSettings, Step[Onnx, PrecisionDocument])
         from ndld_flow.precision_search.trials import TrialFile, digest_samples
         from ndld_flow.samples.images import write_received_images
 
+        start = time.monotonic()
         samples = read_samples(source.path, model_inputs(source.path), context.inputs, self, source.label)
         samples = self._extended(samples, source.path)
         path, raised = raise_opset(source.path, context.scratch, context.log)
         context.log_lines(*samples.described, *raised)
         key = digest_json([self._trial_key(), source.digest, digest_samples(samples)])
+        reducer = self._reducer(path, samples, context)
         request = SearchRequest(
             path=path,
             label=source.label,
             samples=samples,
-            reducer=self._reducer(path, samples, context),
+            reducer=reducer,
             precision=self.precision,
             tolerance=self.tolerance,
             op_types=self.op_types,
             trials=self.trials,
-            time_s=self.time / 1000,
+            time_s=self.time / 1000 - (time.monotonic() - start),
             custom_ops=loaded_paths(self.custom_ops),
             runtime=request_of(self.runtime, source, context),
             scratch=context.scratch,

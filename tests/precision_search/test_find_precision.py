@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -17,9 +18,11 @@ import pytest
 
 from ndld_flow.accuracy.power.measure_power import seconds_for
 from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.precision_search import search as searching
 from ndld_flow.precision_search.evidence import percent
 from ndld_flow.records.power import PartsReached
 from ndld_flow.records.precision_search import PrecisionSearch
+from ndld_flow.steps import find_precision
 from ndld_flow.steps.constrain_precision import ConstrainPrecision
 from ndld_flow.steps.convert_fp16 import ConvertFp16
 from ndld_flow.steps.find_precision import FindPrecision
@@ -214,6 +217,17 @@ def test_a_budget_of_one_reports_only_the_failure(tmp_path: Path) -> None:
     assert result.notes == (
         "the search ended because its budget was used up: no trial was better than keeping nothing",
     )
+
+
+def test_the_time_limit_includes_what_precedes_the_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibration takes longer than many trials: a race waited 128 s for a search of 56 s."""
+    times = iter([0.0, 40.0])
+    monkeypatch.setattr(find_precision, "time", Mock(monotonic=lambda: next(times)))
+    searcher = Mock(side_effect=InterruptedError)
+    monkeypatch.setattr(searching, "PrecisionSearcher", searcher)
+    with pytest.raises(InterruptedError):
+        search(tmp_path, models_precision.overflowing_model(), time="60 s")
+    assert searcher.call_args.args[0].time_s == pytest.approx(20.0)
 
 
 def test_the_search_is_limited_to_given_operators(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -13,7 +14,9 @@ import pytest
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.quantize.calibration import recall_measured
+from ndld_flow.quantize import calibration
+from ndld_flow.quantize.calibration import measured_under
+from ndld_flow.steps.find_precision import FindPrecision
 from ndld_flow.steps.quantize import Quantize
 from tests.support.models import GraphBuilder, rename_output, save, tensor
 from tests.support.models_run import run_step
@@ -190,9 +193,9 @@ def test_a_further_form_of_the_same_model_measures_only_what_is_new(tmp_path: Pa
     ]  # fmt: skip
     alone = []
     for number, form in enumerate(forms):
-        recall_measured.cache_clear()
+        measured_under.cache_clear()
         alone.append(quantize(source, tmp_path / f"alone{number}", **form)[2].read_bytes())
-    recall_measured.cache_clear()
+    measured_under.cache_clear()
     measured = []
     for number, form in enumerate(forms):
         ran = run_step(Quantize, source, tmp_path / f"q{number}", {**ALL, **form}, GIVEN)
@@ -205,6 +208,19 @@ def test_a_further_form_of_the_same_model_measures_only_what_is_new(tmp_path: Pa
     )
     ran = run_step(Quantize, save(scaled, tmp_path / "n.onnx"), tmp_path / "other", ALL, GIVEN)
     assert any(what == "calibrating" for _, _, what in ran.told), "another model of the same names"
+
+
+@pytest.mark.parametrize(("method", "measured"), [("minmax", 0), ("percentile", 1)])
+def test_a_search_for_exceptions_measures_no_range_that_a_form_has_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, measured: int
+) -> None:
+    source, counted = write_net(tmp_path / "m.onnx"), Mock(wraps=calibration._measure)
+    measured_under.cache_clear()
+    quantize(source, tmp_path / "q")
+    monkeypatch.setattr(calibration, "_measure", counted)
+    settings = {"precision": "int8", "int8": {"min_intensity": 0, "method": method}, "samples": 4, "trials": 2}
+    run_step(FindPrecision, source, tmp_path / "found", settings, GIVEN)
+    assert counted.call_count == measured
 
 
 @pytest.mark.parametrize(

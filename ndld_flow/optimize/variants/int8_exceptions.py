@@ -22,10 +22,10 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     time_ms = subject.limit_ms(_SHARE, _LONGEST_MS)
     target = subject.quantize_target
     found = (
-        f"{{step: find_precision, from: clean, precision: int8, int8: {{method: percentile{target}}}"
+        f"{{step: find_precision, from: clean, precision: int8, int8: {{method: minmax{target}}}"
         f"{tolerance_of(subject.conditions)}, trials: 60, time: {time_ms:g} ms}}"
     )
-    made = f"{{{subject.quantize()}, method: percentile{target}, found_by: found}}"
+    made = f"{{{subject.quantize()}{target}, found_by: found}}"
     name = f"INT8 except what it breaks{subject.label}"
     plain, steps = plain_form(subject), {"found": found, "made": made}
-    yield Variant(name, subject.runtime, steps, costly=True, unless=(plain,), whole=plain)
+    yield Variant(name, subject.runtime, steps, costly=True, unless=(plain,), whole=plain, needs=plain)

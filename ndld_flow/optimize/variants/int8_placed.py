@@ -25,6 +25,6 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     own = f", threads: {threads[0]}" if len(threads) == 1 else ""
     placed = f"{{objective: latency, time: {time_ms:g} ms{own if subject.runtime == DEFAULT else ''}}}"
     target = f", runtime: {{backend: {subject.runtime}{own}}}" if own and subject.runtime != DEFAULT else ""
-    scheme = f"method: percentile{subject.quantize_target}"
-    made = f"{{{subject.quantize()}, {scheme}, optimize: {placed}{tolerance_of(subject.conditions)}{target}}}"
+    scheme = f"{subject.quantize()}{subject.quantize_target}"
+    made = f"{{{scheme}, optimize: {placed}{tolerance_of(subject.conditions)}{target}}}"
     yield Variant(f"INT8 where it pays{subject.label}", subject.runtime, {"made": made}, costly=True)

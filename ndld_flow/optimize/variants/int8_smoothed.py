@@ -16,7 +16,7 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
     if not subject.samples.search or not quantized or not subject.pays_in(0.3, "MatMul", "Gemm"):
         return
     smoothed = "{step: smooth_activations, from: clean}"
-    made = f"{{{subject.quantize('found')}, method: percentile{subject.quantize_target}}}"
+    made = f"{{{subject.quantize('found')}{subject.quantize_target}}}"
     name, plain = f"INT8 of smoothed activations{subject.label}", plain_form(subject)
     steps = {"found": smoothed, "made": made}
-    yield Variant(name, subject.runtime, steps, costly=True, unless=(plain,), whole=plain)
+    yield Variant(name, subject.runtime, steps, costly=True, unless=(plain,), whole=plain, needs=plain)
