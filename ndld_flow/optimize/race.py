@@ -143,12 +143,12 @@ class Race:
     def _try(self, name: str) -> None:
         """Let a variant enter; it stays if it may be the best."""
         start, entrant = time.monotonic(), None
-        part, needed = self._job.extends.get(name), self._job.needs.get(name)
+        part, useless = self._job.extends.get(name), next(filter(self._useless.__contains__, self._needed(name)), None)
         try:
             if part in self._wrong:
                 raise LostError("cannot win", f"{part} quantizes less, and is not right")
-            if needed in self._useless:
-                raise LostError("cannot win", f"it needs {needed}, which failed or changed nothing")
+            if useless is not None:
+                raise LostError("cannot win", f"it needs {useless}, which failed or changed nothing")
             entrant = self._enter(name)
             self._qualify(entrant)
         except LostError as lost:
@@ -160,6 +160,11 @@ class Race:
         entrant.took_s = time.monotonic() - start
         self._alive.append(entrant)
         self._show(entrant, leads=entrant is self._leader)
+
+    def _needed(self, name: str) -> Iterator[str]:
+        """Yield what a variant needs, and what that needs."""
+        while name := self._job.needs.get(name, ""):
+            yield name
 
     def _lose(self, name: str, entrant: Entrant | None, lost: LostError, took_s: float) -> None:
         if lost.outcome == "not right":
