@@ -305,6 +305,19 @@ def _relative_rms(agreement: LayerAgreement) -> float:
     return agreement.metrics().get("relative_rms", 0.0)
 
 
+@dataclass(frozen=True)
+class _AllInt8:
+    """The model with all that can be quantized in INT8."""
+
+    path: Path
+    absorbed: Mapping[str, str]
+    """First output of a Relu or Clip that it lacks -> that of the layer whose rounding does its work."""
+
+    def splits_a_layer(self, kept: Collection[str]) -> bool:
+        """Return whether such a Relu is kept without its layer: then the layer's range is another."""
+        return any(maker not in kept for output, maker in self.absorbed.items() if output in kept)
+
+
 class Int8Reducer:
     """Calibrates once; keeps nodes in addition to `keep` (names and globs) and those that the settings exclude.
 
@@ -352,29 +365,16 @@ class Int8Reducer:
         """Write the model with the nodes `kept` unquantized. Raises `ModelError` if these cannot be left alone."""
         outputs = [node.output for node in self.nodes if node.position in kept]
         try:
-            if self._all_int8 is not None and not self._splits_a_layer(outputs):
+            if self._all_int8 is not None and not self._all_int8.splits_a_layer(outputs):
                 nodes = self._prepared.chosen(self._excluded(outputs))
-                write_with_floats(self._prepared.saved(), nodes, self._all_int8, target)
+                write_with_floats(self._prepared.saved(), nodes, self._all_int8.path, target)
             else:
                 self._write(outputs, target)
         except QuantizerError as error:  # another selection may be possible
             raise ModelError(str(error)) from None
 
-    def _splits_a_layer(self, outputs: Collection[str]) -> bool:
-        """Return whether a Relu that the rounding of a layer absorbs is kept without it: then the layer's range is
-        another."""
-        return any(maker not in outputs for output, maker in self._absorbed.items() if output in outputs)
-
     @cached_property
-    def _absorbed(self) -> dict[str, str]:
-        """First output of a Relu or Clip that `_all_int8` lacks -> that of the layer that absorbs it."""
-        assert self._all_int8 is not None
-        lacking = absorbed_nodes(load_model(self._prepared.saved()).graph, load_model(self._all_int8).graph)
-        makers = ((node, node.inputs[0].producer()) for node in lacking if node.inputs[0] is not None)
-        return {first_output(node): first_output(maker) for node, maker in makers if maker is not None}
-
-    @cached_property
-    def _all_int8(self) -> Path | None:
+    def _all_int8(self) -> _AllInt8 | None:
         """The model with nothing kept, from which others are made; None if the quantizer fails on it, or has rewritten
         layers, as those in float16, or into integer operators."""
         path = self._scratch / "all_int8.onnx"
@@ -382,7 +382,12 @@ class Int8Reducer:
             self._write([], path)
         except QuantizerError:
             return None
-        return path if self._settings.format == "qdq" and _keeps_layers(self._prepared, path) else None
+        prepared, quantized = load_model(self._prepared.saved()).graph, load_model(path).graph
+        if self._settings.format != "qdq" or not _keeps_layers(prepared, quantized):
+            return None
+        lacking = absorbed_nodes(prepared, quantized)
+        makers = ((node, node.inputs[0].producer()) for node in lacking if node.inputs[0] is not None)
+        return _AllInt8(path, {first_output(node): first_output(maker) for node, maker in makers if maker is not None})
 
     def write_found(self, search: PrecisionSearch, target: Path) -> None:
         """Write the model as `quantize` with `found_by` does."""
@@ -398,7 +403,7 @@ class Int8Reducer:
         nodes = self._prepared.chosen(self._kept)
         if self._all_int8 is None:
             return {}
-        copies = write_copies(self._prepared.saved(), nodes, self._all_int8, scratch / "copies.onnx")
+        copies = write_copies(self._prepared.saved(), nodes, self._all_int8.path, scratch / "copies.onnx")
         errors = int8_errors(copies, samples, settings)
         # A node without a copy was fused into the one before it, whose error includes its rounding.
         if not errors:
@@ -430,16 +435,16 @@ def isolated_errors(
     """Return first output of a node -> the error of quantizing it alone, as it is in the file `quantized`; empty for
     integer operators and for layers that were rewritten. A file is written beside `quantized`.
     """
-    if not _keeps_layers(prepared, quantized):
+    if not _keeps_layers(load_model(prepared.saved()).graph, load_model(quantized).graph):
         return {}
     copies = write_copies(prepared.saved(), nodes, quantized, quantized.with_name("copies.onnx"))
     return int8_errors(copies, samples, settings)
 
 
-def _keeps_layers(prepared: PreparedModel, quantized: Path) -> bool:
+def _keeps_layers(prepared: ir.Graph, quantized: ir.Graph) -> bool:
     """Return whether a quantized model has the layers of the prepared one, with Q/DQ pairs between them."""
-    known = {(node.name, node.op_type) for node in load_model(prepared.saved()).graph}
-    layers = (node for node in load_model(quantized).graph if not is_op(node, *_ROUNDING))
+    known = {(node.name, node.op_type) for node in prepared}
+    layers = (node for node in quantized if not is_op(node, *_ROUNDING))
     return all((node.name, node.op_type) in known for node in layers)
 
 
