@@ -29,8 +29,14 @@ _FIELDS: dict[str, dict[int, str]] = {
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
-    "tensor": {13: "entry"},
+    "tensor": {},
 }
+_Field = tuple[str, int, int, int]
+"""Kind of message, field number, first byte, end."""
+_ENTRY = ("tensor", 13)
+"""The field for the file of a tensor's external data."""
+_NAMES = (1, 2, 3, 4)
+"""A node's fields for its inputs, its outputs, its name and its operator."""
 _ELEMENT_TYPES = (
     *("undefined", "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool", "float16"),
     *("float64", "uint32", "uint64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz"),
@@ -149,7 +155,17 @@ def external_files(path: Path) -> tuple[str, ...]:
         # Almost every model has none, which one search at memory speed shows.
         if data.find(b"location") < 0:
             return ()
-        return tuple(sorted(set(_locations(data, 0, len(data), "model", 0))))
+        entries = [field[2:] for field in _walk(data, 0, len(data)) if field[:2] == _ENTRY]
+        named = [{number: data[slice(*whole)] for number, *whole in _messages(data, *entry)} for entry in entries]
+        # The key of a StringStringEntryProto is field 1, its value field 2.
+        return tuple(sorted({entry.get(2, b"").decode() for entry in named if entry.get(1) == b"location"}))
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the names of a model's nodes, operators and tensors, in subgraphs and functions too."""
+    with _parsing(path) as data:
+        fields = (field for field in _walk(data, 0, len(data)) if field[0] == "node" and field[1] in _NAMES)
+        return list({data[first:last].decode(): None for _, _, first, last in fields if first < last})
 
 
 def refuse_other_files(path: Path) -> None:
@@ -245,18 +261,15 @@ def _mapped(file: BinaryIO, path: Path) -> mmap.mmap:
         raise ModelError(f"{path}: the model file is empty. Export or download it again.") from None
 
 
-def _locations(data: mmap.mmap, start: int, end: int, message: str, depth: int) -> Iterator[str]:
+def _walk(data: mmap.mmap, start: int, end: int, message: str = "model", depth: int = 0) -> Iterator[_Field]:
+    """Yield the fields of a message and of those inside it that `_FIELDS` names."""
     if depth > _MAX_DEPTH:
         raise _BrokenError
-    fields = _FIELDS[message]
     for number, first, last in _messages(data, start, end):
-        inner = fields.get(number)
-        if inner == "entry":
-            entry = {field: data[begin:stop] for field, begin, stop in _messages(data, first, last)}
-            if entry.get(1) == b"location":  # the key of a StringStringEntryProto, whose value is field 2
-                yield entry.get(2, b"").decode()
-        elif inner is not None:
-            yield from _locations(data, first, last, inner, depth + 1)
+        yield message, number, first, last
+        inner = _FIELDS[message].get(number)
+        if inner in _FIELDS:
+            yield from _walk(data, first, last, inner, depth + 1)
 
 
 def _messages(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -16,18 +16,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import helper
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.drawing.graph import FAMILIES, Family, family_of
-from ndld_flow.models.files import load_structure
 from ndld_flow.records.document import Record
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 CONTRIB_DOMAINS = ("com.microsoft", "com.microsoft.nchwc")
 """Domains of ONNX Runtime: its operators, and those for its blocked CPU layout."""
@@ -451,7 +452,7 @@ def list_operators(query: OpQuery) -> tuple[ListedOperator, ...]:
         ListedOperator(op.name, op.domain, op.family, op, op.newest if query.opset is None else op.at(query.opset))
         for op in operators().values()
     ]
-    listed = known if query.model is None else list(_of_model(load_structure(query.model)))
+    listed = known if query.model is None else list(_of_model(query.model))
     _check(query, domain, listed)
     words = query.search.lower().split()
     fitting = [
@@ -475,7 +476,10 @@ def _domain(query: OpQuery) -> str | None:
     return "" if query.opset is not None and query.model is None and "::" not in query.name else None
 
 
-def _of_model(model: ir.Model) -> Iterator[ListedOperator]:
+def _of_model(path: Path) -> Iterator[ListedOperator]:
+    from ndld_flow.models.files import load_structure  # imports onnx_ir, which other queries need not wait for
+
+    model = load_structure(path)
     uses: Counter[tuple[str, str, int]] = Counter()
     homes: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())
     for home in homes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.store.found_files import IMAGE_SUFFIXES, TEXT_SUFFIXES, VIDEO_SUFFIXES, find_files, is_glob
+from ndld_flow.store.found_files import (
+    IMAGE_SUFFIXES,
+    TEXT_SUFFIXES,
+    VALUE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    find_files,
+    is_glob,
+)
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial
+    from ndld_flow.models.external_files import DeclaredInput
     from ndld_flow.samples.likely_inputs import LikelyInput
 
 MOST_FILES = 48
@@ -68,7 +76,6 @@ class FoundData:
 
 def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
     """Return the files of each input. Raises RequestError for paths that do not fit the model."""
-    refuse_other_inputs(data, [likely.spec.name for likely in trial.inputs])
     patterns: dict[str, list[str]] = {}
     for text in data:
         name, path = _input_of(text, trial)
@@ -103,12 +110,21 @@ def is_scaled(likely: LikelyInput, files: Sequence[str]) -> bool:
     return has_images(files) and not likely.mean and "float" in likely.spec.dtype
 
 
-def refuse_other_inputs(data: Sequence[str], names: Iterable[str]) -> None:
-    """Raise RequestError for `INPUT=PATH` whose input the model does not have."""
+def refuse_other_data(data: Sequence[str], inputs: Mapping[str, DeclaredInput]) -> None:
+    """Raise RequestError for `INPUT=PATH` whose input the model does not have, and for an array of another type."""
     for text in data:
-        name, equals, _ = text.partition("=")
-        if equals and name not in names and not Path(text).exists():
-            raise RequestError(f"--data {text}: {name!r} is not an input of the model; {suggest(name, names)}")
+        name, equals, path = text.partition("=")
+        if not equals or Path(text).exists():
+            name, path = next(iter(inputs)) if len(inputs) == 1 else "", text
+        elif name not in inputs:
+            raise RequestError(f"--data {text}: {name!r} is not an input of the model; {suggest(name, inputs)}")
+        if name and Path(path).suffix.lower() in VALUE_SUFFIXES and Path(path).is_file():
+            from ndld_flow.models.tensors import numpy_dtype
+            from ndld_flow.samples.value_files import check_family, open_array
+
+            dtype = numpy_dtype(inputs[name].dtype)
+            if dtype is not None:
+                check_family(open_array(Path(path), name).dtype, dtype, name, path)
 
 
 def require_data(text: str, path: str) -> None:

@@ -23,7 +23,7 @@ from ndld_flow.inputs import refuse_misfit
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.models.external_files import declared_inputs
 from ndld_flow.recipe.load import load_sweep
-from ndld_flow.recipe.sample_files import FoundData, find_data, has_images, is_scaled, refuse_other_inputs, split_files
+from ndld_flow.recipe.sample_files import FoundData, find_data, has_images, is_scaled, refuse_other_data, split_files
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.recipe.yaml_file import parse_yaml
 from ndld_flow.runtimes.registry import DEFAULT, find_builder, runtime_names
@@ -272,7 +272,7 @@ def try_model(
         if name not in declared:
             raise RequestError(f"--shape: {name!r} is not an input of {model}; {suggest(name, declared)}")
         refuse_misfit(name, declared[name].shape, shape)
-    refuse_other_inputs(options.data, declared)
+    refuse_other_data(options.data, declared)
     from ndld_flow.measure.trial_pass import try_inputs
     from ndld_flow.models.files import load_model
     from ndld_flow.samples.likely_inputs import likely_inputs

@@ -16,14 +16,17 @@ from ndld_flow.base.errors import RequestError, require_utf8
 from ndld_flow.execution.events import Notice, RunFinished
 from ndld_flow.execution.listener import Listener, ignore
 from ndld_flow.execution.request import request_recipe
+from ndld_flow.models.external_files import declared_inputs
 from ndld_flow.profiles.compare.intervals import learn_thresholds, noise_samples
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.compare.rounds import spread_of
 from ndld_flow.recipe.load import load_sweep
+from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
+from ndld_flow.runner.plan import refuse_lacks
 from ndld_flow.runner.run import run_alone
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.runs.references import read_noise
@@ -95,8 +98,10 @@ def profile_model(
     ask = partial(
         request_recipe, overrides=overrides, outputs=outputs, force=(STEP,), trust=True, on=on, command=tuple(command)
     )
+    loaded = load_sweep(ask(recipe).source, overrides, trust=True)  # a wrong setting must not wait for the passes below
+    if not on and isinstance(loaded, Recipe):
+        refuse_lacks(loaded)
     if builder is None and not any(setting.startswith("inputs") for setting in settings):
-        load_sweep(ask(recipe).source, overrides, trust=True)  # a wrong setting must not wait for the passes below
         recipe["inputs"] = _find_free_sizes(Path(model), listener)
     finished = run_alone(ask(recipe), listener)
     return Profiled(read_run(Path(finished.folder)).of(Profile)[STEP], finished)
@@ -107,9 +112,8 @@ def _find_free_sizes(model: Path, listener: Listener) -> dict[str, JsonValue]:
 
     Nothing is returned without free sizes, and if it accepts none of the likely ones: the step then says what is wrong.
     """
-    from ndld_flow.models.files import model_inputs
-
-    if not model.is_file() or all(isinstance(dim, int) for each in model_inputs(model) for dim in each.shape or ()):
+    declared = declared_inputs(model).values() if model.is_file() else ()
+    if all(isinstance(dim, int) for each in declared for dim in each.shape or ()):
         return {}
     from ndld_flow.recipe.write_recipe import RecipeOptions, try_model
 

@@ -370,11 +370,16 @@ def refuse_impossible_run(
     ):
         return
     needed = [decision for decision in plan_steps(planner, digests, paths) if not decision.reused]
-    errors = [
-        BackendError(obstacle, step=decision.step.name)
-        for decision in needed
-        for obstacle in (*decision.foresee().obstacles, *lacks[decision.step.name])
-    ]
+    _refuse({each.step.name: (*each.foresee().obstacles, *lacks[each.step.name]) for each in needed})
+
+
+def refuse_lacks(recipe: Recipe) -> None:
+    """Raise BackendError with what this machine lacks to run the steps, if all of them are sure to run here."""
+    _refuse({each.name: each.step.foresee().of_step(each.name).obstacles for each in recipe.steps})
+
+
+def _refuse(obstacles: Mapping[str, Iterable[str]]) -> None:
+    errors = [BackendError(text, step=name) for name, texts in obstacles.items() for text in texts]
     if errors:
         raise errors[0] if len(errors) == 1 else BackendError("\n".join(map(str, errors)))
 

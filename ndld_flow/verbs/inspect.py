@@ -1,12 +1,12 @@
 """Look things up in a model: its summary, nodes, tensors, weights.
 
 \b
-  ndld-flow inspect model.onnx                              inputs, outputs, operators, weights, files
-  ndld-flow inspect quickstart:int8                         the model that a step of a run produced
-  ndld-flow inspect model.onnx --nodes 'conv_*'             nodes with attributes and shapes
+  ndld-flow inspect model.onnx                              # inputs, outputs, operators, weights, files
+  ndld-flow inspect quickstart:int8                         # the model that a step of a run produced
+  ndld-flow inspect model.onnx --nodes 'conv_*'             # nodes with attributes and shapes
   ndld-flow inspect model.onnx --op-type Conv --attribute group=1
   ndld-flow inspect model.onnx --between image logits
-  ndld-flow inspect model.onnx --node conv_1                one node, with producers and consumers of its tensors
+  ndld-flow inspect model.onnx --node conv_1                # one node, with producers and consumers of its tensors
   ndld-flow inspect model.onnx --tensors '*scale*'
   ndld-flow inspect model.onnx --initializers --larger-than 1MiB --stats
   ndld-flow inspect model.onnx --tensor w_0 --export w_0.npy
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import suggest
 from ndld_flow.cli.options import Command, json_option, outputs_option, print_json, refuse_missing
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
@@ -121,6 +122,7 @@ def command(model: str, export: Path | None, outputs: Path, as_json: bool, **cho
     refuse_missing([model])
     if export is not None and choices["tensor"] is None:
         raise RequestError("--export needs --tensor NAME, the tensor to write")
+    _refuse_unknown_names(Path(model), choices)
     inspection = inspect(model, _query(choices), outputs=outputs, export=export)
     if as_json:
         print_json(OUTPUT, inspection)
@@ -133,6 +135,7 @@ def command(model: str, export: Path | None, outputs: Path, as_json: bool, **cho
 
 
 _NODE_WORDS = ("op_type", "domain", "input", "output", "precision", "between", "before", "after", "near", "hops")
+_NAMES = ("node", "tensor", "op_type", "input", "output", "between", "before", "after", "near")
 _WEIGHT_WORDS = ("dtype", "larger_than", "smaller_than", "stored")
 
 
@@ -165,6 +168,22 @@ def _query(choices: Mapping[str, Any]) -> Query:
         by_size=choices["sort"] == "size",
         statistics=choices["stats"],
     )
+
+
+def _refuse_unknown_names(path: Path, choices: Mapping[str, Any]) -> None:
+    """Raise RequestError for a name that the bytes of the file do not contain: the libraries take a second to import.
+
+    Another name may still be none of a node, which the query finds.
+    """
+    from ndld_flow.base.name_patterns import is_plain
+    from ndld_flow.models.external_files import mentions, names_in
+
+    for option in _NAMES if path.is_file() else ():
+        given = choices[option] or ()
+        for name in (given,) if isinstance(given, str) else given:
+            if is_plain(name) and not mentions(path, name.rpartition("::")[2].encode(errors="replace")):
+                known = suggest(name, names_in(path))
+                raise RequestError(f"--{option.replace('_', '-')}: {path} has no {name!r}; {known}")
 
 
 def _given(choices: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -121,6 +122,8 @@ def test_a_wrong_request_is_one_paragraph_and_exit_code_2(in_folder: Path, argum
         ["draw", "nowhere.onnx"],
         ["init", "model.onnx", "--shape", "nowhere=1"],
         ["inspect", "text.onnx"],
+        ["inspect", "model.onnx", "--node", "nowhere"],
+        ["inspect", "model.onnx", "--op-type", "Conv", "--near", "nowhere"],
         ["optimize", "model.onnx", "--data", "nowhere=text.onnx/"],
         ["profile", "model.onnx", "backend=nowhere"],
         ["profile", "model.onnx", "inputs.nowhere.shape=[1]"],
@@ -147,6 +150,30 @@ def test_wrong_input_is_reported_before_libraries_are_imported(in_folder: Path, 
     assert done.returncode == 2 and ("nowhere" in message or "text.onnx: this is not an ONNX model" in message)
     imported = set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))
     assert "click" in imported and not {"onnx", "onnx_ir", "onnxruntime", "sympy"} & imported
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ops", "nowhere"],
+        ["optimize", "model.onnx", "--data", "nowhere.npy"],
+        ["init", "model.onnx", "--data", "x=nowhere.npy"],
+        ["profile", "model.onnx", "backend=tensorrt", "release=1.2.3"],
+        ["profile", "model.onnx", "provider_library=nowhere.so"],
+    ],
+)
+def test_wrong_values_and_missing_libraries_are_reported_before_a_model_is_loaded(
+    in_folder: Path, arguments: list[str]
+) -> None:
+    """Such a run leaves no folder, whose report would take as long as the answer."""
+    make_cnn(in_folder / "model.onnx")
+    np.save("nowhere.npy", np.zeros((2, 1, 3, 8, 8), np.int64))
+    done = start(*arguments, cwd=in_folder, PYTHONPROFILEIMPORTTIME="1")
+    message = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("import time:"))
+    assert done.returncode == 2 and ("nowhere" in message or "release" in message)
+    imported = set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))
+    assert "click" in imported and not {"onnx_ir", "sympy", "jinja2"} & imported
+    assert not Path("outputs/runs").exists()
 
 
 BUILT_IN = """

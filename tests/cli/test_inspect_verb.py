@@ -142,7 +142,7 @@ def test_attributes_and_paths_select_nodes(tmp_path: Path) -> None:
         assert [node["name"] for node in asked(path, *options)["nodes"]] == names, options
     with pytest.raises(RequestError, match="--attribute group: write NAME=VALUE"):
         asked(path, "--attribute", "group")
-    with pytest.raises(RequestError, match="node or tensor 'tow'"):
+    with pytest.raises(RequestError, match="'tow'; did you mean \"two\""):
         asked(path, "--before", "tow")
 
 

@@ -63,6 +63,18 @@ def test_a_second_run_does_nothing_and_names_the_first(in_folder: Path) -> None:
     assert len(api.runs(outputs=in_folder / "outputs")) == 1
 
 
+def test_two_recipes_of_one_name_are_a_warning(in_folder: Path) -> None:
+    """Their runs would be one history."""
+    toy = make_toy(in_folder)
+    toy.run()
+    other = shutil.copy(toy.recipe, in_folder / "other.yaml")
+    for recipe, count in ((toy.recipe, 0), (other, 1)):
+        events: list[Event] = []
+        run_once(recipe, ["steps.aside.word=d"], outputs=in_folder / "outputs", trust=True, listener=events.append)
+        warnings = [event.text for event in events if isinstance(event, Notice) and event.warning]
+        assert len([text for text in warnings if "toy.yaml" in text and "other.yaml" in text]) == count
+
+
 def test_a_changed_setting_reruns_that_step_and_what_depends_on_it(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     toy.run()
