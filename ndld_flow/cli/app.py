@@ -137,7 +137,7 @@ def program(debug: bool) -> None:
        find and prove the fastest variant that stays right
     2. ndld-flow init model.onnx
        ndld-flow run model.yaml
-       write a recipe, change it as you like, and run it
+       write a recipe, to decide each step yourself, and run it
     3. ndld-flow compare model.onnx fast.onnx
        compare two models, or two runs: speed, accuracy, layers
 

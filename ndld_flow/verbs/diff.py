@@ -7,7 +7,7 @@
   ndld-flow diff old.onnx new.onnx --html diff.html
   ndld-flow diff old.onnx new.onnx --markdown >> "$GITHUB_STEP_SUMMARY"
   ndld-flow diff main:engine latest:engine               # layers, precisions, formats, tactics, bytes
-  ndld-flow diff old.trt.json new.trt.json --html e.html # what trtexec --exportLayerInfo wrote
+  ndld-flow diff old.trt.json new.trt.json         # what trtexec --exportLayerInfo wrote
 
 Nodes are matched by name, unless names now belong to other nodes, and otherwise by operator, attributes, weights and
 neighbours. A model that was exported again, or renamed throughout, shows only its real differences; a node inserted

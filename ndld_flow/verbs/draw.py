@@ -1,13 +1,13 @@
 """Draw the graph of a model or an engine as a picture or a page.
 
 \b
-  ndld-flow draw model.onnx                        model.svg in the current directory
+  ndld-flow draw model.onnx                        # model.svg in the current directory
   ndld-flow draw model.onnx -o graph.png --scale 2
   ndld-flow draw model.onnx -o slide.svg --direction right --background transparent
-  ndld-flow draw model.onnx --depth 1              bodies of If, Loop and functions drawn in place
+  ndld-flow draw model.onnx --depth 1              # bodies of If, Loop and functions drawn in place
   ndld-flow draw model.onnx --subgraph If_0/then_branch -o then.svg
-  ndld-flow draw model.onnx -o model.html          a page: opens bodies, searches, shows attributes and tensors
-  ndld-flow draw model.trt.json                    layers of an engine, from its inspector, or of a profile
+  ndld-flow draw model.onnx -o model.html          # a page: opens bodies, searches, shows attributes and tensors
+  ndld-flow draw model.trt.json                    # layers of an engine, from its inspector, or of a profile
 
 Operators are coloured by family. Edges are labelled with the shapes that shape inference finds; dimensions keep their
 names, and long names become d1, d2, ... with a key below the title. Nodes show their most important attributes: kernel
@@ -80,7 +80,7 @@ def draw(
 @click.command("draw", help=__doc__, params=options_of(draw))
 @click.option("--background", default="white", show_default=True, help="white, dark, transparent, or #rrggbb.")
 @click.option("--palette", default="tol", show_default=True, help="tol, okabe-ito or grey; all are colour-blind-safe.")
-@click.option("--direction", type=click.Choice(["down", "right"]), default="down", show_default=True)
+@click.option("--direction", type=click.Choice(["down", "right"]), default="down", help="Where the data flow to.")
 @click.option("--columns/--strip", default=True, help="Lay out a long graph in columns, or in one strip.")
 @click.option("--grid/--no-grid", default=False, help="Draw a faint grid behind the graph.")
 @click.option("--legend/--no-legend", default=True, help="Draw the title, counts and colour key above the graph.")

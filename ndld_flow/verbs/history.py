@@ -96,7 +96,7 @@ def accept(
 @click.option("--metric", "-m", "metrics", multiple=True, metavar="METRIC", help="A metric, or a pattern.")
 @click.option("--all", "every", is_flag=True, help="All metrics; the page and --json always have all.")
 @click.option("--html", type=NamedPath(dir_okay=False, path_type=Path), metavar="FILE", help="Also write an HTML page.")
-@click.option("--exit-code", is_flag=True, help="Exit with code 1 if a series ends after a regression not accepted.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if a series' newest step is an unaccepted regression.")
 @click.option("--note", default="", metavar="TEXT", help="With `accept`: the reason.")
 @click.option("--at", default="", metavar="RUN", help="With `accept`: the step at this run, not the newest.")
 @outputs_option

@@ -3,13 +3,13 @@
 Operators of ONNX and of ONNX Runtime are read from the installed libraries; nothing is downloaded.
 
 \b
-  ndld-flow ops                              all, by family
-  ndld-flow ops Clip                         inputs, outputs, attributes, and what each version changed
-  ndld-flow ops Clip --opset 10              its version in a model of opset 10
+  ndld-flow ops                              # all, by family
+  ndld-flow ops Clip                         # inputs, outputs, attributes, and what each version changed
+  ndld-flow ops Clip --opset 10              # its version in a model of opset 10
   ndld-flow ops com.microsoft::FusedConv
-  ndld-flow ops --search "group norm"        by words in names and documentation
+  ndld-flow ops --search "group norm"        # by words in names and documentation
   ndld-flow ops --domain ai.onnx.ml --category normalization
-  ndld-flow ops --model model.onnx           the operators of a model, and whether newer versions exist
+  ndld-flow ops --model model.onnx           # the operators of a model, and whether newer versions exist
 
 Families are those of `draw`: convolution, matmul, activation, normalization, elementwise, shape, reduce, control,
 quantization, other.

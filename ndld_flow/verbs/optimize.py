@@ -104,7 +104,7 @@ def optimize(
     "--keep",
     multiple=True,
     metavar="CONDITION",
-    help="What must hold, by any metric of `check_accuracy`, such as 'cosine >= 0.999'. [default: its own judgement]",
+    help="A condition on a metric of `check_accuracy`, such as 'cosine >= 0.999'. [default: its own bounds]",
 )
 @click.option(
     "--minimize", multiple=True, metavar="OBJECTIVE", help="latency, size, memory or build_time. [default: latency]"
@@ -130,10 +130,10 @@ def optimize(
 @shapes_option
 @click.option("--fix-shapes", is_flag=True, help="Allow a model that accepts only the shapes that are measured.")
 @click.option("--metric", type=click.Path(path_type=Path), help="A Python file with your own metric; needs --trust.")
-@click.option("--labels", type=click.Path(path_type=Path), help="Its labels, a .csv or .json that names files.")
+@click.option("--labels", type=click.Path(path_type=Path), help="Labels for --metric, by file: a .csv or .json.")
 @click.option("--output", "-o", type=NamedPath(path_type=Path), metavar="FILE.onnx", help="The file to deliver.")
 @click.option(
-    "--write", type=NamedPath(path_type=Path), metavar="RECIPE.yaml", help="Only write the variants as a sweep."
+    "--write", type=NamedPath(path_type=Path), metavar="RECIPE.yaml", help="Write the variants as a sweep; run nothing."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing file of --write.")
 @click.option("--trust", is_flag=True, help="Allow the code of --metric.")

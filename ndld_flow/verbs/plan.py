@@ -1,9 +1,9 @@
 """Show what a run would do, and why, without running it.
 
-A step that reads the result of a step to be run is expected to run too; if that result turns out the same as
-before, the run reuses the step after all. Steps that depend on installed libraries show what they would do on this
-machine; a setting such as `release=10.8` plans an engine for a TensorRT that is not installed. The exit code is 2
-if a release does not support a step's settings.
+Where a step will run, those that read its result are shown as steps that run too. The run still reuses them if the
+result is the same as before. Steps that depend on installed libraries show what they would do on this machine; a
+setting such as `release=10.8` plans an engine for a TensorRT that is not installed. The exit code is 2 if a release
+does not support a step's settings.
 
 For a sweep: its points, the steps that they share, finished steps, and how long the rest may take.
 """

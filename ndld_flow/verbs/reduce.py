@@ -1,15 +1,15 @@
 """Reduce a model to the part with which a recipe still fails.
 
 \b
-  ndld-flow reduce broken.yaml                     writes reduced.zip
+  ndld-flow reduce broken.yaml                     # writes reduced.zip
   ndld-flow reduce broken.yaml steps.half.keep_io=false -o fp16-overflow.zip
 
-The recipe decides: the first check, gate or error of its run must persist, with the same evidence for its cause: the
-same kind of difference and criterion of a check, the same side of a gate, the same class and words of an error, the
-same signal and function of a crash; with --strict also the same outputs, and half of the distance. Steps, samples and
-nodes are left out as long as it does, If, Loop, Scan and local functions are replaced by their bodies, and a sequence
-by one of its steps or its shortest beginning. Tensors between removed and remaining nodes become inputs with the values
-that they have inside the model. Weights and inputs whose values the failure does not need become random.
+The recipe decides: its first check, gate or error that fails must still fail, and for the same reason. A reason is the
+criterion of a check, the side of a gate, the class and words of an error, or the signal and function of a crash.
+
+As long as that holds, steps, samples and nodes are left out. If, Loop, Scan and local functions are replaced by their
+bodies, a sequence by one of its steps or its shortest beginning. Tensors between removed and remaining nodes become
+inputs with the values that they have inside the model. Values that the failure does not need become random.
 
 The zip contains model, values, a short recipe, and a README with the failure's text, versions and the command that
 repeats it. Each trial is a process of its own. A reduction that was interrupted continues where it stopped. A failure
@@ -91,7 +91,7 @@ def reduce(
     help="Samples of the inputs to begin with; those that the failure does not need are left out.",
 )
 @click.option("--keep-values", is_flag=True, help="Keep the values of all weights and inputs.")
-@click.option("--strict", is_flag=True, help="The same outputs, criteria and half of the distance must persist.")
+@click.option("--strict", is_flag=True, help="The same outputs must fail the same criteria, by at least half as much.")
 @outputs_option
 @json_option
 def command(trials: int, samples: int, keep_values: bool, strict: bool, as_json: bool, **request: Given) -> int:
