@@ -287,6 +287,29 @@ def test_every_page_is_in_the_navigation() -> None:
     assert {path for path in written if path not in navigation} == set()
 
 
+def test_the_readme_names_every_step_and_the_number_of_operations() -> None:
+    readme, comparison = ((pages.ROOT / name).read_text() for name in ("README.md", "docs/about/comparison.md"))
+    assert [name for name in STEP_NAMES if f"`{name}`" not in readme] == []
+    edit = StepTypes().find("edit")
+    assert edit is not None
+    for text in (readme, comparison):
+        [least] = re.findall(r"more than (\d+)\s+operations", text)
+        assert int(least) < len(edit.cls.parts()) <= int(least) + 10
+
+
+def test_the_tables_of_recipes_name_each_recipe() -> None:
+    tables = [pages.tables((pages.DOCS / "how-to" / name).read_text()) for name in ("recipes.md", "sweep.md")]
+    named = {code for table in tables for _, rows in table for row in rows for code in pages.codes(row[0])}
+    assert {path.stem for path in (pages.ROOT / "pipelines").glob("*.yaml")} <= named
+
+
+def test_pages_that_reports_name_are_in_the_navigation() -> None:
+    navigation = (pages.ROOT / "mkdocs.yml").read_text()
+    templates = "".join(path.read_text() for path in (pages.ROOT / "ndld_flow/report").rglob("*.j2"))
+    named = re.findall("The page “([^”]+)” of the documentation", templates)
+    assert named and [name for name in named if f"- {name}: " not in navigation] == []
+
+
 def test_the_reference_is_complete(site: dict[str, str]) -> None:
     for step in api.steps():
         page = site[f"reference/steps/{step.name}.md"]
