@@ -232,7 +232,8 @@ def quantize_file(
             prepared = prepare_model(source, prepared.path, settings)  # the other one was changed
             written = write_quantized(prepared, target, ranges, settings, exclude, workspace)
         check_quantized(written.nodes, written.skipped, settings)
-    check_changed_model(source, target, workspace.log)
+    model = load_model(target)
+    check_changed_model(source, target, workspace.log, model)
     if written.nodes and data.samples is not None:
         workspace.progress(0, 0, "checking")
         _check_finite(source, target, data.samples, data.run_by)
@@ -246,7 +247,7 @@ def quantize_file(
         *written.notes,
         *skip_notes(written.skipped),
     )
-    change = GraphChange(before=prepared.before, after=summarize_model(load_model(target)), notes=notes)
+    change = GraphChange(before=prepared.before, after=summarize_model(model), notes=notes)
     return Quantization(
         change,
         written.nodes,
