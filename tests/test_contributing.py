@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from ast import literal_eval
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -41,6 +43,8 @@ from ndld_flow.report.run_page import draw_report
 from ndld_flow.runtimes import registry
 from ndld_flow.step import _annotations
 from ndld_flow.steps.profile import ProfileModel
+from ndld_flow.store.kinds import Onnx
+from tests.support import runtime_contract as contract
 from tests.support.command_line import ndld_flow
 from tests.support.compare_samples import profile_of
 from tests.support.models import make_cnn, make_tiny
@@ -183,15 +187,28 @@ def test_a_runtime_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPat
     assert not {"engine", "GPU clocks locked"} & set(details_of(compared.comparison))
     folder = first.folder
     assert settings["repeats"]["default"] == 1
-    assert "reference" in settings["backend"]["enum"]
+    assert word in settings["backend"]["enum"]
     profile = read_document(Profile, Path(folder, "speed", "profile.json"))
-    assert (profile.backend, profile.providers, profile.options["repeats"]) == ("reference", ("Reference",), 2)
+    assert (profile.backend, profile.providers, profile.options["repeats"]) == (word, ("Reference",), 2)
     assert [(layer.type, len(layer.samples_ms)) for layer in profile.layers] == [("Graph", 4)]
     assert len(profile.outputs) == 1
     assert "threads" not in profile.options
     assert profile.versions["onnx"]
     with pytest.raises(RecipeError, match="'onnxruntime', 'openvino', 'tensorrt', 'tensorrt_rtx'"):
         api.plan("r.yaml")
+
+
+def test_the_runtime_of_the_page_keeps_what_every_runtime_owes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    word = in_package(runtimes, tmp_path, monkeypatch)
+    runtime = importlib.import_module(f"{runtimes.__name__}.{word}").RUNTIME
+    artifact = Onnx(contract.write_model(tmp_path), "source", "digest")
+    request = runtime.settings().model_validate({"backend": word}).request(artifact, lambda _: artifact)
+    contract.check_description(request, artifact.path)
+    contract.check_outputs(request, artifact.path)
+    contract.check_refusals(request, artifact.path, tmp_path)
+    contract.check_request(runtime, request)
+    contract.check_layers(request, artifact.path, tmp_path)
+    contract.check_inside(request, artifact.path, tmp_path)
 
 
 def details_of(comparison: Comparison) -> list[str]:
@@ -249,6 +266,33 @@ def test_a_check_of_models_is_one_file(tmp_path: Path) -> None:
     [finding] = findings.findings
     assert (finding.severity, finding.check, finding.node) == ("info", word, "n" * 201)
     assert set(findings.checks_skipped) == {item.name for item in check.all_checks()}
+
+
+_SEARCH_WITH_ONE_MORE = """
+import sys
+from ndld_flow.sweep_search import methods
+methods.__path__.append(sys.argv[1])
+from ndld_flow.recipe.sweep_section import SweepSection
+from ndld_flow.sweep_search.search import SearchOptions
+from ndld_flow.sweep_search.searches import make_search
+from ndld_flow.sweep_search.space import Choices, Space
+help = SweepSection.model_json_schema()["properties"]["method"]
+assert sys.argv[2] in help["enum"] and f"`{sys.argv[2]}`: all combinations, in random order." in help["description"]
+section = SweepSection(method=sys.argv[2])
+print(make_search(Space((Choices("a", tuple(range(20))),)), SearchOptions(section.method, points=15)).ask(20))
+"""
+
+
+def test_a_search_of_sweeps_is_one_file(tmp_path: Path) -> None:
+    name, text = of_folder("ndld_flow/sweep_search/methods")
+    (tmp_path / name).write_text(text)
+    # Names of methods are a type, which is built when the settings are imported.
+    command = [sys.executable, "-c", _SEARCH_WITH_ONE_MORE, str(tmp_path), Path(name).stem]
+    asked = [
+        point["a"] for point in literal_eval(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    ]
+    assert len(asked) == len(set(asked)) == 15
+    assert asked != sorted(asked)
 
 
 _STEP_WITH_DOCUMENT = """
@@ -380,6 +424,35 @@ def test_a_panel_after_an_unknown_panel_is_refused(
     find_panels.cache_clear()
     with pytest.raises(ValueError, match="follow no panel"):
         find_panels()
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_the_files_of_the_page_pass_the_linter(path: str) -> None:
+    for command in (["check"], ["format", "--check"]):
+        ruff = [
+            sys.executable,
+            "-m",
+            "ruff",
+            *command,
+            "--no-cache",
+            "--quiet",
+            "--stdin-filename",
+            str(ROOT / path),
+            "-",
+        ]
+        done = subprocess.run(
+            ruff, check=False, input=FILES[path].partition("\n")[2], cwd=ROOT, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout
+
+
+def test_the_files_of_the_page_import_what_their_rooms_may() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [forbidden] = [contract for contract in contracts if "numpy" in contract.get("forbidden_modules", ())]
+    for path, text in FILES.items():
+        if ".".join(path.split("/")[:2]) in forbidden["source_modules"]:
+            imported = set(re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE))
+            assert not imported & {*forbidden["forbidden_modules"]}, path
 
 
 def test_every_path_on_the_page_exists() -> None:

@@ -20,7 +20,7 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sweep_axes import GivenAxis, SweptAxis, add_axes, find_root_key, first_choices, overlap, read_axes
 from ndld_flow.recipe.sweep_section import Sentences, SweepSection, sentences
 from ndld_flow.recipe.validate import Checker, Known, Mistakes, check_sentence, check_step_names, known_steps
-from ndld_flow.sweep_search.search import Direction, Saturation, SearchOptions
+from ndld_flow.sweep_search.search import Direction, Saturation, SearchOptions, find_method, list_methods
 from ndld_flow.sweep_search.space import Assignment, Choices, NumberedSpace, Space, values_of
 
 _NO_OBJECTIVE_HINT = "name the objective with `minimize:` or `maximize:`"
@@ -60,10 +60,12 @@ def check_section(section: SweepSection, axes: Axes, steps: Sequence[str], mista
 
 def _check_objectives(section: SweepSection, axes: Axes, mistakes: Mistakes) -> None:
     count = len(sentences(section.minimize) + sentences(section.maximize))
-    if section.method in ("tpe", "hill_climb") and not count:
+    method = find_method(section.method)
+    if method.adapts and not count:
         mistakes.add("sweep.method", f"`{section.method}` searches for the best point", _NO_OBJECTIVE_HINT)
-    if section.method == "hill_climb" and count > 1:
-        mistakes.add("sweep.method", "`hill_climb` optimizes one objective", "give one, or use `method: tpe`")
+    if method.one_objective and count > 1:
+        others = list_methods(lambda other: other.adapts and not other.one_objective)
+        mistakes.add("sweep.method", f"`{section.method}` optimizes one objective", f"give one, or use {others}")
     if section.saturation is None:
         return
     if not count:
@@ -75,14 +77,15 @@ def _check_objectives(section: SweepSection, axes: Axes, mistakes: Mistakes) -> 
 def _check_counting(section: SweepSection, axes: Axes, mistakes: Mistakes) -> None:
     """Report axes over real intervals, which have no next value, for methods that count values."""
     endless = [axis for axis in axes.read if values_of(axis.axis).count is None]
-    if section.method in ("random", "tpe"):
+    if not find_method(section.method).counts:
         if endless and section.points is None and section.time is None:
             what = f"`{endless[0].name}` takes any number, so there is no last point"
             mistakes.add("sweep.method", what, "give a budget: `points:` or `time:`")
         return
     for axis in endless:
         what = f"`{section.method}` cannot try every number between two bounds"
-        mistakes.add(axis.place, what, "give a `step`, or use `method: random` or `method: tpe`")
+        others = list_methods(lambda other: not other.counts)
+        mistakes.add(axis.place, what, f"give a `step`, or use {others}")
 
 
 def _read_exclusion(

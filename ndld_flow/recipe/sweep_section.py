@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag, model_val
 
 from ndld_flow.base.quantities import Fraction, Milliseconds
 from ndld_flow.base.settings import Settings
-from ndld_flow.sweep_search.search import Method
+from ndld_flow.sweep_search.search import METHODS, Method
 
 MAX_LISTED = 1000
 """Maximum number of values of an axis: each is checked in the recipe before anything runs."""
@@ -99,6 +99,10 @@ class SaturationSettings(_Section):
     """An axis: for each combination of the others, its values are tried in order, and each series stops on its own."""
 
 
+def _describe_methods() -> str:
+    return " ".join(f"`{name}`: {summary[0].lower()}{summary[1:]}" for name, summary in METHODS.items())
+
+
 class SweepSection(_Section):
     """The recipe's `sweep:`, which turns one recipe into many points."""
 
@@ -108,9 +112,7 @@ class SweepSection(_Section):
     """The axes. A key is a setting (`speed.threads`, `speed.from`, `inputs.x.shape`, `model`) with its values: a
     list; `{from: 10, to: 1000, log: true}`, or with `step: 10`; text such as `1,2,4`, `range(1,9)`, `interval(0.1,2)`.
     Or it is a name of your own, with variants that set several keys together: `variant: {fp16: {speed.from: half}}`."""
-    method: Method = "grid"
-    """`grid`: all combinations. `one_at_a_time`: one setting varies at a time, the others keep the recipe's values.
-    `random`: random points. `hill_climb`: better neighbours, step by step. `tpe`: Bayesian optimization (Optuna)."""
+    method: Method = Field(default="grid", description=_describe_methods())
     points: int | None = Field(default=None, ge=1)
     """Maximum number of points to try."""
     time: Duration | None = None

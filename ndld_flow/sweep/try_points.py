@@ -26,7 +26,7 @@ from ndld_flow.runner.plan import Decision, Reason, look_ahead, refuse_impossibl
 from ndld_flow.runner.step_results import gather_work, set_damaged_aside
 from ndld_flow.step import Reuse
 from ndld_flow.sweep.state import Judgement, PointRun, SweepState, describe_trial, judge_point
-from ndld_flow.sweep_search.search import Search
+from ndld_flow.sweep_search.search import Search, find_method
 from ndld_flow.sweep_search.space import Assignment, all_tried
 
 
@@ -340,7 +340,7 @@ def _measures(sweep: Sweep) -> bool:
 
 def depends_on_results(sweep: Sweep) -> bool:
     """Return whether the next points depend on earlier results."""
-    return sweep.section.method in ("hill_climb", "tpe") or sweep.section.saturation is not None
+    return find_method(sweep.section.method).adapts or sweep.section.saturation is not None
 
 
 ENOUGH_LACKING = 64

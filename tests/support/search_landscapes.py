@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ndld_flow.sweep_search.search import Method, Search, SearchOptions, Trial
-from ndld_flow.sweep_search.searches import grid, make_search
+from ndld_flow.sweep_search.searches import make_search
 from ndld_flow.sweep_search.space import Assignment, Choices, NumberedSpace, Numbers, Space
 
 
@@ -27,7 +27,7 @@ class Landscape:
     @cached_property
     def heights(self) -> list[float]:
         """Return the values of all feasible points, without noise."""
-        points = grid(self.space).ask(10**6)
+        points = make_search(self.space, SearchOptions()).ask(10**6)
         return sorted(self.height(point) for point in points if self.violation(point) <= 0)
 
     def trial(self, point: Assignment, scatter: random.Random) -> Trial:

@@ -1,0 +1,1 @@
+"""Search methods of sweeps, one in a file."""
