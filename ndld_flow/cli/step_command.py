@@ -144,6 +144,7 @@ def _run(kind: StepType, names: Mapping[str, str], values: dict[str, Any]) -> in
     settings = dict(_given(kind, names, values))
     for text in values["overrides"]:
         settings = _override(settings, text)
+    refuse_missing([given for given in settings.values() if isinstance(given, str) and given.endswith(".onnx")])
     step = StepRecipe(
         kind, values["model"], settings, dict(map(parse_shape, values.get("shapes", ()))), values.get("data", ())
     )

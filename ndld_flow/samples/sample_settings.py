@@ -88,7 +88,7 @@ class JudgedSettings(SampleSettings):
 
     seen: dict[str, Seen] = Field(default={})
     """Step -> the samples of the same data that it was fitted to, by calibration or a search: others are judged, as far
-    as there are any, and the result says so. By default those of the steps between the reference and the candidate,
+    as there are any, and the result reports it. By default those of the steps between the reference and the candidate,
     found in the recipe."""
 
     @property

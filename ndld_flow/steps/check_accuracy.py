@@ -142,7 +142,7 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     when_weak: Literal["pass", "inconclusive"] = "pass"
     """What becomes of a check that passes, and would notice little: a quarter of the planted faults or more change
     nothing, an output is constant, few rows of a table are read, or an input may be ignored. `pass`: it passes, and
-    says so. `inconclusive`: the run ends with exit code 4."""
+    reports it. `inconclusive`: the run ends with exit code 4."""
     layers: bool | tuple[NamePattern, ...] = False
     """Compare the tensors inside both models too, and report where they diverge: `true` compares all tensors, a list
     those that its names or patterns of tensors or nodes select. Tensors diverge where they differ by more than the

@@ -12,7 +12,7 @@ the noise, at 99.95 % confidence for each new point; it needs 8 measurements bef
 differed between the last measurement before it and the first one after it: settings, models, libraries, the driver,
 the machine. Results that several runs reuse count once.
 
-`accept` notes that a change is intended: gates against the history (`<= history.best + 3 %`) start anew there. The note
+`accept` notes that a change is intended: gates against the history (`<= history.best + 3 %`) restart there. The note
 is kept in OUTPUTS/accepted.json, which may be committed.
 
 Exit codes: 0 success; 1 with --exit-code if the newest step of a series is a regression that is not accepted; 2 there
@@ -82,7 +82,7 @@ def accept(
     at: str = "",
     outputs: str | Path = DEFAULT_OUTPUTS,
 ) -> AcceptedChange:
-    """Accept the newest step of a metric, or that at the run `at`, with a note: baselines start anew there."""
+    """Accept the newest step of a metric, or that at the run `at`, with a note: baselines restart there."""
     from ndld_flow.runs.metric_history import accept_change, find_step, read_history
     from ndld_flow.runs.outputs import Outputs
 

@@ -116,6 +116,7 @@ def test_a_wrong_request_is_one_paragraph_and_exit_code_2(in_folder: Path, argum
         ["init", "nowhere.onnx"],
         ["profile", "nowhere.onnx"],
         ["compare", "model.onnx", "nowhere.onnx"],
+        ["check_accuracy", "model.onnx", "--reference", "nowhere.onnx"],
         ["compare", "model.onnx", "model.onnx", "--data", "nowhere/"],
         ["compare", "model.onnx", "other.onnx", "--gate", "nowhere <= 1"],
         ["compare", "model.onnx", "other.onnx", "--runtime", "nowhere"],
