@@ -1,7 +1,7 @@
 """Compare models, runs, profiles or exports, and judge them.
 
 \b
-  ndld-flow compare model.onnx faster.onnx --data photos/   # how right, and how much faster
+  ndld-flow compare model.onnx fast.onnx --data photos/   # how right, and how much faster
   ndld-flow compare shipped-1.0 latest
   ndld-flow compare quickstart:base quickstart:speed
   ndld-flow compare quickstart                       # the profiles of one run with each other

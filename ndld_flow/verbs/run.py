@@ -6,7 +6,7 @@ Overrides change settings in Hydra's grammar:
   ndld-flow run pipelines/quickstart.yaml steps.speed.passes=500
   ndld-flow run pipelines/quickstart.yaml '~steps.same'
   ndld-flow run my.yaml +steps.check.step=lint
-  ndld-flow run my.yaml -o faster.onnx
+  ndld-flow run my.yaml -o result.onnx
 
 A recipe with `sweep:` runs at many points, and so does any recipe with -m. Steps that points share run once, and an
 interrupted sweep continues where it stopped:
