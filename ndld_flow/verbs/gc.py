@@ -4,7 +4,7 @@ Without --keep, all runs and sweeps are kept. Tagged runs and sweeps, and sweeps
 kept. Runs may be in progress: the artifacts that they use are kept, and counted at the end.
 
 With --cache, results are deleted from the shared cache, by age and size. Others may push and pull meanwhile:
-artifacts of the last day stay. With --libraries, the private environments of TensorRT that were not used for a
+artifacts of the last day stay. With --libraries, the private environments of runtimes that were not used for a
 day are deleted; a recipe that needs one creates it again.
 """
 
@@ -96,7 +96,7 @@ def gc_cache(
 @click.option(
     "--libraries",
     is_flag=True,
-    help="Delete the unused private environments of TensorRT in your cache folder instead.",
+    help="Delete the unused private environments of runtimes in your cache folder instead.",
 )
 @click.option("--max-size", metavar="SIZE", help='With --cache: delete the oldest results beyond this size: "50 GiB".')
 @click.option(
