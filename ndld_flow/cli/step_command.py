@@ -120,12 +120,12 @@ def _option_name(setting: str) -> str:
 
 
 def _option(name: str, setting: str, schema: dict[str, Any], definitions: dict[str, Any]) -> click.Option:
-    default = format_default(schema)
+    default = format_default(schema).replace("{...}", "those of its settings")
     text = f"{schema.get('description', '')} [{default if default == 'required' else f'default: {default}'}]"
     if schema.get("type") == "boolean":
         word = _option_name(setting)
         return click.Option([f"{word}/--no-{word[2:]}", name], default=None, help=text)
-    metavar = format_type(schema, definitions)
+    metavar = format_type(schema, definitions).replace('"', "").replace(" | ", "|").removesuffix("|null")
     return click.Option(
         [_option_name(setting), name],
         multiple=schema.get("type") == "array",

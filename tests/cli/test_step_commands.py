@@ -47,6 +47,11 @@ def test_every_setting_of_every_step_is_an_option_or_in_conflict_with_one() -> N
         assert {f"--{setting.replace('_', '-')}" for setting in settings if setting not in unread} <= words, name
 
 
+def test_the_help_shows_the_values_to_choose_from(tmp_path: Path) -> None:
+    assert "--mode static|dynamic|weight_only" in ndld_flow("quantize", "--help", cwd=tmp_path).stdout
+    assert "{...}" not in ndld_flow("convert_fp16", "--help", cwd=tmp_path).stdout
+
+
 def test_a_step_runs_as_a_recipe_that_can_go_on(in_folder: Path) -> None:
     options = ("--keep-io", "false", "block.op_types=[Softmax]")
     done = ndld_flow("convert_fp16", "model.onnx", "-o", "half.onnx", *options, cwd=in_folder)
