@@ -54,7 +54,7 @@ class Logged(Line):
 
 
 class Waits(Line):
-    """Another process is computing the same step."""
+    """Another process is computing the same step, or holds its device."""
 
     kind: Literal["waits"] = "waits"
     name: str

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ndld_flow.accuracy.accuracy_record import metrics_of
 from ndld_flow.accuracy.model_comparison import ReferenceRun, run_reference
@@ -26,15 +25,17 @@ from ndld_flow.base.quantities import times_as_fast
 from ndld_flow.execution.devices import Claim, holding
 from ndld_flow.execution.executor import InProcess
 from ndld_flow.execution.listener import ignore
+from ndld_flow.execution.messages import Waits
 from ndld_flow.inputs import InputSpec
 from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.optimize.compose import SOURCE
 from ndld_flow.optimize.conditions import Conditions
 from ndld_flow.optimize.objectives import PAYS
-from ndld_flow.optimize.race_process import USELESS, RaceJob
+from ndld_flow.optimize.race_process import NAME, USELESS, Finished, RaceJob, Racing, Ranked, Tried
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
 from ndld_flow.optimize.variant import MADE
+from ndld_flow.processes.lines import Line
 from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
@@ -93,7 +94,7 @@ class LostError(Exception):
 class Race:
     """One race."""
 
-    def __init__(self, job: RaceJob, emit: Callable[[dict[str, Any]], object]) -> None:
+    def __init__(self, job: RaceJob, emit: Callable[[Line], object]) -> None:
         self._job, self._emit, self._start = job, emit, time.monotonic()
         loaded = load_sweep(Path(job.recipe), trust=job.trust)
         assert isinstance(loaded, Sweep)
@@ -123,13 +124,13 @@ class Race:
                 if self._left() <= min(max(_END_S, passes_s), _END_SHARE * self._job.seconds):
                     self._tell(TriedVariant(name=name, runtime="", outcome="not tried", why="the time was used up"))
                     continue
-                self._emit({"doing": name})
+                self._emit(Racing(variant=name))
                 self._try(name)
-            self._emit({"doing": ""})
+            self._emit(Racing(variant=""))
             self._finish()
 
     def _wait(self, waits_for: str) -> None:
-        self._emit({"waits": waits_for.removeprefix(WAITS)})
+        self._emit(Waits(name=NAME, holder=waits_for.removeprefix(WAITS)))
 
     def _left(self) -> float:
         """Return the rest of the time; a variant that seems to be faster than the source needs some for its proof."""
@@ -178,7 +179,7 @@ class Race:
         self._show(replace(entrant, took_s=took_s), lost.outcome, lost.why)
 
     def _tell(self, variant: TriedVariant, *, leads: bool = False) -> None:
-        self._emit({"tried": variant.model_dump(mode="json"), "leads": leads})
+        self._emit(Tried(variant=variant, leads=leads))
 
     def _show(
         self, entrant: Entrant, outcome: VariantOutcome = "not proved", why: str = "", *, leads: bool = False
@@ -358,10 +359,10 @@ class Race:
     def _finish(self) -> None:
         """Race those that are left, and report them, the best first."""
         order = self._order()
-        self._emit({"ranking": [entrant.name for entrant in order]})
+        self._emit(Ranked(ranking=tuple(entrant.name for entrant in order)))
         for entrant in order:
             self._show(entrant, leads=entrant is order[0])
-        self._emit({"finished": True})
+        self._emit(Finished())
 
     def _order(self) -> list[Entrant]:
         """Return the variants that may be the best, the best first; the source may be among them."""

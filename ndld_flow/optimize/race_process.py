@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.execution.events import StepWaits, VariantTried
 from ndld_flow.execution.listener import Listener
+from ndld_flow.execution.messages import Refused, Waits
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
+from ndld_flow.processes.lines import Line
 from ndld_flow.records.document import Record
 from ndld_flow.records.optimization import TriedVariant, VariantOutcome
 
@@ -53,6 +56,38 @@ class RaceJob(Record):
     """The best variant that is proved."""
     folder: str = ""
     """A folder for temporary files."""
+
+
+class Racing(Line):
+    """The race builds, judges and measures a variant; none if its name is empty."""
+
+    kind: Literal["racing"] = "racing"
+    variant: str
+
+
+class Tried(Line):
+    """A variant's outcome is known, or has changed."""
+
+    kind: Literal["tried"] = "tried"
+    variant: TriedVariant
+    leads: bool
+
+
+class Ranked(Line):
+    """The variants that may be the best, the best first."""
+
+    kind: Literal["ranked"] = "ranked"
+    ranking: tuple[str, ...]
+
+
+class Finished(Line):
+    """The race has reported all of its variants."""
+
+    kind: Literal["finished"] = "finished"
+
+
+_Message = Racing | Waits | Tried | Ranked | Finished | Refused
+_MESSAGES: TypeAdapter[_Message] = TypeAdapter(Annotated[_Message, Field(discriminator="kind")])
 
 
 @dataclass
@@ -138,25 +173,26 @@ def _receive(
             output = line.output.splitlines()
             killed = f"it was killed by {line.signal_name}" if line.signal_name else f"exit code {line.code}"
             return doing, killed if line.signal_name or not output else output[-1][:300]
-        message: dict[str, Any] = json.loads(line)
-        doing = message.get("doing", doing)
+        message = _MESSAGES.validate_json(line)
+        if isinstance(message, Racing):
+            doing = message.variant
         _take(message, listener, result)
 
 
-def _take(message: dict[str, Any], listener: Listener, result: RaceResult) -> None:
+def _take(message: _Message, listener: Listener, result: RaceResult) -> None:
     """Keep a message of the race, and pass it on. Raises BackendError for the error of the source."""
-    result.waited = message.get("waits", "")
-    if result.waited:
-        listener(StepWaits(name=NAME, waits_for=result.waited))
-    elif "error" in message:
-        raise BackendError(message["error"])
-    elif "ranking" in message:
-        result.ranking = tuple(message["ranking"])
-    elif "finished" in message:
-        result.finished = True
-    elif "tried" in message:
-        tried = TriedVariant.model_validate(message["tried"])
-        if tried.outcome == "not tried" and tried.name in result.tried:
-            return  # what an earlier race found of it stays
-        result.add(tried, leads=message["leads"])
-        listener(VariantTried(variant=tried, leads=message["leads"]))
+    result.waited = message.holder if isinstance(message, Waits) else ""
+    match message:
+        case Waits():
+            listener(StepWaits(name=message.name, waits_for=message.holder))
+        case Refused():
+            raise BackendError(message.text, step=message.step)
+        case Ranked():
+            result.ranking = message.ranking
+        case Finished():
+            result.finished = True
+        case Tried(variant=tried, leads=leads):
+            if tried.outcome == "not tried" and tried.name in result.tried:
+                return  # what an earlier race found of it stays
+            result.add(tried, leads=leads)
+            listener(VariantTried(variant=tried, leads=leads))

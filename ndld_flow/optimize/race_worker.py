@@ -6,32 +6,29 @@ output. A model that crashes its library ends this process, and nothing else; wh
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.execution.messages import describe_error
 from ndld_flow.optimize.race_process import JOB, RaceJob
 from ndld_flow.processes import worker as process
+from ndld_flow.processes.lines import Output
 
 
 def main() -> None:
     """Run the race of the job in the folder."""
     folder = Path(sys.argv[1])
     process.watch_input()
-    output = process.claim_output()
+    output = Output()
     from ndld_flow.optimize.race import Race  # its imports print to standard error
 
-    emit: Callable[[dict[str, Any]], object] = lambda line: os.write(output, f"{json.dumps(line)}\n".encode())  # noqa: E731
     with suppress(BrokenPipeError):
         try:
-            Race(RaceJob.model_validate_json((folder / JOB).read_bytes()), emit).run()
+            Race(RaceJob.model_validate_json((folder / JOB).read_bytes()), output.send).run()
         except NdldFlowError as error:
-            emit({"error": str(error)})
+            output.send(describe_error(error))
     process.exit_worker()
 
 

@@ -8,12 +8,10 @@ ends when its standard input does.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import weakref
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +22,36 @@ from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
 from ndld_flow.processes import worker as process
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
+from ndld_flow.processes.lines import Line, Output
 from ndld_flow.runtimes.protocol import HostBinding, Session, SessionFacts, SessionRequest
 from ndld_flow.runtimes.registry import find_runtime
 
 JOB, FEEDS, OUTPUTS = "job.json", "feeds", "outputs"
+
+
+class SessionJob(Line):
+    """A model to open."""
+
+    runtime: str
+    session: dict[str, Any]
+    """The values that the runtime's `read_request` reads."""
+    model: Path
+
+
+class Answer(Line):
+    """The end of a task: of opening the model, or of one run."""
+
+    facts: SessionFacts | None = None
+    """The description of the opened model."""
+    load_ms: float = 0.0
+    log: str = ""
+    """Messages of the library so far."""
+    error: str = ""
+    """Name of a class in `errors`; empty without an error."""
+    message: str = ""
+
+
+Answer.model_rebuild(_types_namespace={"SessionFacts": SessionFacts, "TensorSpec": TensorSpec})
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array | None]) -> None:
@@ -65,29 +89,23 @@ def read_arrays(path: Path) -> dict[str, Array | None]:
 def main() -> None:
     """Open the model, then run it until standard input ends."""
     folder = Path(sys.argv[1])
-    output = process.claim_output()
-
-    def answer(**values: object) -> None:
-        os.write(output, f"{json.dumps(values)}\n".encode())
-
+    output = Output()
     try:
-        job = json.loads((folder / JOB).read_text(encoding="utf-8"))
-        session = find_runtime(job["runtime"]).read_request(job["session"]).open(Path(job["model"]))
-        answer(facts=asdict(session.describe()), load_ms=session.load_ms, log=session.log)
+        job = SessionJob.from_line((folder / JOB).read_bytes())
+        session = find_runtime(job.runtime).read_request(job.session).open(job.model)
+        output.send(Answer(facts=session.describe(), load_ms=session.load_ms, log=session.log))
         for _ in sys.stdin:
             binding = session.bind(
                 {name: array for name, array in read_arrays(folder / FEEDS).items() if array is not None}
             )
             binding.run()
             write_arrays(folder / OUTPUTS, binding.outputs())
-            answer(log=session.log)
+            output.send(Answer(log=session.log))
     except NdldFlowError as error:
-        answer(error=type(error).__name__, message=str(error))
+        output.send(Answer(error=type(error).__name__, message=str(error)))
     except MemoryError:
-        answer(
-            error="KilledError",
-            message="the process that ran the model was short of memory: free some, or raise its limit.",
-        )
+        short = "the process that ran the model was short of memory: free some, or raise its limit."
+        output.send(Answer(error="KilledError", message=short))
     process.exit_worker()
 
 
@@ -114,15 +132,13 @@ class SessionProcess(HostBinding):
     def __init__(self, request: SessionRequest, model: Path, scratch: Path) -> None:
         self._request, self._model = request, model
         self._folder = Path(tempfile.mkdtemp(prefix="session-", dir=scratch))
-        job = {"runtime": request.runtime, "session": request.to_json(), "model": model}
-        (self._folder / JOB).write_text(json.dumps(job, default=str), encoding="utf-8")
+        job = SessionJob(runtime=request.runtime, session=request.to_json(), model=model)
+        (self._folder / JOB).write_text(job.to_line(), encoding="utf-8")
         self._worker = CommandWorker(__name__, self._folder, request.environment(self._folder))
         self._end = weakref.finalize(self, self._worker.__exit__)
         opened = self._receive("opening it")
-        self.load_ms: float = opened["load_ms"]
-        raw = opened["facts"]
-        specs = {name: tuple(_read_spec(spec) for spec in raw[name]) for name in ("inputs", "outputs")}
-        self._facts = SessionFacts(**{**raw, **specs, "devices": tuple(raw["devices"]), "notes": tuple(raw["notes"])})
+        assert opened.facts is not None
+        self.load_ms, self._facts = opened.load_ms, opened.facts
         self._outputs: dict[str, Array | None] = {}
 
     def describe(self) -> SessionFacts:
@@ -146,20 +162,15 @@ class SessionProcess(HostBinding):
         """End the process."""
         self._end()
 
-    def _receive(self, doing: str) -> dict[str, Any]:
+    def _receive(self, doing: str) -> Answer:
         line = self._worker.receive(doing)
         if isinstance(line, ProcessEnd):
             names = self._request.names()
             task = f"ran {self._model} in {names.library}"
             raise line.died(names.library, task, names.library, f"{names.crash_advice}.")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            error: Exception = getattr(errors, answer["error"])(answer["message"])
+        answer = Answer.from_line(line)
+        if answer.error:
+            error: Exception = getattr(errors, answer.error)(answer.message)
             raise error
-        self.log: str = answer["log"]
+        self.log = answer.log
         return answer
-
-
-def _read_spec(raw: dict[str, Any]) -> TensorSpec:
-    shape = None if raw["shape"] is None else tuple(raw["shape"])
-    return TensorSpec(**{**raw, "shape": shape, "known_texts": tuple(raw["known_texts"])})

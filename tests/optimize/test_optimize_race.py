@@ -39,6 +39,7 @@ from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.race_search import RaceSearch
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare, estimate, t_95
 from ndld_flow.optimize.variant import Variant
+from ndld_flow.processes.lines import Line
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome
 from ndld_flow.runtimes.openvino.request import OpenvinoRequest
@@ -534,13 +535,15 @@ def test_the_best_three_are_kept_for_proofs_and_others_are_slower(monkeypatch: p
         nothing: Any = None
         return race.Entrant(name, "", nothing, nothing, racer(name, dict.fromkeys(range(4), log)), lambda: None)
 
-    messages: list[dict[str, Any]] = []
+    messages = list[Line]()
     entrants = [entrant(name, log) for name, log in RANKED.items()]
     running = race.Race.__new__(race.Race)
     running._alive, running._source, running._wrong, running._emit = [*entrants], entrants[3], set(), messages.append
     monkeypatch.setattr(race.Race, "_run_rounds", lambda _: entrants[0])
     assert [item.name for item in running._order()] == ["best", "second", "third"]
-    assert [(message["tried"]["name"], message["tried"]["outcome"]) for message in messages] == [("fifth", "slower")]
+    [message] = messages
+    assert isinstance(message, race_process.Tried)
+    assert (message.variant.name, message.variant.outcome) == ("fifth", "slower")
 
 
 def test_a_variant_whose_samples_decide_nothing_is_not_judged_and_one_that_fails_does_not_stay(
@@ -594,25 +597,25 @@ def race_of(net: Path, **more: object) -> race.Race:
 
 def raced_in_folder(
     model: Path, *names: str, known: Mapping[str, VariantOutcome] | None = None, **more: object
-) -> list[dict[str, Any]]:
+) -> list[TriedVariant]:
     """Race variants of a model in this process; return what was found out about each, in order."""
     composer = read_model(model, options(target="any", **more), Path("samples"))
     Path("search.yaml").write_text(composer.compose_sweep(Path("search.yaml")))
     needs = {variant.name: variant.needs for variant in composer.variants if variant.needs}
     extends = {variant.name: variant.extends for variant in composer.variants if variant.extends}
-    messages: list[dict[str, Any]] = []
+    messages = list[Line]()
     job = RaceJob(
         recipe="search.yaml", outputs="outputs", trust=False, variants=("source", *names), extends=extends, needs=needs,
         accuracy=composer.conditions.accuracy, seconds=60, folder=".", known=known or {},
     )  # fmt: skip
     race.Race(job, messages.append).run()
-    return [message["tried"] for message in messages if "tried" in message]
+    return [message.variant for message in messages if isinstance(message, race_process.Tried)]
 
 
 def test_a_later_race_knows_what_was_wrong_in_an_earlier_one(net: Path) -> None:
     plain, coarser = "INT8 of dense layers", "INT8 with one scale per weight"
     tried = raced_in_folder(net, coarser, known={plain: "not right"})
-    assert {item["name"]: item["outcome"] for item in tried}[coarser] == "cannot win"
+    assert {item.name: item.outcome for item in tried}[coarser] == "cannot win"
 
 
 def test_int8_of_a_model_without_suitable_layers_is_the_same_and_has_not_failed(in_folder: Path) -> None:
@@ -623,7 +626,7 @@ def test_int8_of_a_model_without_suitable_layers_is_the_same_and_has_not_failed(
     onnx.save(model, "depthwise.onnx")
     np.save("x.npy", np.random.default_rng(0).normal(0, 1, (9, 4, 8, 8)).astype(np.float32))
     tried = raced_in_folder(Path("depthwise.onnx"), "INT8 of dense layers", data=("x.npy",))
-    assert {item["name"]: item["outcome"] for item in tried} == {
+    assert {item.name: item.outcome for item in tried} == {
         "INT8 of dense layers": "the same",
         "source": "not proved",
     }
@@ -683,7 +686,7 @@ def test_a_runtime_that_refuses_the_source_gets_no_other_variant(net: Path, monk
 
     monkeypatch.setattr(OpenvinoRequest, "open", refuse)
     others = ("clean in OpenVINO", "INT8 by minmax in OpenVINO", "INT8 except what it breaks in OpenVINO")
-    tried = {item["name"]: item["outcome"] for item in raced_in_folder(net, "source in OpenVINO", "clean", *others)}
+    tried = {item.name: item.outcome for item in raced_in_folder(net, "source in OpenVINO", "clean", *others)}
     assert tried["source in OpenVINO"] == "failed"
     assert [tried[name] for name in others] == ["cannot win"] * 3
     assert tried["clean"] != "cannot win"
@@ -749,7 +752,7 @@ def test_a_second_race_without_time_for_a_variant_keeps_the_result_of_the_first(
     result, events = RaceResult(), list[Event]()
     for outcome in ("not proved", "not tried"):
         tried = raced("clean", 0.9).model_copy(update={"outcome": outcome})
-        race_process._take({"tried": tried.model_dump(), "leads": False}, events.append, result)
+        race_process._take(race_process.Tried(variant=tried, leads=False), events.append, result)
     assert result.tried["clean"].outcome == "not proved" and len(events) == 1
 
 
