@@ -5,16 +5,19 @@ An error that neither the arguments nor the system explain is a bug, and passes.
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import functools
+import importlib
 import inspect
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ndld_flow.base.errors import NOT_UTF8, OutputsError, RequestError
-from ndld_flow.base.lazy_pattern import lazy_pattern
+from ndld_flow.base.lazy_names import names_for_checkers
 from ndld_flow.base.text import short_name
 
 DEFAULT_OUTPUTS = "outputs"
@@ -33,7 +36,8 @@ def public(function: Callable[Parameters, Value]) -> Callable[Parameters, Value]
         except TypeError as error:
             raise RequestError(f"{function.__name__}: {error}.") from None
         for name, value in arguments.items():
-            _check(f"{function.__name__}: {name}", signature.parameters[name].annotation, value)
+            if value is not signature.parameters[name].default:
+                _check(function, name, value)
         try:
             return function(*args, **kwargs)
         except (OSError, UnicodeEncodeError) as error:
@@ -60,73 +64,43 @@ def explain_system_error(error: Exception) -> str:
     return ""
 
 
-def _is_path(value: object) -> bool:
-    return isinstance(value, os.PathLike) and isinstance(os.fspath(value), str)
-
-
-def _holds_only(value: object, is_item: Callable[[object], bool]) -> bool:
-    return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping) and all(map(is_item, value))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-_CHECKS: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    "None": (lambda value: value is None, ""),
-    "str": (_is_text, "text"),
-    "Path": (_is_path, "a path"),
-    "bool": (lambda value: isinstance(value, bool), "True or False"),
-    "int": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
-    "AnyRecipe": (
-        lambda value: _is_text(value) or _is_path(value) or isinstance(value, Mapping),
-        "the path of a recipe, or a mapping",
-    ),
-    "Listener": (callable, "a function of one event"),
-    "AskShape": (callable, "a function"),
-    "Callable": (callable, "a function"),
-    "Sequence[str]": (lambda value: isinstance(value, Sequence) and _holds_only(value, _is_text), "a list of texts"),
-    "Sequence[str | Path]": (
-        lambda value: isinstance(value, Sequence) and _holds_only(value, lambda item: _is_text(item) or _is_path(item)),
-        "a list of paths",
-    ),
-    "Sequence[RunSummary]": (
-        lambda value: _holds_only(value, lambda item: type(item).__name__ == "RunSummary"),
-        "a list of `api.runs`",
-    ),
-    "Collection[Part]": (lambda value: _holds_only(value, _is_text), "a collection of texts"),
-}
-"""Alternative of an annotation -> a test of a value, and a description. Others are names of classes."""
-_ALTERNATIVE = lazy_pattern(r"\s*\|\s*(?![^\[]*\])")
-
-
-def _check(name: str, annotation: str, value: object) -> None:
+def _check(function: Callable[..., object], name: str, value: object) -> None:
     """Raise RequestError for an argument of another type than its annotation, and for a path with a null character."""
-    alternatives = _ALTERNATIVE.split(annotation)
-    if not any(_fits(alternative, value) for alternative in alternatives):
-        wanted = " or ".join(
-            dict.fromkeys(filter(None, (_CHECKS.get(_key(each), (None, f"a {each}"))[1] for each in alternatives)))
-        )
-        raise RequestError(f"{name} must be {wanted}, not {short_name(repr(value), 80)} ({type(value).__name__}).")
-    if "Path" in annotation:
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    annotation = function.__annotations__[name]
+    called = f"{function.__name__}: {name}"
+    adapter = TypeAdapter[object](_read_annotation(function, annotation), config=ConfigDict(strict=True))
+    try:
+        adapter.validate_python(value)
+    except ValidationError as error:
+        problems, wrong = error.errors(), error.errors()[0]["input"]
+        wanted = " or ".join(dict.fromkeys(problem["msg"].removeprefix("Input should be ") for problem in problems))
+        if any(problem["type"] == "sequence_str" for problem in problems):
+            wanted = f"a {annotation}"
+        raise RequestError(
+            f"{called} must be {wanted}, not {short_name(repr(wrong), 80)} ({type(wrong).__name__})."
+        ) from None
+    if "Path" in str(annotation):
         for path in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
             if path == "":
-                raise RequestError(f"{name} is empty; the current directory is `.`.")
+                raise RequestError(f"{called} is empty; the current directory is `.`.")
             if "\0" in str(path):
-                raise RequestError(f"{name}: {short_name(repr(path), 80)} holds a null character, which no path may.")
+                raise RequestError(f"{called}: {short_name(repr(path), 80)} holds a null character, which no path may.")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        _check_fields(name, value)
+        _check_fields(called, value)
 
 
-def _key(alternative: str) -> str:
-    return "Callable" if alternative.startswith("Callable[") else alternative
-
-
-def _fits(alternative: str, value: object) -> bool:
-    check = _CHECKS.get(_key(alternative))
-    if check is not None:
-        return check[0](value)
-    return alternative in {cls.__name__ for cls in type(value).__mro__}
+def _read_annotation(function: Callable[..., object], annotation: Any) -> Any:  # noqa: ANN401 - any type
+    """Return the type that an annotation names, with the names that its module imports for checkers of types only."""
+    if not isinstance(annotation, str):
+        return annotation
+    module = sys.modules[function.__module__]
+    unknown = set(re.findall(r"\w+", annotation)) - vars(module).keys()
+    homes = names_for_checkers(module.__name__) if unknown - vars(builtins).keys() else {}
+    names = {name: getattr(importlib.import_module(homes[name]), name) for name in unknown & homes.keys()}
+    # `get_type_hints` reads all annotations, and those in what a name stands for, which another module imports.
+    return eval(annotation, vars(module), names)  # noqa: S307 - our own code
 
 
 def _check_fields(name: str, value: object) -> None:

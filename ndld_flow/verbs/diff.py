@@ -26,7 +26,7 @@ found or read.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,7 @@ def diff(
     before: str | Path,
     after: str | Path,
     *,
-    parts: Collection[Part] | None = None,
+    parts: Sequence[Part] | None = None,
     compare_values: bool = True,
     outputs: str | Path = DEFAULT_OUTPUTS,
     page: str | Path | None = None,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,12 +15,17 @@ from hypothesis import strategies as st
 
 from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.cli.public_functions import public
 from ndld_flow.drawing.graph import Look, Reading
+from ndld_flow.execution.events import Notice
 from ndld_flow.execution.request import Placement
 from ndld_flow.graph.inspect_model import Query
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.recipe.write_recipe import RecipeOptions
 from tests.support.toys import make_toy
+
+if TYPE_CHECKING:
+    from ndld_flow.execution.events import Event
 
 FUNCTIONS: Mapping[str, Callable[..., object]] = {
     name: value
@@ -201,7 +207,26 @@ def test_values_of_other_types_inside_an_argument_are_refused(
 def test_the_message_names_the_function_the_argument_and_the_value() -> None:
     with pytest.raises(RequestError) as caught:
         FUNCTIONS["run"](recipe=3)
-    assert "mapping, not 3 (int)" in str(caught.value)
+    assert re.match(r"run: recipe must be .*, not 3 \(int\)\.", str(caught.value))
+
+
+@public
+def measured(
+    share: float,
+    kind: Literal["fast", "slow"] = "fast",
+    counts: Mapping[str, int] | None = None,
+    event: Event | None = None,
+) -> float:
+    """A function with types that none of ours has."""
+    return share
+
+
+def test_any_annotation_is_checked() -> None:
+    assert measured(0.5, kind="slow", counts={"a": 1}, event=Notice(text="x")) == 0.5
+    wrong: Sequence[dict[str, Any]] = ({"kind": "other"}, {"counts": {"a": "1"}}, {"event": "x"}, {"share": "0.5"})
+    for arguments in wrong:
+        with pytest.raises(RequestError, match=f"measured: {next(iter(arguments))} must be"):
+            measured(**{"share": 0.5, **arguments})
 
 
 KEYS = (
