@@ -46,7 +46,7 @@ def _parts(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Ite
             yield Padding(_metric_table(compared, candidate, labels), (0, 0, 0, 2))
             yield Padding(_one_sided(compared, candidate), (0, 0, 1, 2))
             if layers := _changed_layers(compared, measured, candidate):
-                base, against = (labels[compared.subjects[place]] for place in (0, candidate))
+                base, against = (labels[compared.subjects[index]] for index in (0, candidate))
                 yield Text(f"layers that changed most, {base} to {against}", style="bold cyan")
                 yield Padding(TerminalTable(layers, optional=("matched by", "type", "difference")), (0, 0, 1, 2))
 
@@ -83,7 +83,7 @@ def _circumstances(profile: ProfileComparison, labels: list[str]) -> Iterator[Te
 
 def _metric_table(profile: ProfileComparison, candidate: int, labels: list[str]) -> TerminalTable:
     """Return the metrics that both profiles have."""
-    names = [labels[profile.subjects[place]] for place in (0, candidate)]
+    names = [labels[profile.subjects[index]] for index in (0, candidate)]
     columns = (
         Column("metric", "name"),
         *(Column(name, "number") for name in names),

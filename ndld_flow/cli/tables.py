@@ -55,8 +55,8 @@ class TerminalTable:
         rows = list(self._table.cells())
         widths, gap = self._fitting(rows, options.max_width)
         drawn = rich.table.Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
-        for place, width in widths.items():
-            column = self._table.columns[place]
+        for index, width in widths.items():
+            column = self._table.columns[index]
             drawn.add_column(
                 Text(column.title),
                 justify="right" if column.kind == "number" else "left",
@@ -64,25 +64,25 @@ class TerminalTable:
                 overflow="fold",
                 min_width=width,
             )
-        drawn.show_header = any(self._table.columns[place].title for place in widths)
+        drawn.show_header = any(self._table.columns[index].title for index in widths)
         for number, row in enumerate(rows):
-            drawn.add_row(*(_cell(row[place]) for place in widths), style="bold" if number in self._bold else None)
+            drawn.add_row(*(_cell(row[index]) for index in widths), style="bold" if number in self._bold else None)
         yield drawn
 
     def _fitting(self, rows: Sequence[Sequence[Cell]], width: int) -> tuple[dict[int, int], int]:
         """Return the least widths of the columns to print, by position, and the gap between columns."""
         columns = self._table.columns
         widths = {}
-        for place, column in enumerate(columns):
-            full = max((cell_len(column.title), *(_cell(row[place]).cell_len for row in rows)))
-            widths[place] = full if _is_fixed(column) else min(_LEAST, full)
+        for index, column in enumerate(columns):
+            full = max((cell_len(column.title), *(_cell(row[index]).cell_len for row in rows)))
+            widths[index] = full if _is_fixed(column) else min(_LEAST, full)
         for title in (None, *self._optional):
-            widths = {place: taken for place, taken in widths.items() if title is None or columns[place].title != title}
+            widths = {index: taken for index, taken in widths.items() if title is None or columns[index].title != title}
             for gap in _GAPS:
                 if sum(widths.values()) + gap * (len(widths) - 1) <= width:
                     return widths, gap
         return {
-            place: taken if _is_fixed(columns[place]) else min(taken, _NARROWEST) for place, taken in widths.items()
+            index: taken if _is_fixed(columns[index]) else min(taken, _NARROWEST) for index, taken in widths.items()
         }, 1
 
 

@@ -27,8 +27,8 @@ def topological_order(count: int, edges: Sequence[Edge]) -> tuple[list[int], set
     The search is depth-first without recursion and visits nodes in the given order. A self-loop closes a cycle.
     """
     leaving: list[list[int]] = [[] for _ in range(count)]
-    for place, (source, _) in enumerate(edges):
-        leaving[source].append(place)
+    for index, (source, _) in enumerate(edges):
+        leaving[source].append(index)
     finished: list[int] = []
     back: set[int] = set()
     state = bytearray(count)  # 0 not seen, 1 on the path, 2 finished
@@ -40,10 +40,10 @@ def topological_order(count: int, edges: Sequence[Edge]) -> tuple[list[int], set
         path = [(start, iter(leaving[start]))]
         while path:
             node, rest = path[-1]
-            for place in rest:
-                target = edges[place][1]
+            for index in rest:
+                target = edges[index][1]
                 if state[target] == 1:
-                    back.add(place)
+                    back.add(index)
                 elif not state[target]:
                     state[target] = 1
                     path.append((target, iter(leaving[target])))
@@ -358,9 +358,9 @@ def settle(graph: Layered, across: list[float], widths: Sequence[float], spine: 
     for number in range(_SHIFT_ROUNDS):
         moved = False
         order = range(len(pieces)) if number % 2 == 0 else range(len(pieces) - 1, -1, -1)
-        for place in order:
-            if joined[place]:
-                moved |= _move(pieces[place], joined[place], across, widths, (left, right))
+        for index in order:
+            if joined[index]:
+                moved |= _move(pieces[index], joined[index], across, widths, (left, right))
         if not moved:
             break
 

@@ -39,7 +39,7 @@ class Progressed(Line):
     """Progress of the step at a position in the task."""
 
     kind: Literal["progressed"] = "progressed"
-    place: Count
+    index: Count
     done: Count
     total: Count
     what: str
@@ -49,7 +49,7 @@ class Logged(Line):
     """A line of the log of the step at a position in the task."""
 
     kind: Literal["logged"] = "logged"
-    place: Count
+    index: Count
     text: str
 
 
@@ -244,11 +244,11 @@ def read_order(
     order: TaskOrder,
     store: Store,
     progress: Callable[[int, int, int, str], None],
-    log: Callable[[int, str], None] = lambda place, line: None,
+    log: Callable[[int, str], None] = lambda index, line: None,
 ) -> Task:
     """Return the task of an order, after checking that its keys are those of the same steps on this machine.
 
-    `progress(place, done, total, what)` and `log(place, line)` are called for the step at a position in the task.
+    `progress(index, done, total, what)` and `log(index, line)` are called for the step at a position in the task.
     The current directory must be the order's `directory`. Raises RequestError for steps that are missing or not
     allowed, and BackendError if their keys differ here: another version of a library, another machine.
     """

@@ -44,17 +44,17 @@ class _Driver:
         self._output = output
         self._reports: dict[int, ReportProgress] = {}
 
-    def progress(self, place: int, done: int, total: int, what: str) -> None:
+    def progress(self, index: int, done: int, total: int, what: str) -> None:
         """Report the progress of the step at a position in the task, at a limited rate."""
 
         def send(done: int, total: int, what: str) -> None:
-            self._output.send(Progressed(place=place, done=done, total=total, what=what))
+            self._output.send(Progressed(index=index, done=done, total=total, what=what))
 
-        self._reports.setdefault(place, throttled(send))(done, total, what)
+        self._reports.setdefault(index, throttled(send))(done, total, what)
 
-    def log(self, place: int, text: str) -> None:
+    def log(self, index: int, text: str) -> None:
         """Pass on a line of the log of the step at a position."""
-        self._output.send(Logged(place=place, text=shortened(hide_credentials(text), _LONGEST_LINE)))
+        self._output.send(Logged(index=index, text=shortened(hide_credentials(text), _LONGEST_LINE)))
 
 
 def main() -> NoReturn:

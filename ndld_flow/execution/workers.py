@@ -126,7 +126,7 @@ class Worker:
                 message = read_message(line)
                 if isinstance(message, Answer):
                     for printed in () if isinstance(message, Done) else self._last_printed(_LAST_OF_FAILED):
-                        report(Logged(place=0, text=f"printed: {printed}"))
+                        report(Logged(index=0, text=f"printed: {printed}"))
                     return message
                 if isinstance(message, Started) and order.timeout_s is not None:
                     watch.enter_context(_alarm(order.timeout_s, partial(self._stop, child)))
@@ -200,7 +200,7 @@ class TaskListener:
             if isinstance(message, Waits):
                 self.listener(wait_for_other_run(message.name, message.holder))
                 return
-            for work in self.task.works[message.place : message.place + 1]:  # it may come from another machine
+            for work in self.task.works[message.index : message.index + 1]:  # it may come from another machine
                 if isinstance(message, Progressed):
                     work.progress(message.done, message.total, message.what)
                 else:

@@ -125,9 +125,9 @@ def find_steps(values: Sequence[float], rules: StepRules | None = None) -> list[
     while (last := _next_suspicious(limited, found[-1][0] if found else 0, last)) < len(series):
         first = max(found[-1][0] if found else 0, last - WINDOW + 1)
         window = slice(first, last + 1)
-        place = _test(series[window], limited[window], rules.least_change, logs)
-        if place:
-            found.append((first + place, last))
+        index = _test(series[window], limited[window], rules.least_change, logs)
+        if index:
+            found.append((first + index, last))
         last += 1
     return _describe(raw, series, _limited(series, _RECENT // 2), found, logs)
 
@@ -183,28 +183,28 @@ def _test(window: Values, limited: Values, least: float, logs: bool) -> int:
     sums = np.cumsum(limited - limited.mean())[LEAST_BEFORE - 1 : count - LEAST_AFTER]
     scaled = np.abs(sums) * _weights(count)
     best = int(scaled.argmax())
-    place = best + LEAST_BEFORE
-    residuals = np.concatenate((limited[:place] - limited[:place].mean(), limited[place:] - limited[place:].mean()))
+    index = best + LEAST_BEFORE
+    residuals = np.concatenate((limited[:index] - limited[:index].mean(), limited[index:] - limited[index:].mean()))
     deviation = math.sqrt(float(residuals @ residuals) / (count - 2))
     inflation = math.sqrt((1 + (r := _correlation(residuals))) / (1 - r))
-    near = max(place - _NEAR, 0)
-    before, after = float(np.median(window[near:place])), float(np.median(window[place : place + _NEAR]))
+    near = max(index - _NEAR, 0)
+    before, after = float(np.median(window[near:index])), float(np.median(window[index : index + _NEAR]))
     if abs(after - before) < (math.log1p(least) if logs else least * abs(before)):
         return 0
-    beyond = (window[place : place + _NEAR] - (before + after) / 2) * (after - before) > 0
+    beyond = (window[index : index + _NEAR] - (before + after) / 2) * (after - before) > 0
     if float(beyond.mean()) < _AGREEING:
         return 0
-    local = abs(float(limited[near:place].mean() - limited[place : place + _NEAR].mean())) / math.sqrt(
-        1 / (place - near) + 1 / min(count - place, _NEAR)
+    local = abs(float(limited[near:index].mean() - limited[index : index + _NEAR].mean())) / math.sqrt(
+        1 / (index - near) + 1 / min(count - index, _NEAR)
     )
     if (
         local <= _SUSPICIOUS * deviation * inflation
-        or _drifts(limited, place)
-        or _drifts(limited[near : place + _NEAR], place - near)
+        or _drifts(limited, index)
+        or _drifts(limited[near : index + _NEAR], index - near)
     ):
         return 0
     observed = float(scaled[best]) / inflation / max(deviation, 1e-300)
-    return place if _is_rare(observed, residuals) else 0
+    return index if _is_rare(observed, residuals) else 0
 
 
 def _limited(series: Values, lag: int = 0) -> Values:
@@ -273,7 +273,7 @@ def _is_rare(observed: float, residuals: Values) -> bool:
     return True
 
 
-def _drifts(window: Values, place: int) -> bool:
+def _drifts(window: Values, index: int) -> bool:
     """Return whether two joined lines fit the points better than two levels, by the criterion of Schwarz (1978).
 
     A step must fit much better than a single line. While few points follow it, they are evidence of a new slope only if
@@ -282,9 +282,9 @@ def _drifts(window: Values, place: int) -> bool:
     import numpy as np
 
     count = len(window)
-    levels = _criterion(count, _squares(window[:place]) + _squares(window[place:]), 3)
+    levels = _criterion(count, _squares(window[:index]) + _squares(window[index:]), 3)
     time = np.arange(count, dtype=float)
-    near = range(max(place - 3, 2), min(place + 4, count - 2))
+    near = range(max(index - 3, 2), min(index + 4, count - 2))
     for knot in (0, *range(LEAST_AFTER, count - 2, max(1, count // 25)), *near):
         columns = [np.ones(count), time] + ([np.maximum(time - knot, 0.0)] if knot else [])
         basis, _ = np.linalg.qr(np.column_stack(columns))
@@ -309,12 +309,12 @@ def _squares(part: Values) -> float:
 def _describe(raw: Values, series: Values, limited: Values, found: Sequence[tuple[int, int]], logs: bool) -> list[Step]:
     import numpy as np
 
-    places = [place for place, _ in found]
+    places = [index for index, _ in found]
     steps = []
-    for number, (place, found_at) in enumerate(found):
+    for number, (index, found_at) in enumerate(found):
         start = places[number - 1] if number else 0
         end = places[number + 1] if number + 1 < len(places) else len(series)
-        start, end = max(start, place - WINDOW), min(end, place + WINDOW)
+        start, end = max(start, index - WINDOW), min(end, index + WINDOW)
         part = limited[start:end]
         sums = np.abs(np.cumsum(part - part.mean())[:-1])
         sizes = np.arange(1, len(part))

@@ -315,8 +315,8 @@ def _ports(word: str, old: Sequence[Port], new: Sequence[Port]) -> Iterator[str]
     added, removed = [name for name in after if name not in before], [name for name in before if name not in after]
     # A port with another name at the same position was renamed.
     for name in list(added):
-        place = list(after).index(name)
-        former = old[place].name if place < len(old) else ""
+        index = list(after).index(name)
+        former = old[index].name if index < len(old) else ""
         if former in removed:
             added.remove(name)
             removed.remove(former)

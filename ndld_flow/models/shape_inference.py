@@ -96,13 +96,13 @@ def _known_values(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
 
 def _made_length(node: onnx.NodeProto, values: dict[str, tuple[int, ...]]) -> int | None:
     """Return the length of the vector that a node makes of known integers; None for other nodes."""
-    place = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "Pad": 1}.get(node.op_type)
+    index = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1, "Pad": 1}.get(node.op_type)
     if node.op_type == "Range" and all(name in values and len(values[name]) == 1 for name in node.input):
         start, limit, step = (values[name][0] for name in node.input)
         return len(range(start, limit, step)) if step else 0
-    if place is None or place >= len(node.input):
+    if index is None or index >= len(node.input):
         return None
-    sizes = values.get(node.input[place], ())
+    sizes = values.get(node.input[index], ())
     is_vector = len(sizes) == (2 if node.op_type == "Pad" else 1)
     return max(0, *sizes) if is_vector else None
 

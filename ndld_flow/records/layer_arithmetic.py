@@ -411,7 +411,7 @@ def _of_onnxruntime(facts: LayerFacts) -> tuple[str, str]:
 
 def _of_integers(facts: LayerFacts, positions: Sequence[int]) -> tuple[str, str]:
     """Return the type of an integer product: `uint8` times `int8` is an INT8 product."""
-    types = [facts.inputs[place].dtype for place in positions if place < len(facts.inputs)]
+    types = [facts.inputs[index].dtype for index in positions if index < len(facts.inputs)]
     known = [dtype for dtype in types if _base(dtype) == "int8"] or [
         tensor.dtype for tensor in facts.inputs if _base(tensor.dtype) == "int8" and prod(tensor.shape) > 1
     ]

@@ -194,14 +194,14 @@ def find_regions(mask: Array) -> list[tuple[int, int, int, int]]:
     for row in range(len(mask)):
         edges = np.flatnonzero(np.diff(np.concatenate(([0], mask[row].astype(np.int8), [0]))))
         current = []
-        place = 0
+        index = 0
         for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
             run = len(parents)
             parents.append(run)
             boxes.append([start, row, end, row + 1])
-            while place < len(above) and above[place][1] < start:
-                place += 1
-            touching = place
+            while index < len(above) and above[index][1] < start:
+                index += 1
+            touching = index
             while touching < len(above) and above[touching][0] <= end:
                 parents[root(above[touching][2])] = root(run)
                 touching += 1

@@ -322,14 +322,14 @@ class Overlay:
         font = ImageFont.load_default(height)
         limit = (size[0] * 2, size[1] * 2)
         order = range(min(len(boxes), _MOST_BOXES) - 1, -1, -1)  # the best on top
-        for place in order:
-            corners = boxes.corners[place] * factor
+        for index in order:
+            corners = boxes.corners[index] * factor
             x1, y1 = np.clip(corners[:2], -limit[0], limit)
             x2, y2 = np.clip(corners[2:], -limit[0], limit)
-            color = _color(int(boxes.classes[place]))
+            color = _color(int(boxes.classes[index]))
             (left, right), (top, bottom) = sorted((x1, x2)), sorted((y1, y2))
             pen.rectangle((left, top, right, bottom), outline=color, width=width)
-            text = f"{self._name(int(boxes.classes[place]))} {boxes.scores[place]:.2f}"
+            text = f"{self._name(int(boxes.classes[index]))} {boxes.scores[index]:.2f}"
             _write(pen, (left, max(0.0, top - height - 4)), text, font, color)
 
     def _draw_labels(self, pen: ImageDraw.ImageDraw, scores: Array, size: tuple[int, int]) -> None:
@@ -339,8 +339,8 @@ class Overlay:
         if not np.isfinite(scores).all():
             _write(pen, (4, 4), "NaN or infinite scores", font, NONFINITE)
             return
-        for row, place in enumerate(np.argsort(-scores, kind="stable")[: self.settings.labels.top].tolist()):
-            text = f"{self._name(place)} {number(float(scores[place]))}"
+        for row, index in enumerate(np.argsort(-scores, kind="stable")[: self.settings.labels.top].tolist()):
+            text = f"{self._name(index)} {number(float(scores[index]))}"
             _write(pen, (4, 4 + row * (height + 6)), text, font, (255, 255, 255))
 
 

@@ -56,7 +56,7 @@ def collect_footprint(profile: Profile) -> FootprintView | None:
     peak = max(alive)
     stretch = max(1, math.ceil(len(alive) / _CURVE_POINTS))
     largest = sorted(written.values(), key=lambda entry: -entry[1])[:_SHOWN]
-    order = sorted(range(len(layers)), key=lambda place: -layers[place].weight_bytes)[:_SHOWN]
+    order = sorted(range(len(layers)), key=lambda index: -layers[index].weight_bytes)[:_SHOWN]
     return FootprintView(
         weight_bytes=weight_bytes,
         activation_bytes=sum(size for _, size, _ in written.values()),
@@ -66,8 +66,8 @@ def collect_footprint(profile: Profile) -> FootprintView | None:
             (start / max(len(alive) - 1, 1), max(alive[start : start + stretch]) / (peak or 1))
             for start in range(0, len(alive), stretch)
         ),
-        tensors=tuple(BigTensor(tensor, size, place) for place, size, tensor in largest if size),
-        weights=tuple(place for place in order if layers[place].weight_bytes),
+        tensors=tuple(BigTensor(tensor, size, index) for index, size, tensor in largest if size),
+        weights=tuple(index for index in order if layers[index].weight_bytes),
     )
 
 
@@ -106,14 +106,14 @@ def _first_written(layers: Sequence[Layer]) -> dict[str, _Written]:
 def _alive(profile: Profile, written: dict[str, _Written]) -> list[int]:
     """Return the bytes of live activations at each layer."""
     layers = profile.layers
-    last = {name: place for name, (place, _, _) in written.items()}
-    for place, layer in enumerate(layers):
+    last = {name: index for name, (index, _, _) in written.items()}
+    for index, layer in enumerate(layers):
         for tensor in layer.inputs:
             if tensor.name in last:
-                last[tensor.name] = max(place, last[tensor.name])
+                last[tensor.name] = max(index, last[tensor.name])
     last |= {tensor.name: len(layers) - 1 for tensor in profile.outputs if tensor.name in last}
     steps = [0] * (len(layers) + 1)
-    for name, (place, size, _) in written.items():
-        steps[place] += size
+    for name, (index, size, _) in written.items():
+        steps[index] += size
         steps[last[name] + 1] -= size
     return list(accumulate(steps))[:-1]

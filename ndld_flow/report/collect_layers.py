@@ -164,14 +164,14 @@ class _Neighbours:
         return f"{source} {before}, {target} {after}" if source and target else ""
 
 
-def _reformat_row(place: int, layer: Layer, neighbours: _Neighbours) -> ReformatRow:
+def _reformat_row(index: int, layer: Layer, neighbours: _Neighbours) -> ReformatRow:
     bound = neighbours.bound
     read = layer.inputs[0] if layer.inputs else None
     written = layer.outputs[0] if layer.outputs else None
     shown = read or written
     ends = [tensor.name for tensor in (read, written) if tensor is not None]
     return ReformatRow(
-        position=place,
+        position=index,
         name=short_name(layer.name),
         tensor=short_name(shown.name) if shown else "",
         dims=shape_text(shown.shape) if shown and shown.shape else "",
@@ -420,8 +420,8 @@ def layer_table(
     total = sum(medians_ms)
     units = knows_units(profile.layers)
     rows: list[tuple[Value, ...]] = []
-    for place in places:
-        layer = profile.layers[place]
+    for index in places:
+        layer = profile.layers[index]
         cells = (
             layer.index,
             visible_name(layer.name),
@@ -432,12 +432,12 @@ def layer_table(
             visible_name(layer.precision or UNKNOWN),
             types_text(layer),
             (layer.unit or UNKNOWN) if units else "",
-            ("≠ " if place in missed else "") + visible_name(layer.asked_precision),
+            ("≠ " if index in missed else "") + visible_name(layer.asked_precision),
             None if medians_ms else len(layer.onnx_nodes),
-            medians_ms[place] / total if total else None,
-            medians_ms[place] if medians_ms else None,
+            medians_ms[index] / total if total else None,
+            medians_ms[index] if medians_ms else None,
         )
         rows.append(cells)
     table = without_empty_columns(_COLUMNS, rows)
-    bad = {(row, table.columns.index(_REQUESTED)) for row, place in enumerate(places) if place in missed}
+    bad = {(row, table.columns.index(_REQUESTED)) for row, index in enumerate(places) if index in missed}
     return replace(table, bad=frozenset(bad))

@@ -276,7 +276,7 @@ def _data_of(compared: EngineComparison, before: EngineSide, after: EngineSide) 
             after=_aspects(after, row.after),
         )
         for row in compared.rows
-        for was in [" + ".join(before.profile.layers[place].name for place in row.before)]
+        for was in [" + ".join(before.profile.layers[index].name for index in row.before)]
     ]
 
 
@@ -285,7 +285,7 @@ def _aspects(side: EngineSide, places: Sequence[int]) -> EngineAspects:
         # Another arrow than the one between the two engines.
         return short_name(side.aspect(name, places).replace(" -> ", " ▸ "), _LONGEST_IN_TABLE) if places else ""
 
-    weights = sum(side.profile.layers[place].weight_bytes for place in places)
+    weights = sum(side.profile.layers[index].weight_bytes for index in places)
     return EngineAspects(text("type"), text("precision"), text("tactic"), text("formats"), text("shapes"), weights)
 
 

@@ -95,8 +95,8 @@ def collect_model_page(document: ModelDocument, reduction: Reduction | None = No
         short_name(document.title),
         len(document.nodes),
         tuple(Fact(visible_name(name), visible_text(value)) for name, value in document.facts if value),
-        tuple(document.tensors[place] for place in main.inputs),
-        tuple(document.tensors[place] for place in main.outputs),
+        tuple(document.tensors[index] for index in main.inputs),
+        tuple(document.tensors[index] for index in main.outputs),
         document.operators,
         sum(held.size_bytes for held in document.held),
         document.has_values,
@@ -112,7 +112,7 @@ def collect_model_page(document: ModelDocument, reduction: Reduction | None = No
 
 
 def _scope(document: ModelDocument, scope: ModelScope) -> ScopeData:
-    nodes = [document.nodes[place] for place in scope.nodes]
+    nodes = [document.nodes[index] for index in scope.nodes]
     return ScopeData(
         address=visible_name(scope.address),
         parent=scope.parent,

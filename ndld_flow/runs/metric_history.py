@@ -304,8 +304,8 @@ class _Context:
         step, _, name = metric.partition(".")
         for run in self.runs:
             for each in run.measured:
-                place = each.what.places.get(name) if each.what.step == step else None
-                if place is not None and math.isfinite(value := each.values[place]):
+                index = each.what.places.get(name) if each.what.step == step else None
+                if index is not None and math.isfinite(value := each.values[index]):
                     yield _Value(run, value, each.what.units[name], each)
 
     def series(self, recipe: str, metric: str) -> Iterator[MetricSeries]:
@@ -321,10 +321,10 @@ class _Context:
         points: list[_Point] = []
         places: dict[str, int] = {}
         for run, value, _, own in values:
-            place = places.get(own.measurement)
-            if place is not None and (not own.what.exact or place == len(points) - 1):
-                points[place].runs += 1
-                points[place].doubt = points[place].doubt if own.doubt else ""
+            index = places.get(own.measurement)
+            if index is not None and (not own.what.exact or index == len(points) - 1):
+                points[index].runs += 1
+                points[index].doubt = points[index].doubt if own.doubt else ""
                 continue
             places[own.measurement] = len(points)
             points.append(_Point(run, value, 1, own.doubt, own.disturbed, own.what.exact))

@@ -188,8 +188,8 @@ class ImageFile(FileSamples):
 
     def feeds(self) -> Iterator[tuple[str, Feed]]:
         wanted, read = self.wanted, video_frames if self._is_video else image_frames
-        for place, source in read(self.path, wanted.name, wanted.given.every):
-            where = "" if place is None else f" frame {place}"
+        for index, source in read(self.path, wanted.name, wanted.given.every):
+            where = "" if index is None else f" frame {index}"
             values = self.picture.values(source)
             wanted.check_shape(values.shape, f"{self.path} has")
             how = f"image {visible_name(str(self.path))}{where} as {self.picture.layout}"

@@ -407,8 +407,8 @@ def video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, Sourc
     Raises `BackendError` without PyAV, `RequestError` for a file that is not a video, cannot be decoded, or has frames
     larger than pillow's limit.
     """
-    for place, frame in _video_frames(path, name, every):
-        yield place, SourceImage(Image.fromarray(frame.to_ndarray(format="rgb24")))
+    for index, frame in _video_frames(path, name, every):
+        yield index, SourceImage(Image.fromarray(frame.to_ndarray(format="rgb24")))
 
 
 def _video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, VideoFrame]]:
@@ -417,7 +417,7 @@ def _video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, Vide
 
     if not path.exists():
         raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).')
-    place = -1
+    index = -1
     try:
         with (
             path.open("rb") as file,
@@ -431,13 +431,13 @@ def _video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, Vide
                 sizes = f"{stream.width}x{stream.height}, more than {limit:,} pixels"
                 raise RequestError(f'input "{name}": frames of {path} are {sizes}.')
             stream.thread_type = "AUTO"
-            for place, frame in enumerate(container.decode(stream)):
-                if place % every == 0:
-                    yield place, frame
+            for index, frame in enumerate(container.decode(stream)):
+                if index % every == 0:
+                    yield index, frame
     except (av.error.FFmpegError, OSError) as error:
-        position = f" after frame {place}" if place >= 0 else ""
+        position = f" after frame {index}" if index >= 0 else ""
         raise RequestError(f'input "{name}": the video {path} cannot be decoded{position}: {error}') from None
-    if place < 0:
+    if index < 0:
         raise RequestError(f'input "{name}": the video {path} has no frames.')
 
 

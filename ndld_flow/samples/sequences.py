@@ -147,9 +147,9 @@ def _at_step(wanted: WantedInput, step: int) -> WantedInput:
 T = TypeVar("T")
 
 
-def _at(values: Sequence[T], place: int) -> T:
+def _at(values: Sequence[T], index: int) -> T:
     """Return the value of a sequence; a single value is that of all."""
-    return values[place] if len(values) > 1 else values[0]
+    return values[index] if len(values) > 1 else values[0]
 
 
 class Sequences:
@@ -171,7 +171,7 @@ class Sequences:
         self._wanted, self._source, self._settings, self.feedback = wanted, source, settings, feedback
         self._counting = [each.name for each in wanted if counts_positions(each)]
         labels = [item.label for item in source.items()]
-        self._places = [place for place in settings.choose(len(labels)) if place < len(labels)]
+        self._places = [index for index in settings.choose(len(labels)) if index < len(labels)]
         seen = settings.seen_places(len(labels)) if isinstance(settings, JudgedSettings) else {}
         self.seen = name_seen(seen, self._places, labels.__getitem__)
         """The sequences that other steps were fitted to."""
@@ -198,9 +198,9 @@ class Sequences:
 
     def __iter__(self) -> Iterator[Sample]:
         number = 0
-        for place, item in zip(self._places, self._items, strict=True):
+        for index, item in zip(self._places, self._items, strict=True):
             prefix = f"{item.label}, " if len(self._items) > 1 else ""
-            reading, counted = self._source.steps_of(place), Counter[str]()
+            reading, counted = self._source.steps_of(index), Counter[str]()
             for step in range(item.steps or 0):
                 read = next(reading, None)
                 if read is None:
@@ -221,7 +221,7 @@ class Sequences:
     def _find_items(self) -> tuple[list[Item], list[str]]:
         asked = self._settings.steps
         every = self._source.items()
-        held = [every[place] for place in self._places]
+        held = [every[index] for index in self._places]
         longest = max((item.steps for item in held if item.steps is not None), default=None)
         if asked is None and longest is None:
             raise RequestError(STEPS_UNKNOWN)

@@ -127,7 +127,7 @@ RECORDS: list[Change] = [
 MESSAGES: list[Change] = [
     *map(instead, ("hello", "{}", "[" * 100_000, {"kind": "no such kind"}, {"kind": "done"})),
     instead({"kind": "refused", "error": "Path", "text": "x"}),
-    instead({"kind": "progressed", "place": -1, "done": 1, "total": 2, "what": "w"}),
+    instead({"kind": "progressed", "index": -1, "done": 1, "total": 2, "what": "w"}),
 ]
 NODES: list[Change] = [
     *map(instead, ("hello", "{}", "5", "[5]", "[" * 100_000)),

@@ -80,7 +80,7 @@ def answer_honestly(honest: Path) -> Answers:
         "keep": [{"kind": "kept", "kept": True}],
         "examine": [{"kind": "examined", "checks": []}],
         "compute": [
-            {"kind": "progressed", "place": 0, "done": 1, "total": 2, "what": "half"},
+            {"kind": "progressed", "index": 0, "done": 1, "total": 2, "what": "half"},
             {"kind": "done", "records": [tree]},
         ],
         **fetched,
@@ -220,8 +220,8 @@ MESSAGES: list[Any] = [
     *sampled((of_fetch(size_bytes=number) for number in (10**9, 0, *NUMBERS)), 4),
     of_fetch(kind="refused", error="BackendError", text="x"),
     *(
-        instead("compute", {"kind": "progressed", "place": 0, "done": 1, "total": 2, "what": "w"} | values)
-        for values in ({"place": -1}, {"done": 10**400}, {"total": -1}, {"what": 5})
+        instead("compute", {"kind": "progressed", "index": 0, "done": 1, "total": 2, "what": "w"} | values)
+        for values in ({"index": -1}, {"done": 10**400}, {"total": -1}, {"what": 5})
     ),
     *(
         instead("compute", {"kind": "refused", "error": error, "text": "x"})

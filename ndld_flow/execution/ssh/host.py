@@ -151,7 +151,7 @@ class Host:
             )
         if isinstance(end, Failed):  # not a bug of this machine: it may send anything
             for line in end.traceback.splitlines()[-_MAX_TRACEBACK_LINES:]:
-                report(Logged(place=0, text=line))
+                report(Logged(index=0, text=line))
             what = short_name(f"{end.error}: {end.text}", 500)
             raise BackendError(f"a bug ended it on {self.label}: {what}. Its log has the traceback.", step=task.name)
         return read_end(end, task)
@@ -270,4 +270,4 @@ def _reported(chunks: Iterator[bytes], done: int, total: int, what: str, report:
     for chunk in chunks:
         yield chunk
         done += len(chunk)
-        report(Progressed(place=0, done=done // 10**6, total=total // 10**6, what=what))
+        report(Progressed(index=0, done=done // 10**6, total=total // 10**6, what=what))

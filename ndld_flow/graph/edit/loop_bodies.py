@@ -197,7 +197,7 @@ class LoopBody:
         self, node: ir.Node, value: ir.Value, sizes: Sequence[int | None]
     ) -> list[tuple[int, int, int]] | None:
         """Return the axis of a Split, and where a part begins and ends."""
-        axis, place, count = int_attribute(node, "axis", 0), list(node.outputs).index(value), len(node.outputs)
+        axis, index, count = int_attribute(node, "axis", 0), list(node.outputs).index(value), len(node.outputs)
         if axis is None or not -len(sizes) <= axis < len(sizes):
             return None
         total = sizes[axis]
@@ -208,7 +208,7 @@ class LoopBody:
             lengths = [total // count] * count
         else:
             return None
-        return [(axis, sum(lengths[:place]), sum(lengths[: place + 1]))]
+        return [(axis, sum(lengths[:index]), sum(lengths[: index + 1]))]
 
     def _slice_ranges(self, node: ir.Node, sizes: Sequence[int | None]) -> list[tuple[int, int, int]] | None:
         """Return the axes of a Slice, and where it begins and ends on each; None if it takes steps."""

@@ -454,8 +454,8 @@ class _Writer:
 
     def output(self, kind: str) -> ir.Value:
         """Return what the Loop returned: `sequence`, `hidden` or `cell`."""
-        place, axis = {"sequence": (0, 1), "hidden": (1, 0), "cell": (2, 0)}[kind]
-        return self.squeeze(self.lstm[place], axis)
+        index, axis = {"sequence": (0, 1), "hidden": (1, 0), "cell": (2, 0)}[kind]
+        return self.squeeze(self.lstm[index], axis)
 
     @cached_property
     def sequence(self) -> ir.Value:
@@ -483,8 +483,8 @@ class _Writer:
         node = first.producer()
         assert node is not None
         node.resize_outputs(3)
-        for place, name in ((1, "Y_h"), (2, "Y_c")):
-            node.outputs[place].name = self.edits.new_name(f"{first.name}_{name}")
+        for index, name in ((1, "Y_h"), (2, "Y_c")):
+            node.outputs[index].name = self.edits.new_name(f"{first.name}_{name}")
         return tuple(node.outputs)
 
     def _attributes(self) -> dict[str, int | list[str] | list[float]]:

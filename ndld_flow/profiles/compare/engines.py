@@ -70,7 +70,7 @@ class EngineSide:
 
     def aspect(self, aspect: LayerAspect, places: Sequence[int]) -> str:
         """Return an aspect of layers as text; empty if it is not recorded for one of them."""
-        texts = [_READ[aspect](self.profile.layers[place]) for place in places]
+        texts = [_READ[aspect](self.profile.layers[index]) for index in places]
         return " + ".join(texts) if all(texts) else ""
 
 
@@ -145,7 +145,7 @@ def match_engines(before: EngineSide, after: EngineSide) -> tuple[MatchedEngineL
 def pair_equal_engines(before: EngineSide, after: EngineSide) -> tuple[MatchedEngineLayer, ...]:
     """Return the rows of two engines whose locks are equal: every layer with the one of its name."""
     places = [
-        {name: place for place, name in enumerate(stable_names(layer.name for layer in side.profile.layers))}
+        {name: index for index, name in enumerate(stable_names(layer.name for layer in side.profile.layers))}
         for side in (before, after)
     ]
     sure = (1.0, 1.0)
@@ -154,9 +154,9 @@ def pair_equal_engines(before: EngineSide, after: EngineSide) -> tuple[MatchedEn
         _row(
             before,
             after,
-            LayerRow(layers=((place,), (places[1][name],)), methods=methods, confidence=1.0, confidences=sure),
+            LayerRow(layers=((index,), (places[1][name],)), methods=methods, confidence=1.0, confidences=sure),
         )
-        for name, place in places[0].items()
+        for name, index in places[0].items()
         if name in places[1]
     )
 
@@ -171,7 +171,7 @@ def _with_stable_names(profile: Profile) -> Profile:
 def _row(before: EngineSide, after: EngineSide, row: LayerRow) -> MatchedEngineLayer:
     ours, theirs = row.layers
     side, places = (after, theirs) if theirs else (before, ours)
-    names = tuple(side.profile.layers[place].name for place in places)
+    names = tuple(side.profile.layers[index].name for index in places)
     if not (ours and theirs):
         return MatchedEngineLayer(before=ours, after=theirs, names=names, method="unmatched", confidence=0)
     texts = {aspect: (before.aspect(aspect, ours), after.aspect(aspect, theirs)) for aspect in ASPECTS}

@@ -66,7 +66,7 @@ def find_churn(rebuilds: Sequence[Rebuild]) -> TacticChurn:
 
 def _layers_of(row: LayerRow, subjects: Sequence[Profile]) -> list[_Layers]:
     return [
-        tuple(subject.layers[place] for place in places) for subject, places in zip(subjects, row.layers, strict=True)
+        tuple(subject.layers[index] for index in places) for subject, places in zip(subjects, row.layers, strict=True)
     ]
 
 

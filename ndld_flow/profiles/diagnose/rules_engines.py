@@ -72,15 +72,15 @@ def requested_precision_missed(subject: EngineSubject) -> Iterator[Insight]:
     """Report layers for which TensorRT chose another precision than requested, as `typing: prefer` permits."""
     ignored = ignored_nodes(subject.build)
     missed = [
-        place
-        for place in missed_precisions(subject.profile, subject.build)
-        if ignored.isdisjoint(subject.layers[place].onnx_nodes)
+        index
+        for index in missed_precisions(subject.profile, subject.build)
+        if ignored.isdisjoint(subject.layers[index].onnx_nodes)
     ]
     if not missed:
         return
     ways = [
         f"{one_line(layer.name)} ({one_line(layer.asked_precision)} requested, computes in {layer.precision})"
-        for layer in (subject.layers[place] for place in missed)
+        for layer in (subject.layers[index] for index in missed)
     ]
     yield Insight(
         title=f"{counted(len(missed), 'layer')} without the requested precision",
@@ -151,8 +151,8 @@ def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
 
 def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
     """Report float32 layers in an engine that mostly computes in half precision."""
-    halves = [place for place in subject.computing if subject.layers[place].precision in _HALVES]
-    single = tuple(place for place in subject.computing if subject.layers[place].precision == "float32")
+    halves = [index for index in subject.computing if subject.layers[index].precision in _HALVES]
+    single = tuple(index for index in subject.computing if subject.layers[index].precision == "float32")
     if not halves or not single:
         return
     typed = subject.is_strongly_typed
@@ -179,15 +179,15 @@ def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
     ends = {tensor.name: f"input {one_line(tensor.name)}" for tensor in subject.profile.inputs if tensor.name}
     ends |= {tensor.name: f"output {one_line(tensor.name)}" for tensor in subject.profile.outputs if tensor.name}
     reformats = {
-        place: ends[tensor.name]
-        for place, layer in enumerate(subject.layers)
+        index: ends[tensor.name]
+        for index, layer in enumerate(subject.layers)
         if layer.purpose == "reformat"
         for tensor in (*layer.inputs, *layer.outputs)
         if tensor.name in ends
     }
     if not reformats:
         return
-    ways = [f"{end} {_way(subject.layers[place])}" for place, end in reformats.items()]
+    ways = [f"{end} {_way(subject.layers[index])}" for index, end in reformats.items()]
     yield Insight(
         title=f"{counted(len(reformats), 'layer')} reformatting at the engine's inputs and outputs",
         evidence=f"{first_of(ways, 3)}, in every pass.",
@@ -202,10 +202,10 @@ def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
 def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
     """Report reformats between layers that use different formats or types."""
     reformats = subject.where(lambda layer: layer.purpose == "reformat" and bool(layer.inputs and layer.outputs))
-    inside = tuple(place for place in reformats if not subject.is_at_end(place))
+    inside = tuple(index for index in reformats if not subject.is_at_end(index))
     if not inside:
         return
-    changing = [place for place in inside if changes_type(subject.layers[place])]
+    changing = [index for index in inside if changes_type(subject.layers[index])]
     types = f"; {len(changing)} of them change the type too" if changing else ""
     fewer = " Fewer precision changes between neighbours reduce their number." if changing else ""
     yield Insight(

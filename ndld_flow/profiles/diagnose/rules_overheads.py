@@ -37,7 +37,7 @@ def reformats(subject: Subject) -> Iterator[Insight]:
     their time, as some remain. Giving up the blocked layout does not help: without it PP-OCRv4's models need a third
     more CPU time (`optimization: extended`, tests/benchmarks/bench_diagnosis.py).
     """
-    positions = tuple(place for place in _in_role(subject, "reformat") if not changes_type(subject.layers[place]))
+    positions = tuple(index for index in _in_role(subject, "reformat") if not changes_type(subject.layers[index]))
     part = subject.share(positions)
     if part < _NOTABLE_SHARE:
         return

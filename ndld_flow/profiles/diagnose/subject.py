@@ -85,7 +85,7 @@ class LayersSubject:
 
     def call_types(self, positions: Sequence[int]) -> str:
         """Return `41 ReorderInput, 52 ReorderOutput`."""
-        types = Counter(one_line(self.layers[place].type) or "untyped" for place in positions).most_common()
+        types = Counter(one_line(self.layers[index].type) or "untyped" for index in positions).most_common()
         texts = ", ".join(f"{number} {kind}" for kind, number in types[:3])
         return texts + (f" and {len(types) - 3} more types" if len(types) > 3 else "")
 

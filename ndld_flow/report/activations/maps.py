@@ -166,7 +166,7 @@ class _Read:
     def _cut(self, codes: bytes, channels: Sequence[int]) -> bytes:
         if len(channels) == self.source.channels:
             return codes
-        return b"".join(codes[place * self.plane : (place + 1) * self.plane] for place in channels)
+        return b"".join(codes[index * self.plane : (index + 1) * self.plane] for index in channels)
 
 
 def pack_maps(record: Activations, folder: Path, budget: int = BUDGET) -> PackedMaps:
@@ -234,7 +234,7 @@ def _ranked(tensor: CapturedTensor, map_: ActivationMap) -> tuple[int, ...]:
         for channel in tensor.channels
     }
     numbers = _numbers(map_)
-    return tuple(sorted(range(map_.channels), key=lambda place: (-weights.get(numbers[place], 0.0), place)))
+    return tuple(sorted(range(map_.channels), key=lambda index: (-weights.get(numbers[index], 0.0), index)))
 
 
 def _fitting(shown: Iterable[tuple[_Read, float]], room: int, most: int) -> int:
@@ -266,7 +266,7 @@ def _pack(maps: Sequence[_Read], limit: int, budget: int, packed: PackedMaps) ->
         over = chunks[key] if read.base is not None else -1
         chunks.setdefault(key, len(packed.chunks))
         packed.maps.append(
-            PackedMap(read.tensor, read.source, len(packed.chunks), tuple(numbers[place] for place in channels), over)
+            PackedMap(read.tensor, read.source, len(packed.chunks), tuple(numbers[index] for index in channels), over)
         )
         packed.chunks.append(text)
     if left_out:

@@ -107,8 +107,8 @@ def layer_changes(
         if of_base or of_candidate:
             change = LayerChange(
                 row=number,
-                base=tuple(profiles[0].layers[place] for place in of_base),
-                candidate=tuple(profiles[candidate].layers[place] for place in of_candidate),
+                base=tuple(profiles[0].layers[index] for index in of_base),
+                candidate=tuple(profiles[candidate].layers[index] for index in of_candidate),
                 base_ms=times[0].sum_ms(of_base),
                 candidate_ms=times[candidate].sum_ms(of_candidate),
                 verdict=verdicts.get(number),

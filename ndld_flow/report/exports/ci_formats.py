@@ -64,7 +64,7 @@ def _cases(comparison: Comparison, compared: ProfileComparison) -> Iterator[_Cas
 
 
 def _add_case(suite: Xml.Element, comparison: Comparison, compared: ProfileComparison, case: _Case) -> None:
-    subjects = [comparison.subjects[place].label for place in compared.subjects]
+    subjects = [comparison.subjects[index].label for index in compared.subjects]
     against = f"{subjects[case.candidate]} against {subjects[0]}"
     element = Xml.SubElement(
         suite, "testcase", name=_xml_text(f"{case.name} ({against})"), classname=_xml_text(compared.name), time="0"
@@ -107,13 +107,13 @@ def _compared(comparison: Comparison, compared: ProfileComparison) -> Iterator[d
     for metric in compared.metrics:
         if metric.better != "lower" or (metric.metric in _RESTLESS and metric.metric != compared.decided_by):
             continue
-        for place in candidates:
-            value = metric.values[place]
+        for index in candidates:
+            value = metric.values[index]
             if value is None or not math.isfinite(value):  # JSON does not support NaN
                 continue
-            label = comparison.subjects[compared.subjects[place]].label if len(candidates) > 1 else ""
+            label = comparison.subjects[compared.subjects[index]].label if len(candidates) > 1 else ""
             name = f"{compared.name}: {metric.metric}" + (f" ({label})" if label else "")
-            runs = metric.runs[place] if place < len(metric.runs) else ()
+            runs = metric.runs[index] if index < len(metric.runs) else ()
             base = metric.values[0]
             lines = [f"base: {short_name(comparison.subjects[compared.subjects[0]].label)}"]
             if base is not None:
@@ -121,7 +121,7 @@ def _compared(comparison: Comparison, compared: ProfileComparison) -> Iterator[d
             lines += [
                 f"{verdict.verdict}: {short_name(verdict.why, 400)}"
                 for verdict in compared.verdicts
-                if (verdict.metric, verdict.base, verdict.candidate) == (metric.metric, 0, place)
+                if (verdict.metric, verdict.base, verdict.candidate) == (metric.metric, 0, index)
             ]
             entry: dict[str, str | float] = {"name": short_name(name, 200), "unit": metric.unit, "value": value}
             if len(runs) > 1 and all(map(math.isfinite, runs)):

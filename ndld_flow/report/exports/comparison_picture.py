@@ -77,10 +77,10 @@ def _group(comparison: Comparison, compared: ProfileComparison) -> Group:
 
 
 def _row(
-    comparison: Comparison, metric: ComparedMetric | None, subject: int, place: int, verdict: MetricVerdict | None
+    comparison: Comparison, metric: ComparedMetric | None, subject: int, index: int, verdict: MetricVerdict | None
 ) -> Row:
-    runs = metric.runs[place] if metric is not None and place < len(metric.runs) else ()
-    value = metric.values[place] if metric is not None else None
+    runs = metric.runs[index] if metric is not None and index < len(metric.runs) else ()
+    value = metric.values[index] if metric is not None else None
     return Row(
         label=comparison.subjects[subject].label,
         colour=SERIES[subject % len(SERIES)],

@@ -96,8 +96,8 @@ def _sign(word: str) -> str:
     return f"{SIGNS.get(word, '')} {word}"
 
 
-def _label(comparison: Comparison, compared: ProfileComparison, place: int) -> str:
-    return code(comparison.subjects[compared.subjects[place]].label, 40)
+def _label(comparison: Comparison, compared: ProfileComparison, index: int) -> str:
+    return code(comparison.subjects[compared.subjects[index]].label, 40)
 
 
 def _profile(comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile]) -> Iterator[str]:

@@ -148,7 +148,7 @@ def comparison_csv(comparison: Comparison, profiles: Sequence[Sequence[Profile]]
 def comparison_rows(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Iterator[list[Value]]:
     """Yield the cells of all rows of the layer tables, as `COMPARISON_COLUMNS` names them, once per candidate."""
     for compared, measured in zip(comparison.profiles, profiles, strict=True):
-        labels = [comparison.subjects[place].label for place in compared.subjects]
+        labels = [comparison.subjects[index].label for index in compared.subjects]
         for candidate in range(1, len(measured)):
             changes = sorted(layer_changes(compared, measured, candidate), key=lambda change: change.row)
             for change in changes:

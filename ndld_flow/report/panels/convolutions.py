@@ -98,9 +98,9 @@ def _view(label: str, profile: Profile) -> ConvolutionsView | None:
     )
 
 
-def _row(subject: Subject, place: int, timed: bool) -> tuple[Value, ...]:
-    layer, moved = subject.layers[place], moved_bytes(subject.layers[place])
-    reached, median_ms = subject.peaks.shares(place), subject.medians_ms[place]
+def _row(subject: Subject, index: int, timed: bool) -> tuple[Value, ...]:
+    layer, moved = subject.layers[index], moved_bytes(subject.layers[index])
+    reached, median_ms = subject.peaks.shares(index), subject.medians_ms[index]
     kernel, stride, dilation, groups = _window(layer)
     return (
         layer.index,
@@ -156,14 +156,14 @@ def _window(layer: Layer) -> tuple[str, str, str, int | None]:
 
 def _windows(subject: Subject, places: Sequence[int], timed: bool) -> Table:
     groups: dict[str, list[int]] = defaultdict(list)
-    for place in places:
-        kernel, stride, _, count_of_groups = _window(subject.layers[place])
+    for index in places:
+        kernel, stride, _, count_of_groups = _window(subject.layers[index])
         known = f"{kernel}, stride {stride}" if kernel else "not recorded"
         of_groups = "" if count_of_groups in (None, 1) else f", {count_of_groups} groups"
-        groups[known + of_groups].append(place)
+        groups[known + of_groups].append(index)
     rows: list[tuple[Value, ...]] = []
     for name, members in sorted(groups.items(), key=lambda item: (-subject.sum_ms(item[1]), -len(item[1]))):
-        macs = [subject.layers[place].macs for place in members]
+        macs = [subject.layers[index].macs for index in members]
         total = sum(each for each in macs if each is not None) / 1e9 if None not in macs else None
         sum_ms = subject.sum_ms(members)
         times = (sum_ms, sum_ms / subject.layers_ms) if timed else (None, None)

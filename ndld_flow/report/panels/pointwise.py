@@ -66,19 +66,19 @@ def _view(label: str, profile: Profile) -> PointwiseView | None:
         return None
     timed = subject.layers_ms > 0
     groups: dict[int, list[int]] = defaultdict(list)
-    for place in places:
-        groups[len(subject.layers[place].onnx_nodes)].append(place)
+    for index in places:
+        groups[len(subject.layers[index].onnx_nodes)].append(index)
     rows: list[tuple[Value, ...]] = []
     for operations, members in sorted(groups.items()):
         sum_ms = subject.sum_ms(members)
         each = sum_ms / (len(members) * operations) if operations and timed else None
         times = (sum_ms, sum_ms / subject.layers_ms) if timed else (None, None)
         rows.append((str(operations) if operations else "not recorded", len(members), *times, each))
-    fused = [place for place in places if len(subject.layers[place].onnx_nodes) > 1]
+    fused = [index for index in places if len(subject.layers[index].onnx_nodes) > 1]
     return PointwiseView(
         label=label,
         count=len(places),
-        operations=sum(len(subject.layers[place].onnx_nodes) for place in places),
+        operations=sum(len(subject.layers[index].onnx_nodes) for index in places),
         share=subject.sum_ms(places) / subject.layers_ms if timed else None,
         by_operations=without_empty_columns(_COLUMNS, rows),
         fused=without_empty_columns(
@@ -89,10 +89,10 @@ def _view(label: str, profile: Profile) -> PointwiseView | None:
                     short_name(layer.type, 40),
                     len(layer.onnx_nodes),
                     short_name(", ".join(layer.onnx_nodes)),
-                    subject.medians_ms[place] if timed else None,
+                    subject.medians_ms[index] if timed else None,
                 )
-                for place in fused[:_SHOWN]
-                for layer in [subject.layers[place]]
+                for index in fused[:_SHOWN]
+                for layer in [subject.layers[index]]
             ],
         ),
     )

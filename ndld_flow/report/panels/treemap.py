@@ -81,9 +81,9 @@ def collect(profiles: Mapping[str, Profile]) -> tuple[TreemapView, ...]:
 def _types(profile: Profile) -> tuple[TypeTile, ...]:
     subject = Subject(profile)
     members: dict[str, list[int]] = defaultdict(list)
-    for place in subject.longest_first(range(len(subject.layers))):
-        if subject.medians_ms[place] > 0:
-            members[subject.layers[place].type].append(place)
+    for index in subject.longest_first(range(len(subject.layers))):
+        if subject.medians_ms[index] > 0:
+            members[subject.layers[index].type].append(index)
     ordered = sorted(members.items(), key=lambda item: -subject.sum_ms(item[1]))
     sums = [subject.sum_ms(places) for _, places in ordered]
     return tuple(
@@ -100,17 +100,17 @@ def _types(profile: Profile) -> tuple[TypeTile, ...]:
 
 
 def _tiles(subject: Subject, places: Sequence[int], around: Box) -> Iterator[Tile]:
-    large = [place for place in places if subject.medians_ms[place] >= _SMALLEST * subject.layers_ms]
+    large = [index for index in places if subject.medians_ms[index] >= _SMALLEST * subject.layers_ms]
     small = places[len(large) :]
-    times = [subject.medians_ms[place] for place in large] + ([subject.sum_ms(small)] if small else [])
+    times = [subject.medians_ms[index] for index in large] + ([subject.sum_ms(small)] if small else [])
     boxes = squarify(times, _ASPECT * around.width / max(around.height, 1e-9))
-    for place, box in zip(large, boxes, strict=False):
-        layer, median_ms = subject.layers[place], subject.medians_ms[place]
+    for index, box in zip(large, boxes, strict=False):
+        layer, median_ms = subject.layers[index], subject.medians_ms[index]
         name, time = visible_name(layer.name), milliseconds(median_ms)
         precision = short_name(layer.precision, 30) or "precision unknown"
         about = f"{short_name(layer.name, 120)}\n{short_name(layer.type, 60)}, {precision}"
         about += f"\n{time}, {share(median_ms / subject.layers_ms)} of the layer sum"
-        yield Tile(short_name(name, 80), time, about, box, place)
+        yield Tile(short_name(name, 80), time, about, box, index)
     if small:
         name = f"{len(small)} small layer{'s' if len(small) > 1 else ''}"
         yield Tile(name, milliseconds(times[-1]), f"{name}\n{milliseconds(times[-1])}", boxes[-1], None)

@@ -81,9 +81,9 @@ def collect_effects(record: SweepRecord) -> tuple[EffectsView, ...]:
     return tuple(views)
 
 
-def _observed(record: SweepRecord, place: int) -> list[Observed]:
+def _observed(record: SweepRecord, index: int) -> list[Observed]:
     """Return the first measurements of all measured points, including refused ones: all under the same conditions."""
-    values = ((point, point.objectives[place : place + 1]) for point in record.points)
+    values = ((point, point.objectives[index : index + 1]) for point in record.points)
     return [
         Observed(point.values, value[0])
         for point, value in values

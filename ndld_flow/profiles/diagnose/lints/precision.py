@@ -29,25 +29,25 @@ are not.
 def type_conversions(subject: LintSubject) -> Iterator[Insight]:
     """Report reformats that change the element type and take at least 2 % of the latency."""
     positions = subject.longest_first(
-        place for place, layer in enumerate(subject.layers) if layer.purpose == "reformat" and changes_type(layer)
+        index for index, layer in enumerate(subject.layers) if layer.purpose == "reformat" and changes_type(layer)
     )
     part = subject.share(positions)
     if not positions or part < _NOTABLE_CONVERTING:
         return
-    outer = [place for place in positions if subject.is_at_end(place)]
-    inner = [place for place in positions if place not in outer]
+    outer = [index for index in positions if subject.is_at_end(index)]
+    inner = [index for index in positions if index not in outer]
     yield Insight(
         score=part,
         title=f"{counted(len(positions), 'layer')} that only convert types: {share(part)} of {subject.whole}",
-        evidence=f"{first_of([_way(subject, place) for place in positions], 3)}: {subject.took(positions)}.",
+        evidence=f"{first_of([_way(subject, index) for index in positions], 3)}: {subject.took(positions)}.",
         next_step=_advise_on_types(outer, inner),
         layers=positions,
     )
 
 
-def _way(subject: LintSubject, place: int) -> str:
+def _way(subject: LintSubject, index: int) -> str:
     """Return `FP32 to FP16 after TiledPooling MaxPool_12`; names the reader if no layer wrote the tensor."""
-    layer = subject.layers[place]
+    layer = subject.layers[index]
     types = f"{_short_dtype(layer.inputs[0].dtype)} to {_short_dtype(layer.outputs[0].dtype)}"
     maker = subject.makers.get(layer.inputs[0].name)
     if maker is not None:
@@ -81,8 +81,8 @@ def unfused_quantization(subject: LintSubject) -> Iterator[Insight]:
     part = subject.share(left)
     if not left or (subject.is_timed and part < _NOTABLE_QUANTIZING):
         return
-    at_ends = [place for place in left if subject.is_at_end(place)]
-    inside = [place for place in left if place not in at_ends]
+    at_ends = [index for index in left if subject.is_at_end(index)]
+    inside = [index for index in left if index not in at_ends]
     yield Insight(
         score=part / 2,
         title=f"{counted(len(left), 'layer')} that only quantize or dequantize"
@@ -96,10 +96,10 @@ def unfused_quantization(subject: LintSubject) -> Iterator[Insight]:
 def _not_of_residuals(subject: LintSubject) -> tuple[int, ...]:
     sums = _float_sums(subject)
     between = {tensor.name for tensor in sums.values()}
-    between |= {tensor.name for place in sums for tensor in subject.layers[place].outputs}
+    between |= {tensor.name for index in sums for tensor in subject.layers[index].outputs}
     return subject.longest_first(
-        place
-        for place, layer in enumerate(subject.layers)
+        index
+        for index, layer in enumerate(subject.layers)
         if layer.role == "quantize"
         and layer.type != "DynamicQuantizeLinear"  # `mode: dynamic` needs one at each product
         and not any(tensor.name in between for tensor in layer.inputs if tensor.name)
@@ -115,18 +115,18 @@ def _where(subject: LintSubject, at_ends: Sequence[int], inside: Sequence[int]) 
     return "; ".join(places) + "."
 
 
-def _neighbours(subject: LintSubject, place: int) -> str:
+def _neighbours(subject: LintSubject, index: int) -> str:
     """Return `after TiledPooling MaxPool_12 and before CaskConvolution conv`, if tensors have names."""
-    layer = subject.layers[place]
+    layer = subject.layers[index]
     before = [subject.makers[tensor.name] for tensor in layer.inputs if tensor.name in subject.makers]
     after = [reader for tensor in layer.outputs for reader in subject.readers.get(tensor.name, ())]
     neighbours = [f"after {subject.call(before[0])}"] if before else []
     neighbours += [f"before {subject.call(after[0])}"] if after else []
-    return " and ".join(neighbours) or subject.call(place)
+    return " and ".join(neighbours) or subject.call(index)
 
 
 def _advise_to_fuse(subject: LintSubject, at_ends: Sequence[int], inside: Sequence[int]) -> str:
-    if any(subject.layers[place].provider.startswith("CUDA") for place in (*at_ends, *inside)):
+    if any(subject.layers[index].provider.startswith("CUDA") for index in (*at_ends, *inside)):
         return (
             "ONNX Runtime's CUDA provider has few integer operators: run the model there as it was before "
             "`quantize`, or build an engine from the quantized one (`build_engine`)."
@@ -138,7 +138,7 @@ def _advise_to_fuse(subject: LintSubject, at_ends: Sequence[int], inside: Sequen
             "that compute in floating point to `op_types` of `quantize`, or exclude small groups of 8-bit layers with "
             "`exclude` or `min_intensity`."
         )
-    if at_ends and any(_leads_to_product(subject, place) for place in at_ends):
+    if at_ends and any(_leads_to_product(subject, index) for index in at_ends):
         advice.append(
             "At an input: a first layer with few channels often gains nothing from INT8; leave it out with "
             "`exclude.nodes` of `quantize` and profile both in turns."
@@ -149,8 +149,8 @@ def _advise_to_fuse(subject: LintSubject, at_ends: Sequence[int], inside: Sequen
     )
 
 
-def _leads_to_product(subject: LintSubject, place: int) -> bool:
-    written = [tensor.name for tensor in subject.layers[place].outputs if tensor.name]
+def _leads_to_product(subject: LintSubject, index: int) -> bool:
+    written = [tensor.name for tensor in subject.layers[index].outputs if tensor.name]
     readers = (subject.layers[reader] for name in written for reader in subject.readers.get(name, ()))
     return any(is_product(layer) or bool(layer.macs) for layer in readers)
 
@@ -165,21 +165,21 @@ def quantized_float_output(subject: LintSubject) -> Iterator[Insight]:
     sums = _float_sums(subject)
     residuals = {tensor.name for tensor in sums.values()}
     readers_of_floats: dict[int, tuple[int, ...]] = {}
-    for place, layer in enumerate(subject.layers):
+    for index, layer in enumerate(subject.layers):
         written = layer.outputs[0] if layer.outputs else None
-        if place in sums or not _is_quantized_product(layer) or written is None or written.dtype not in _FLOATS:
+        if index in sums or not _is_quantized_product(layer) or written is None or written.dtype not in _FLOATS:
             continue
         if not written.name or written.name in subject.ends or written.name in residuals:
             continue
         readers = subject.readers.get(written.name, ())
         if readers and all(_could_read_8_bits(subject.layers[reader]) for reader in readers):
-            readers_of_floats[place] = readers
+            readers_of_floats[index] = readers
     if not readers_of_floats:
         return
     positions = subject.longest_first(readers_of_floats)
     readers = subject.longest_first({reader for all_ in readers_of_floats.values() for reader in all_})
-    types = " and ".join(dict.fromkeys(_short_dtype(subject.layers[place].outputs[0].dtype) for place in positions))
-    plain = [place for place in readers if not is_product(subject.layers[place])]
+    types = " and ".join(dict.fromkeys(_short_dtype(subject.layers[index].outputs[0].dtype) for index in positions))
+    plain = [index for index in readers if not is_product(subject.layers[index])]
     yield Insight(
         score=subject.share(plain) / 2,
         title=f"{counted(len(positions), 'layer')} computing in 8 bits and writing {types}",
@@ -224,13 +224,13 @@ def unquantized_residual(subject: LintSubject) -> Iterator[Insight]:
         return
     added = subject.longest_first(sums)
     between = {tensor.name for tensor in sums.values()}
-    between |= {tensor.name for place in sums for tensor in subject.layers[place].outputs}
+    between |= {tensor.name for index in sums for tensor in subject.layers[index].outputs}
     after = subject.longest_first(
-        place
-        for place, layer in enumerate(subject.layers)
+        index
+        for index, layer in enumerate(subject.layers)
         if layer.role == "quantize" and any(tensor.name in between for tensor in layer.inputs)
     )
-    types = " and ".join(dict.fromkeys(_short_dtype(sums[place].dtype) for place in added))
+    types = " and ".join(dict.fromkeys(_short_dtype(sums[index].dtype) for index in added))
     again = f" After them, {counted(len(after), 'layer')} only to quantize: {subject.took(after)}." if after else ""
     part = subject.share(after)
     yield Insight(

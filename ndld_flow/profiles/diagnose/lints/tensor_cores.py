@@ -31,11 +31,11 @@ def channel_alignment(subject: LintSubject) -> Iterator[Insight]:
     Ignores channel counts that are not a design choice: channels of images, and outputs that no other product reads,
     such as the classes of a classifier. Grouped convolutions follow other rules.
     """
-    padded = {place: channels for place in range(len(subject.layers)) if (channels := _padded(subject, place))}
-    saved = sum(channels.wasted * subject.share([place]) for place, channels in padded.items())
+    padded = {index: channels for index in range(len(subject.layers)) if (channels := _padded(subject, index))}
+    saved = sum(channels.wasted * subject.share([index]) for index, channels in padded.items())
     if not padded or (subject.is_timed and saved < _NOTABLE_PADDING):
         return
-    positions = tuple(sorted(padded, key=lambda place: -padded[place].wasted * (subject.share([place]) or 1.0)))
+    positions = tuple(sorted(padded, key=lambda index: -padded[index].wasted * (subject.share([index]) or 1.0)))
     worst = padded[positions[0]]
     yield Insight(
         score=saved,
@@ -51,8 +51,8 @@ def channel_alignment(subject: LintSubject) -> Iterator[Insight]:
     )
 
 
-def _padded(subject: LintSubject, place: int) -> Channels | None:
-    layer = subject.layers[place]
+def _padded(subject: LintSubject, index: int) -> Channels | None:
+    layer = subject.layers[index]
     known_off = layer.unit not in ("", TENSOR_CORE) and not layer.on_tensor_cores
     channels = channels_of(layer) if is_product(layer) and not known_off else None
     # In a product of two activations the channels are sequence lengths.
@@ -62,14 +62,14 @@ def _padded(subject: LintSubject, place: int) -> Channels | None:
         channels.inputs,
         channels.outputs,
         1 if channels.is_image else channels.input_multiple,
-        channels.output_multiple if _feeds_product(subject, place) else 1,
+        channels.output_multiple if _feeds_product(subject, index) else 1,
     )
     return free if free.wasted > (0.0 if subject.is_timed else _MUCH) else None
 
 
-def _feeds_product(subject: LintSubject, place: int) -> bool:
+def _feeds_product(subject: LintSubject, index: int) -> bool:
     """Return whether another product reads this one's output, directly or through layers that do not multiply."""
-    waiting, seen = [place], {place}
+    waiting, seen = [index], {index}
     while waiting and len(seen) < _MOST_STEPS:
         layer = subject.layers[waiting.pop()]
         readers = {reader for tensor in layer.outputs for reader in subject.readers.get(tensor.name, ())} - seen
@@ -90,8 +90,8 @@ def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
     if not any(layer.on_tensor_cores for layer in layers):
         return
     positions = subject.longest_first(
-        place
-        for place, layer in enumerate(layers)
+        index
+        for index, layer in enumerate(layers)
         if is_product(layer)
         and layer.unit not in ("", "none")
         and not layer.on_tensor_cores
@@ -104,14 +104,14 @@ def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
     channels = channels_of(longest)
     odd = f", with {' and '.join(channels.odd)}" if channels is not None and channels.odd else ""
     tactic = f" by {longest.tactic[:60]}" if longest.tactic else ""
-    units = " and ".join(dict.fromkeys(layers[place].unit for place in positions))
+    units = " and ".join(dict.fromkeys(layers[index].unit for index in positions))
     yield Insight(
         score=part / 2,
         title=f"{counted(len(positions), 'layer')} multiplying on CUDA cores instead of tensor cores ({units})"
         + (f": {share(part)} of {subject.whole}" if subject.is_timed else ""),
         evidence=f"{subject.call_nodes(positions)}: {subject.took(positions)}. The longest computes "
         f"{longest.precision or 'in an unknown type'}{tactic}{odd}.",
-        next_step=_advice([layers[place] for place in positions]),
+        next_step=_advice([layers[index] for index in positions]),
         layers=positions,
     )
 

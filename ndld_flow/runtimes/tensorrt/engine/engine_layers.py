@@ -66,8 +66,8 @@ def _times(runs: Sequence[Recording], named_alike: Mapping[str, int]) -> dict[_K
     times: dict[_Key, list[float]] = defaultdict(lambda: [0.0] * len(passes))
     for number, (names, reports) in enumerate(passes):
         seen: Counter[str] = Counter()
-        for place, ms in reports:
-            name = names[place]
+        for index, ms in reports:
+            name = names[index]
             times[name, seen[name] % max(1, named_alike.get(name, 1))][number] += ms
             seen[name] += 1
     return dict(times)
