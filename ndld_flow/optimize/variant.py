@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _BUDGETS = ((20.0, 55.0), (100.0, 170.0))
 """Latency in ms, and the default budget in seconds; in between and above in proportion. With what follows after it, it
 ends within 60 and 180 s."""
-LONGEST_S = 1_200.0
+LONGEST_S = 570.0
 """Longest default budget in seconds."""
 CLEAN = "{step: sanitize, from: clean}"
 """A step that changes nothing further."""
