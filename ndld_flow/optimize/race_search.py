@@ -6,7 +6,7 @@ At any time there is a best proved model. Whatever ends the search, it is delive
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ndld_flow.base.quantities import counted, quantity, times_as_fast
@@ -30,6 +30,8 @@ _PROBES = 4.0
 check is worth comes on top, if there is time."""
 _LONGER = 1.1
 """Time of a further proof as a multiple of the longest before it."""
+_FAR = 0.9
+"""Ratio to the best from which a form that is not right is far faster: a search that makes it right comes first."""
 _LEAST_S = 5.0
 """Least time for which another race is started."""
 
@@ -48,25 +50,41 @@ class RaceSearch(Search):
     def _search(self) -> None:
         cheap = [variant.name for variant in self._composer.variants if not variant.costly]
         self._race(cheap, _LEAST_SHARE)
+        self._race_costly(self._promising(), certain=True)
         self._prove_best(certain=True)
         self._race_others(cheap, _LEAST_SHARE, certain=True)
+        self._race_costly([variant.name for variant in self._composer.variants if variant.costly])
+        self._prove_best()
+        self._stopped_because = self._describe_end()
+
+    def _race_costly(self, names: Iterable[str], *, certain: bool = False) -> None:
+        """Race those of the costly variants that may win."""
         self._hopeless = find_hopeless(
             self._composer.variants,
             self._result.tried,
             lambda metrics: bool(metrics) and not self._composer.conditions.violated(metrics),
         )
-        costly = [variant.name for variant in self._composer.variants if variant.costly]
-        self._race_others([name for name in costly if name not in self._hopeless])
-        self._prove_best()
-        self._stopped_because = self._describe_end()
+        self._race_others([name for name in names if name not in self._hopeless], certain=certain)
 
     def _race_others(self, names: Sequence[str], least_share: float = 0.0, *, certain: bool = False) -> None:
         """Race the best with variants that were not tried to the end, if there is time for more than their proof."""
         others = [*filter(self._is_untried, names), *filter(self._is_unranked, names)]
         left_s = self._budget.left_s()
         if others and left_s - self._proof_s(least_share) > _LEAST_S:
-            self._race([self._best.variant.name, *others], least_share)
+            waiting = [name for name in self._result.ranking[:1] if name not in self._proofs]
+            self._race([self._best.variant.name, *waiting, *others], least_share)
             self._prove_best(certain=certain)
+
+    def _promising(self) -> Iterator[str]:
+        """Yield the searches for exceptions to what is not right, and far faster than the best that is."""
+        tried = self._result.tried
+        best = next((tried[name].speed for name in self._result.ranking if name in tried), None)
+        for variant in self._composer.variants:
+            whole = tried.get(variant.whole)
+            if whole is None or whole.speed is None or whole.outcome not in ("not right", "near the bound"):
+                continue
+            if whole.speed.ratio < _FAR * (best.ratio if best is not None else 1.0):
+                yield variant.name
 
     def _describe_end(self) -> str:
         """Return why a search that nothing interrupted ended; noise is a reason if no proof after it found a gain."""

@@ -739,6 +739,32 @@ def test_what_is_quick_to_prepare_is_raced_even_if_a_proof_may_not_fit(
     assert raced_names == ["source", "clean"]
 
 
+@pytest.mark.parametrize(
+    ("outcome", "ratio", "found"), [("not right", 0.8, True), ("not right", 0.9, False), ("slower", 0.8, False)]
+)
+def test_what_may_become_right_and_far_faster_is_searched_before_a_small_gain_is_proved(
+    net: Path, monkeypatch: pytest.MonkeyPatch, outcome: VariantOutcome, ratio: float, found: bool
+) -> None:
+    """A proof of 3 % left no time for a search that finds 15 % on a detector."""
+    form = raced("INT8 of dense layers", ratio).model_copy(update={"outcome": outcome})
+    search, raced_names = search_after(net, "", raced("clean", 0.97), form), list[str]()
+    search._budget, search._result.ranking = Budget(100.0), ("clean",)
+    monkeypatch.setattr(search, "_race", lambda names, _: raced_names.extend(names))
+    search._race_costly(search._promising(), certain=True)
+    assert raced_names == (["source", "clean", "INT8 except what it breaks"] if found else [])
+
+
+def test_a_gain_that_waits_for_the_searches_is_in_their_race(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranking of a race replaces that of the race before it, and only those of the ranking are proved."""
+    search, raced_names = search_after(net, "", raced("clean", 0.98)), list[str]()
+    search._result.ranking, search._result.finished = ("clean", "source"), True
+    monkeypatch.setattr(search, "_race", lambda names, _: raced_names.extend(names))
+    search._race_others(["INT8 where it pays"])
+    search._proofs["clean"] = Proof(search._best.variant, None, Path("p.yaml"), "not right on held-out data", "")
+    search._race_others(["INT8 where it pays"])
+    assert raced_names == ["source", "clean", "INT8 where it pays", "source", "INT8 where it pays"]
+
+
 def test_what_was_not_tried_comes_before_what_was_not_ranked(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were tried are built again, which took the whole of a short second race."""
     search, raced_names = search_after(net, "", raced("clean", 0.9)), list[str]()
