@@ -92,7 +92,7 @@ def _make_command(kind: StepType) -> click.Command:
             *common.params,
         ],
         callback=lambda **values: _run(kind, names, values),
-        help=f"{_unwrapped(kind)}\n\nSETTING=VALUE sets one too, and A.B=VALUE one inside another. "
+        help=f"{_unwrapped(kind)}\n\nA setting may also be given as SETTING=VALUE, one inside another as A.B=VALUE. "
         f"`ndld-flow steps {kind.name}` explains these, and the metrics.",
         short_help=kind.summary,
     )

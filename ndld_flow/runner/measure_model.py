@@ -99,8 +99,8 @@ def profile_model(
         request_recipe, overrides=overrides, outputs=outputs, force=(STEP,), trust=True, on=on, command=tuple(command)
     )
     loaded = load_sweep(ask(recipe).source, overrides, trust=True)  # a wrong setting must not wait for the passes below
-    if not on and isinstance(loaded, Recipe):
-        refuse_lacks(loaded)
+    if isinstance(loaded, Recipe):
+        refuse_lacks(loaded.sent_to(on))
     if builder is None and not any(setting.startswith("inputs") for setting in settings):
         recipe["inputs"] = _find_free_sizes(Path(model), listener)
     finished = run_alone(ask(recipe), listener)

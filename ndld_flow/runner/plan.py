@@ -374,8 +374,9 @@ def refuse_impossible_run(
 
 
 def refuse_lacks(recipe: Recipe) -> None:
-    """Raise BackendError with what this machine lacks to run the steps, if all of them are sure to run here."""
-    _refuse({each.name: each.step.foresee().of_step(each.name).obstacles for each in recipe.steps})
+    """Raise BackendError with what this machine lacks to run the steps without a target, if they are sure to run."""
+    here = [each for each in recipe.steps if not each.target]
+    _refuse({each.name: each.step.foresee().of_step(each.name).obstacles for each in here})
 
 
 def _refuse(obstacles: Mapping[str, Iterable[str]]) -> None:

@@ -90,6 +90,18 @@ def test_missing_requirements_end_the_run_before_it_starts(toy: Toy, monkeypatch
     assert not list((toy.folder / "outputs/store").glob("records/*/*"))
 
 
+def test_a_profile_has_only_the_requirements_of_this_machine(in_folder: Path) -> None:
+    """It is refused before anything is written; a target has what this machine lacks."""
+    make_toy(in_folder)
+    with pytest.raises(BackendError, match=r"there is no file nowhere\.so"):
+        api.profile("model.onnx", ["provider_library=nowhere.so"])
+    assert not Path("outputs/runs").exists()
+    for settings, on in ((["on=nowhere"], ""), ([], "nowhere")):
+        with pytest.raises(api.NdldFlowError) as caught:
+            api.profile("model.onnx", ["provider_library=nowhere.so", *settings], on=on)
+        assert "nowhere.so" not in str(caught.value)
+
+
 def test_reused_steps_have_no_requirements(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.run()
     monkeypatch.setenv("TOY_LACKS", "1")
