@@ -62,10 +62,12 @@ def read_module_version(module: str) -> tuple[str, str]:
     return name, version_text
 
 
-def installed_versions(name: str) -> Iterator[tuple[str, str]]:
-    """Yield a distribution and all that it requires, with their versions here."""
+@cache
+def installed_versions(name: str) -> dict[str, str]:
+    """Return the versions here of a distribution and of all that it requires."""
     from packaging.requirements import Requirement
 
+    versions: dict[str, str] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
     waiting = [Requirement(name)]
     while waiting:
@@ -78,11 +80,12 @@ def installed_versions(name: str) -> Iterator[tuple[str, str]]:
             found = distribution(wanted.name)
         except PackageNotFoundError:
             continue
-        yield mark[0], found.version
+        versions[mark[0]] = found.version
         for line in found.requires or ():
             inner = Requirement(line)
             if inner.marker is None or any(inner.marker.evaluate({"extra": each}) for each in ("", *wanted.extras)):
                 waiting.append(inner)
+    return versions
 
 
 CPU_BUILD, GPU_BUILD = "onnxruntime", "onnxruntime-gpu"

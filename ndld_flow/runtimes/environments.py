@@ -260,7 +260,7 @@ def _constraints(environment: Environment) -> Iterator[str]:
     named = {_plain(name) for name in environment.packages}
     if any(name.startswith("onnxruntime") for name in named):
         named |= {"onnxruntime", "onnxruntime-gpu"}  # they contain the same modules: only one of them is installed
-    for name, version in sorted(dict(installed_versions("ndld-flow")).items()):
+    for name, version in sorted(installed_versions("ndld-flow").items()):
         if _plain(name) not in named | {"ndld-flow"} and "+" not in version:  # a local version is on no index
             yield f"{name}=={version}\n"
 

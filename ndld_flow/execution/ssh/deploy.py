@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any
@@ -147,9 +147,9 @@ class Installation:
     def digest(self) -> str:
         """Return a digest of everything that determines the environment, but for the target's Python.
 
-        That of each file is in the wheel's RECORD; packing the wheel takes half a second, and few connections send it.
+        That of each file is in the wheel's last, RECORD; packing it takes half a second, and few connections send it.
         """
-        record = self._files[f"{self._info}/RECORD"]
+        *_, record = _wheel_files().values()
         return blake3(record + self.constraints.data + repr(self.extras).encode()).hexdigest()[:16]
 
     @property
@@ -166,35 +166,14 @@ class Installation:
         """This package as a wheel, made of the installed files: a source tree may have no build tools."""
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, data in self._files.items():
+            for name, data in _wheel_files().items():
                 archive.writestr(zipfile.ZipInfo(name, _DATE), data, zipfile.ZIP_DEFLATED)
         return File(f"ndld_flow-{distribution(NAME).version}-py3-none-any.whl", packed.getvalue())
-
-    @property
-    def _info(self) -> str:
-        return f"ndld_flow-{distribution(NAME).version}.dist-info"
-
-    @cached_property
-    def _files(self) -> dict[str, bytes]:
-        """The files of the wheel by their names."""
-        installed = distribution(NAME)
-        metadata = (installed.read_text("METADATA") or "").encode()
-        wheel = b"Wheel-Version: 1.0\nGenerator: ndld-flow\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        entries = "".join(f"[{group}]\n{lines}\n" for group, lines in _entry_points(installed))
-        files = {
-            **dict(_package_files()),
-            f"{self._info}/METADATA": metadata,
-            f"{self._info}/WHEEL": wheel,
-            f"{self._info}/entry_points.txt": entries.encode(),
-        }
-        listed = "".join(f"{name},{_digest_of(data)},{len(data)}\n" for name, data in files.items())
-        return {**files, f"{self._info}/RECORD": f"{listed}{self._info}/RECORD,,\n".encode()}
 
     @cached_property
     def constraints(self) -> File:
         """The versions of all libraries that this package uses here."""
-        versions = dict(installed_versions(NAME))
-        versions.pop(NAME)
+        versions = {name: version for name, version in installed_versions(NAME).items() if name != NAME}
         if "gpu" in self.extras and "onnxruntime" in versions:
             versions["onnxruntime-gpu"] = versions["onnxruntime"]
         # A local version, such as 2.9.0+cpu, is on no index.
@@ -221,6 +200,24 @@ class Installation:
                 _run_pip("download", "-d", str(wheels), *options, *words)
             paths = sorted(path for path in wheels.glob("*.whl") if path.name != self.wheel.name)
             return [File(path.name, path.read_bytes()) for path in paths]
+
+
+@cache
+def _wheel_files() -> Mapping[str, bytes]:
+    """Return the files of the wheel by their names."""
+    installed = distribution(NAME)
+    info = f"ndld_flow-{installed.version}.dist-info"
+    metadata = (installed.read_text("METADATA") or "").encode()
+    wheel = b"Wheel-Version: 1.0\nGenerator: ndld-flow\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    entries = "".join(f"[{group}]\n{lines}\n" for group, lines in _entry_points(installed))
+    files = {
+        **dict(_package_files()),
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": wheel,
+        f"{info}/entry_points.txt": entries.encode(),
+    }
+    listed = "".join(f"{name},{_digest_of(data)},{len(data)}\n" for name, data in files.items())
+    return {**files, f"{info}/RECORD": f"{listed}{info}/RECORD,,\n".encode()}
 
 
 def _run_pip(command: str, *arguments: str) -> None:
