@@ -369,7 +369,7 @@ def test_cmake_finds_an_installed_runtime_or_fetches_one(root: Path, tmp_path: P
         "add_library(onnxruntime::onnxruntime SHARED IMPORTED)\nset_target_properties(onnxruntime::onnxruntime "
         f'PROPERTIES IMPORTED_LOCATION "{root}/lib/libonnxruntime.so" INTERFACE_INCLUDE_DIRECTORIES "{root}/include")\n'
     )
-    with tarfile.open(tmp_path / "release.tgz", "w:gz", dereference=True) as archive:
+    with tarfile.open(tmp_path / "release.tgz", "w:gz", dereference=True, compresslevel=1) as archive:
         archive.add(root, "onnxruntime-linux-x64-1.32.0")
     digest = hashlib.sha256((tmp_path / "release.tgz").read_bytes()).hexdigest()
     url = f"-DONNXRUNTIME_URL=file://{tmp_path}/release.tgz"

@@ -25,6 +25,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from pydantic import BaseModel
+
 from ndld_flow.graph.lint.check import Subject, TimeLimitError
 from ndld_flow.machine.host import GPU_ORDER
 
@@ -222,14 +224,29 @@ def _begin(order: Mapping[str, Any], streams: list[int], others: list[int]) -> N
 
 
 def _import_libraries() -> None:
-    """Import what the workers import, and open no session: its threads would not survive a fork."""
+    """Import what the workers import, and open no session: its threads would not survive a fork.
+
+    pydantic completes a class at its first use, which would be in each worker again.
+    """
     from polygraphy.tools.check.subtool import lint  # noqa: F401
 
     import ndld_flow.engines.engine_building
     import ndld_flow.measure.trial_pass
     import ndld_flow.measure.turn_worker
     import ndld_flow.measure.worker
+    import ndld_flow.processes.fork_server
+    import ndld_flow.reduce.bodies
+    import ndld_flow.reduce.inspect_model
+    import ndld_flow.reduce.trials
     import ndld_flow.runtimes.onnxruntime.onnxruntime_session  # noqa: F401
+    from ndld_flow.base.settings import Settings
+    from ndld_flow.records.document import Record
+
+    kinds: list[type[BaseModel]] = [Settings, Record]
+    while kinds:
+        kind = kinds.pop()
+        kind.model_rebuild()
+        kinds += kind.__subclasses__()
 
 
 if __name__ == "__main__":

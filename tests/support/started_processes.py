@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import forkserver, resource_tracker
-from pathlib import Path
 
 from ndld_flow.models import changed_model
 from tests.support.process_runs import ProcessRun
@@ -35,16 +35,15 @@ def ending_processes() -> Iterator[None]:
 
 
 def _children() -> set[int]:
-    """Return the children of this process; none where the system has no list of them."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {int(process) for children in lists for process in _read(children).split()}
+    """Return the children of this process; none where the system has no list of them.
 
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:  # the thread has ended
-        return ""
+    Each of thousands of tests asks twice: `Path.glob` and `read_text` took three times as long.
+    """
+    found: set[int] = set()
+    for task in os.listdir("/proc/self/task") if sys.platform == "linux" else ():  # noqa: PTH208
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children", "rb") as children:  # noqa: PTH123
+            found.update(map(int, children.read().split()))  # an error: the thread has ended
+    return found
 
 
 def _servers_of_python() -> set[int]:
