@@ -239,9 +239,15 @@ def test_an_example_is_written_with_its_pictures(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert written == {"pipelines/quickstart.yaml", "pipelines/texts/genesis.npy"}
+    recipe = tmp_path / "pipelines/quickstart.yaml"
+    before = recipe.stat().st_mtime_ns
+    assert ndld_flow("init", "--example", "quickstart", cwd=tmp_path).returncode == 0, "as in a clone, which has it"
+    assert recipe.stat().st_mtime_ns == before
+    recipe.write_text(f"{recipe.read_text()}# mine\n")
     again = ndld_flow("init", "--example", "quickstart", cwd=tmp_path)
     assert again.returncode == 2
     assert "the file exists" in again.stderr
+    assert recipe.read_text().endswith("# mine\n")
 
 
 def test_pictures_are_found_by_their_globs_and_folders(tmp_path: Path) -> None:

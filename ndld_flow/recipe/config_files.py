@@ -131,22 +131,25 @@ def write_example(name: str, *, overwrite: bool = False) -> Path:
     """Copy an example recipe and the data that it names to `pipelines/` in the current directory, where its own
     comments expect it; return the recipe's path. Existing files are kept.
 
-    Raises RequestError for an unknown name and if the recipe exists.
+    Raises RequestError for an unknown name and if another recipe has its place.
     """
     if name not in example_names():
         raise RequestError(f"There is no example {name!r}; {suggest(name, example_names())}")
     shipped, target = shipped_folder("pipelines"), Path("pipelines")
     recipe = target / f"{name}.yaml"
-    if recipe.exists() and not overwrite:
-        raise RequestError(f"{recipe}: the file exists. Run it, or give --overwrite.")
     try:
+        text = (shipped / recipe.name).read_bytes()
+        exists = recipe.exists() and not overwrite
+        if exists and recipe.read_bytes() != text:
+            raise RequestError(f"{recipe}: the file exists, and was changed. Run it, or give --overwrite.")
         recipe.parent.mkdir(parents=True, exist_ok=True)
         for data in _data_files(read_yaml(shipped / recipe.name).values, shipped):
             copied = target / data.relative_to(shipped)
             if not copied.exists():
                 copied.parent.mkdir(parents=True, exist_ok=True)
                 write_bytes_atomically(copied, data.read_bytes())
-        write_bytes_atomically(recipe, (shipped / recipe.name).read_bytes())
+        if not exists:
+            write_bytes_atomically(recipe, text)
     except OSError as error:
         raise OutputsError(f"{recipe}: the example cannot be written ({error.strerror}).") from None
     return recipe

@@ -122,7 +122,7 @@ def trouble_of(command: str, folder: Path, environment: dict[str, str]) -> str:
         done = subprocess.run(shell, cwd=folder, env=environment, check=False, capture_output=True, text=True)
         return done.stderr if done.returncode else ""
     words = shlex.split(pages.without_comment(hurried(command, folder)))
-    if words[1] == "init":
+    if words[1] == "init" and "--example" not in words:
         words.append("--overwrite")
     done = ndld_flow(*words[1:], cwd=folder)
     expected = exit_codes(command, folder)
