@@ -193,8 +193,8 @@ def test_a_destroyed_detector_looks_destroyed(checkout: Path, sample_model: Call
 def test_rebuilding_gives_the_same_engine(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     """An engine whose profiles cover all shapes is not rebuilt for each shape."""
     points = "+sweep.over={engine.attempt: [1, 2], inputs.x.data: [random, zeros]}"
-    one = "{x: {min: [1, 3, 320, 320], opt: [1, 3, 320, 320], max: [1, 3, 320, 320]}}"
-    quick = ("steps.engine.compute_capabilities=['8.9']", f"+steps.engine.profiles=[{one}]", "sweep.method=grid")
+    shapes = "{x: {min: [1, 3, 320, 320], opt: [1, 3, 320, 320], max: [1, 3, 320, 320]}}"
+    quick = ("steps.engine.compute_capabilities=['8.9']", f"+steps.engine.profiles=[{shapes}]", "sweep.method=grid")
     record = sweep(sample_model, "sweep_rtx_builds", "~sweep.over", points, *quick)
     assert len({step.key for point in record.points for step in point.steps if step.name == "engine"}) == 2
     (churn,) = collect_churn(record, Path("outputs/sweeps/sweep-rtx-builds/latest"))

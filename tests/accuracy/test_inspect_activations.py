@@ -748,7 +748,7 @@ def test_several_stopping_points_are_all_inspected(tmp_path: Path) -> None:
     _, both = look(tmp_path / "both", graph, until=["c", "a"], tensors=["b"])
     assert list(named(both)) == ["a", "b", "c"]
     assert both.stopped_at == "c, a"
-    _, one = look(tmp_path / "one", graph, until="c", tensors=["b"])
-    assert list(named(one)) == ["b"]
+    _, single = look(tmp_path / "one", graph, until="c", tensors=["b"])
+    assert list(named(single)) == ["b"]
     with pytest.raises(RequestError, match='tensor and no node "z"'):
         look(tmp_path / "none", graph, until=["a", "z"])

@@ -59,9 +59,9 @@ def chosen(folder: Path, graph: str, inputs: Given | None = None, made: Any = "a
 
 def check(folder: Path, right: str, wrong: str, inputs: Given | None = None, **settings: Any) -> Accuracy:
     """Return the result for a wrong candidate; a right one and the default sample alone pass."""
-    for name, candidate, made in (("right", right, "auto"), ("alone", wrong, "off")):
+    for name, candidate, choice in (("right", right, "auto"), ("alone", wrong, "off")):
         (folder / name).mkdir()
-        assert compare(folder / name, right, candidate, inputs, **{**settings, "made": made})[1].passed
+        assert compare(folder / name, right, candidate, inputs, **{**settings, "made": choice})[1].passed
     return compare(folder, right, wrong, inputs, **{"made": "auto", **settings})[1]
 
 
@@ -213,9 +213,9 @@ def test_a_candidate_that_fails_without_made_samples_fails(tmp_path: Path) -> No
     for name in ("given", "made"):
         (tmp_path / name).mkdir()
     given = compare(tmp_path / "given", QUARTIC, OFF, made="off")[1]
-    made = compare(tmp_path / "made", QUARTIC, OFF, made=4)[1]
-    assert given.failed and made.failed
-    assert made.sample_count == given.sample_count
+    record = compare(tmp_path / "made", QUARTIC, OFF, made=4)[1]
+    assert given.failed and record.failed
+    assert record.sample_count == given.sample_count
 
 
 def test_a_trial_of_a_search_that_fails_without_made_samples_fails(tmp_path: Path) -> None:

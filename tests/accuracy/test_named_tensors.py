@@ -38,8 +38,8 @@ def write(path: Path, nodes: Sequence[onnx.NodeProto], *outputs: onnx.ValueInfoP
 
 def constructed(*op_types: str) -> list[onnx.NodeProto]:
     """A sequence of what these operators make of x."""
-    made = [node(op_type, ["x"], [f"e{index}"]) for index, op_type in enumerate(op_types)]
-    return [*made, node("SequenceConstruct", [f"e{index}" for index in range(len(op_types))], ["s"])]
+    nodes = [node(op_type, ["x"], [f"e{index}"]) for index, op_type in enumerate(op_types)]
+    return [*nodes, node("SequenceConstruct", [f"e{index}" for index in range(len(op_types))], ["s"])]
 
 
 def compare(

@@ -231,8 +231,8 @@ def test_each_file_is_a_sequence_that_starts_anew(tmp_path: Path) -> None:
     assert sequence.lengths == (30, 20)
     assert accuracy.outputs[0].failed[-1] == "it diverges at a.npy, step 25 (1 of 50 steps are beyond a bound)"
     assert sequence.step_name(30) == "b.npy, step 1"
-    _, _, one = compare(tmp_path / "one", late, given, steps=22, samples=1)
-    assert one.lengths == (22,)
+    _, _, single = compare(tmp_path / "one", late, given, steps=22, samples=1)
+    assert single.lengths == (22,)
 
 
 def test_files_of_one_item_are_the_steps_of_one_sequence(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tests.support import models_precision as made
+from tests.support import models_precision as models
 from tests.support.models_run import run_step
 from tests.support.samples import fetch_sample
 
@@ -39,10 +39,10 @@ CASES: dict[str, tuple[str | Callable[[], onnx.ModelProto], dict[str, Any], dict
     "rec": ("rec", BOUND, {"x": {**REC, "data": LINES}}),
     "silero": ("silero", BOUND, SILERO),
     "det int8": ("det", {**BOUND, "precision": "int8"}, {"x": {**DET, "data": RECEIPT}}),
-    "transformer with a mask of -1e9": (made.masked_transformer_model, BOUND, {}),
-    "a hidden layer overflows": (made.overflowing_model, BOUND, {}),
-    "values of 1e-9": (made.underflowing_model, BOUND, {}),
-    "a long sum": (made.long_sum_model, BOUND, {}),
+    "transformer with a mask of -1e9": (models.masked_transformer_model, BOUND, {}),
+    "a hidden layer overflows": (models.overflowing_model, BOUND, {}),
+    "values of 1e-9": (models.underflowing_model, BOUND, {}),
+    "a long sum": (models.long_sum_model, BOUND, {}),
 }
 """Name -> sample model or what makes one, settings, inputs."""
 
@@ -74,7 +74,7 @@ def _with_mask(path: Path, folder: str) -> dict[str, Any]:
     """The attention mask as data, where the model wants one."""
     if "mask" not in {value.name for value in onnx.load(path).graph.input}:
         return {}
-    np.save(Path(folder, "mask.npy"), made.attention_mask())
+    np.save(Path(folder, "mask.npy"), models.attention_mask())
     return {"mask": {"data": str(Path(folder, "mask.npy"))}}
 
 

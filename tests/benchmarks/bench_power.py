@@ -245,9 +245,9 @@ def measure(subject: Subject, folder: Path, faults: int) -> Row:
     for settings in OTHER_SETTINGS:
         healthy.append(bench.judge(subject.model, rounding=True, settings=settings))
     default = bench.pair(SampleSettings())
-    made = extend_pair(default, "auto")
-    (first, _), (second, weak), (third, _) = (bench.unseen(pair, faults) for pair in (default, made, bench.judging))
-    broken, passed = bench.broken(made)
+    extended = extend_pair(default, "auto")
+    (first, _), (second, weak), (third, _) = (bench.unseen(pair, faults) for pair in (default, extended, bench.judging))
+    broken, passed = bench.broken(extended)
     return Row(
         subject.name,
         len(healthy),

@@ -98,15 +98,15 @@ def _read(path: Path | None) -> dict[str, dict[str, Any]]:
 def _planted(folder: Path, only: str | None) -> Iterator[Planted]:
     """Yield models with faults, the kinds in turn; a model in which a kind cannot be planted gets the next one."""
     kinds = [only] if only else list(KINDS)
-    made = 0
+    count = 0
     for name, model, inputs in models_to_plant_in():
         for offset in range(len(kinds)):
-            kind = kinds[(made + offset) % len(kinds)]
+            kind = kinds[(count + offset) % len(kinds)]
             if kind == "slowdown" and len(model.graph.node) > 120:
                 continue  # its own latency is above the gate
             with suppress(ValueError, NdldFlowError, StopIteration):
                 yield plant(name, kind, model, inputs, folder)
-                made += 1
+                count += 1
                 break
 
 

@@ -78,11 +78,11 @@ def test_old_results_are_removed(cache: Cache) -> None:
 
 def test_the_oldest_results_beyond_the_size_are_removed(cache: Cache) -> None:
     records = [cache.push(word, age) for word, age in (("a", 5), ("b", 30), ("c", 10))]
-    one = sum(
+    result_bytes = sum(
         path.stat().st_size for path in (cache.record_path(records[0]), *cache.object_folder(records[0]).iterdir())
     )
-    freed = api.gc_cache(cache.url, max_size=f"{2 * one + 10} B")
-    assert (freed.record_count, freed.object_count) == (1, 1) and freed.kept_bytes <= 2 * one + 10
+    freed = api.gc_cache(cache.url, max_size=f"{2 * result_bytes + 10} B")
+    assert (freed.record_count, freed.object_count) == (1, 1) and freed.kept_bytes <= 2 * result_bytes + 10
     assert [cache.has(record)[0] for record in records] == [True, False, True]
 
 

@@ -198,13 +198,13 @@ def test_a_device_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @several_cpus
 def test_sets_of_cpus_exclude_each_other_where_they_overlap(tmp_path: Path) -> None:
-    one, two = sorted(os.sched_getaffinity(0))[:2]
-    with Holder(tmp_path, "cpu", str(one)) as first:
+    cpu, two = sorted(os.sched_getaffinity(0))[:2]
+    with Holder(tmp_path, "cpu", str(cpu)) as first:
         assert first.says() == "holds"
         second = Holder(tmp_path, "cpu", str(two))
         assert second.says() == "holds"
-        with Holder(tmp_path, "cpu", f"{one},{two}") as third:
-            assert re.fullmatch(waits(first, f"cpu {one}"), third.says())
+        with Holder(tmp_path, "cpu", f"{cpu},{two}") as third:
+            assert re.fullmatch(waits(first, f"cpu {cpu}"), third.says())
             first.process.communicate("", timeout=60)
             assert re.fullmatch(waits(second, f"cpu {two}"), third.says())
             second.process.communicate("", timeout=60)

@@ -111,13 +111,13 @@ def test_the_order_of_settings_does_not_change_a_key() -> None:
 
 
 def test_interleaved_steps_depend_on_each_other_and_their_order() -> None:
-    one, other = parts_of(), parts_of(settings={"passes": 50})
-    assert join_keys([one]) == [one]
-    first, second = join_keys([one, other])
-    assert (first.together, second.together) == (("", make_key(other)), (make_key(one), ""))
-    keys = {make_key(parts) for parts in (one, other, first, second)}
+    plain, other = parts_of(), parts_of(settings={"passes": 50})
+    assert join_keys([plain]) == [plain]
+    first, second = join_keys([plain, other])
+    assert (first.together, second.together) == (("", make_key(other)), (make_key(plain), ""))
+    keys = {make_key(parts) for parts in (plain, other, first, second)}
     assert len(keys) == 4
-    changed, _ = join_keys([one, parts_of(settings={"passes": 51})])
+    changed, _ = join_keys([plain, parts_of(settings={"passes": 51})])
     assert make_key(changed) not in keys
-    twins = [make_key(parts) for parts in join_keys([one, one, one])]
+    twins = [make_key(parts) for parts in join_keys([plain, plain, plain])]
     assert len(set(twins)) == 3

@@ -66,8 +66,8 @@ def test_points_of_a_sweep_over_an_address_have_separate_results(in_folder: Path
     done = run_request(request, print)
     points = sorted(Path(done.folder).glob("points/*"))
     assert [stamp_of(str(point), "first/stored") for point in points] == words
-    told = [path for path in (in_folder / "outputs").rglob("*") if path.is_file() and b"canary" in path.read_bytes()]
-    assert [path for path in told if path.suffix != ".onnx"] == []
+    leaking = [path for path in (in_folder / "outputs").rglob("*") if path.is_file() and b"canary" in path.read_bytes()]
+    assert [path for path in leaking if path.suffix != ".onnx"] == []
     assert yaml.safe_load(best.read_text())["steps"]["first"]["word"] in words
     again = api.sweep(toy.recipe, outputs=in_folder / "outputs", trust=True)
     assert again.nothing_to_do

@@ -127,9 +127,9 @@ def test_an_unmarked_path_counts_by_its_contents(in_folder: Path) -> None:
     recipe = f"{HEAD}steps_from: [reads.py]\nsteps: {{reads: {{table: table.csv}}}}\n"
     missing = key(in_folder, recipe)
     (in_folder / "table.csv").write_text("1")
-    one = key(in_folder, recipe)
+    before = key(in_folder, recipe)
     (in_folder / "table.csv").write_text("2")
-    assert len({missing, one, key(in_folder, recipe)}) == 3
+    assert len({missing, before, key(in_folder, recipe)}) == 3
 
 
 def test_files_in_options_of_providers_count_by_their_contents(in_folder: Path) -> None:

@@ -98,8 +98,8 @@ def there_and_back(order: TaskOrder) -> TaskOrder:
 def test_a_task_survives_serialization(in_folder: Path) -> None:
     task, store = make_task(in_folder, "steps.first.word='\u2028 Größe\\n'")
     order = there_and_back(write_order(task, store, trust=True))
-    told: list[tuple[int, int, int, str]] = []
-    back = read_order(order, store, lambda *said: told.append(said))
+    reports: list[tuple[int, int, int, str]] = []
+    back = read_order(order, store, lambda *said: reports.append(said))
     assert (back.fresh, back.timeout_s) == (True, 1.5)
     for asked, work in zip(task.works, back.works, strict=True):
         assert work.step == asked.step
@@ -107,7 +107,7 @@ def test_a_task_survives_serialization(in_folder: Path) -> None:
         assert work.artifacts == {"from": Onnx(in_folder / "model.onnx", "source", "ab" * 32)}
         assert work.recipe == "toy"
     back.works[2].progress(1, 2, "weighing")
-    assert told == [(2, 1, 2, "weighing")]
+    assert reports == [(2, 1, 2, "weighing")]
 
 
 def test_stored_inputs_are_found_wherever_the_store_is(in_folder: Path) -> None:

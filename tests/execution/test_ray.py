@@ -48,9 +48,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("XDG_CACHE_HOME", str(folder / "caches"))
         patch.setenv("TOY_LOG", str(folder / "toys.txt"))  # nodes have the environment that they are started in
-        made = Cluster()
-        yield made
-        made.close()
+        started = Cluster()
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +71,11 @@ def deeds(in_folder: Path) -> Deeds:
 
 @pytest.fixture(scope="module")
 def on_ray(cluster: Cluster) -> Iterator[OnRay]:
-    made = OnRay(
+    executor = OnRay(
         cluster.address, {"there": Needs(device="A100"), "lost": Needs(device="Orin")}, HEARD.append, trust=True
     )
-    yield made
-    made.close()
+    yield executor
+    executor.close()
 
 
 HEARD: list[Event] = []

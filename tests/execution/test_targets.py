@@ -284,11 +284,11 @@ def test_an_environment_is_installed_and_used_again(
         assert profiled.finished is not None
         record = steps_of(profiled.finished)["profile"].record
         assert record is not None
-        (made,) = (network.servers["alpha"].home / ".ndld_flow" / "environments").glob("*/complete")
-        before = made.stat().st_mtime_ns
+        (marker,) = (network.servers["alpha"].home / ".ndld_flow" / "environments").glob("*/complete")
+        before = marker.stat().st_mtime_ns
         notices: list[str] = []
         api.doctor(on="ssh://alpha", listener=lambda event: notices.append(str(event)))
-        assert made.stat().st_mtime_ns == before
+        assert marker.stat().st_mtime_ns == before
         assert notices == []
         here = {check.name: check.found for check in api.doctor() if check.name in NEEDED}
         there = {check.name: check.found for check in api.doctor(on="ssh://alpha") if check.name in NEEDED}

@@ -43,12 +43,12 @@ def corners_of(boxes: Array) -> Array:
     return np.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], axis=-1)
 
 
-def iou(one: Array, others: Array) -> Array:
+def iou(box: Array, others: Array) -> Array:
     """torchvision's `box_iou` of boxes x1, y1, x2, y2."""
-    low, high = np.maximum(one[:2], others[:, :2]), np.minimum(one[2:], others[:, 2:])
+    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
     common = np.prod(np.clip(high - low, 0, None), axis=1)
     area = np.prod(others[:, 2:] - others[:, :2], axis=1)
-    return np.asarray(common / (np.prod(one[2:] - one[:2]) + area - common))
+    return np.asarray(common / (np.prod(box[2:] - box[:2]) + area - common))
 
 
 def reference(corners: Array, scores: Array, nms: AddNms) -> Detections:

@@ -174,8 +174,8 @@ def test_terminal_and_json_state_what_has_no_data(tmp_path: Path) -> None:
     printed = ndld_flow("inspect", "model.onnx", cwd=tmp_path).stdout
     assert "(sizes by their shapes)" in printed
     assert "small.data is missing" in printed
-    one = ndld_flow("inspect", "model.onnx", "--tensor", "w_0", cwd=tmp_path).stdout
-    assert "values   unknown: small.data" in one
+    shown = ndld_flow("inspect", "model.onnx", "--tensor", "w_0", cwd=tmp_path).stdout
+    assert "values   unknown: small.data" in shown
     inspection = json.loads(ndld_flow("inspect", "model.onnx", "--json", cwd=tmp_path).stdout)
     assert inspection["summary"]["without_data"]
     refused = ndld_flow("profile", "model.onnx", cwd=tmp_path)

@@ -105,14 +105,14 @@ def test_a_third_of_the_data_is_held_out(here: Path) -> None:
 
 def test_data_that_cannot_be_split_is_refused(here: Path) -> None:
     write_model(here / "model.onnx", layers=1)
-    one, two = write_data(here / "one", 1), write_data(here / "two", 4)
+    single, two = write_data(here / "one", 1), write_data(here / "two", 4)
     tried = trial(x=(1, 3, SIDE, SIDE), z=(1, 3, SIDE, SIDE))
     with pytest.raises(api.RequestError, match=r"00.npy is the only"):
-        split((f"x={one}",), trial(x=(1, 3, SIDE, SIDE)))
+        split((f"x={single}",), trial(x=(1, 3, SIDE, SIDE)))
     with pytest.raises(api.RequestError, match="model has 2 inputs; write"):
         split((str(two),), tried)
     with pytest.raises(api.RequestError, match="their numbers differ: x 1, z 4"):
-        split((f"x={one}", f"z={two}"), tried)
+        split((f"x={single}", f"z={two}"), tried)
     with pytest.raises(api.RequestError, match="'zz' is not"):
         split((f"zz={two}",), tried)
 

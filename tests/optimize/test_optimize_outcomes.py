@@ -222,8 +222,8 @@ def test_variants_that_the_search_did_not_reach_are_listed(in_folder: Path) -> N
     assert f"{first.name} on 1 thread" not in listed
     assert listed[f"{first.name} on 2 threads"] == "not tried"
     assert listed[f"{second.name} on 1 thread"] == "not tried"
-    one = replace(composer, options=replace(composer.options, threads=(4,)))
-    assert first.name not in {item.name for item in describe_untried(one, [])}, "the source itself"
+    fewer = replace(composer, options=replace(composer.options, threads=(4,)))
+    assert first.name not in {item.name for item in describe_untried(fewer, [])}, "the source itself"
 
 
 def test_a_variant_that_no_proof_reached_is_not_slower() -> None:

@@ -505,11 +505,11 @@ def test_work_is_what_a_layer_has_to_move() -> None:
     ],
 )
 def test_layers_of_another_measurement_are_reported(latency: list[float], given: dict[str, Any], fires: bool) -> None:
-    made = profile(several(4), latency=latency * 30, **given)
-    assert bool(fired("layers_exceed_passes", made)) is fires
+    measured = profile(several(4), latency=latency * 30, **given)
+    assert bool(fired("layers_exceed_passes", measured)) is fires
     if fires:
-        assert bound_by(made).word == "unknown"
-        assert "times as long" in bound_by(made).evidence
+        assert bound_by(measured).word == "unknown"
+        assert "times as long" in bound_by(measured).evidence
 
 
 def test_the_units_of_single_precision_are_named() -> None:

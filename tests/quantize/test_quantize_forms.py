@@ -50,8 +50,8 @@ def outputs_of(path: Path) -> list[np.ndarray[Any, Any]]:
     return [np.concatenate([run[number].ravel() for run in runs]) for number in range(len(runs[0]))]
 
 
-def worst_cosine(source: Path, made: Path) -> float:
-    pairs = zip(outputs_of(source), outputs_of(made), strict=True)
+def worst_cosine(source: Path, quantized: Path) -> float:
+    pairs = zip(outputs_of(source), outputs_of(quantized), strict=True)
     return min(float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)) for a, b in pairs)
 
 
@@ -167,8 +167,8 @@ def test_what_a_where_reads_is_dequantized_for_it(tmp_path: Path) -> None:
     h = b.op("Conv", "x", b.weight(8, 3, 1, 1))
     above = b.op("Greater", "x", b.initializer(np.array(0, np.float32)))
     mask = b.op("Slice", above, *(b.initializer(np.array([value])) for value in (0, 1, 1)))
-    one, other = (b.op("Where", mask, h, b.initializer(np.array(value, np.float32))) for value in (-1, 1))
-    rename_output(b, b.op("Conv", b.op("Add", one, other), b.weight(4, 8, 1, 1)), "y")
+    first, other = (b.op("Where", mask, h, b.initializer(np.array(value, np.float32))) for value in (-1, 1))
+    rename_output(b, b.op("Conv", b.op("Add", first, other), b.weight(4, 8, 1, 1)), "y")
     source = save(b.model([tensor("x", list(SHAPE))], [tensor("y", [1, 4, 16, 16])]), tmp_path / "m.onnx")
     found, _, path = quantize(source, tmp_path / "q", format="qoperator")
     assert (found["QLinearConv"], found["Where"]) == (2, 2)

@@ -51,10 +51,10 @@ class Disk:
             is_powerless=is_powerless,
         )
 
-    def check(self, ended: Attacked, count: Tally, *told: str) -> None:
+    def check(self, ended: Attacked, count: Tally, *words: str) -> None:
         """Refused with these words, or done; nothing half-written either way."""
         assert ended.code == 0 or ended.is_refusal, (ended.code, ended.err)
-        assert ended.code == 0 or all(word in ended.err for word in told), ended.err
+        assert ended.code == 0 or all(word in ended.err for word in words), ended.err
         assert not [*find_halves(self.outputs)]
         count.survived += ended.code == 0
         count.refused += ended.code != 0

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect
 from ndld_flow.records.activations import ActivationMap
 from ndld_flow.report.activations.maps import read_activations
 from ndld_flow.report.activations.page import draw_activations
-from tests.support import activation_samples as made
+from tests.support import activation_samples as captured_maps
 from tests.support.report_browser import Watch, rows_of
 
 pytestmark = pytest.mark.browser
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.browser
 
 def write_single(folder: Path) -> Path:
     """One model, against another format than fp16; of the last tensor there are numbers without maps."""
-    record = read_activations(made.write_single(folder))
+    record = read_activations(captured_maps.write_single(folder))
     *others, last = record.tensors
     tensors = (*others, last.model_copy(update={"maps": ()}))
     (folder / "activations.json").write_text(
@@ -32,9 +32,9 @@ def write_single(folder: Path) -> Path:
 
 
 KINDS: dict[str, Callable[[Path], Path]] = {
-    "pair": made.write_pair,
+    "pair": captured_maps.write_pair,
     "single": write_single,
-    "hostile": made.write_hostile,
+    "hostile": captured_maps.write_hostile,
 }
 SCREEN: ViewportSize = {"width": 1300, "height": 1000}
 NAN, PLUS, MINUS = (255, 0, 200), (255, 230, 0), (0, 229, 255)
@@ -132,9 +132,9 @@ def values(pages: Pages, tensor: str, side: str, sample: int = 0) -> Any:
     return decoded(folder, found)
 
 
-def decoded(folder: Path, one: ActivationMap) -> Any:
-    codes = np.frombuffer((folder / one.file).read_bytes(), "<u2").reshape(one.channels, one.height, one.width)
-    values = one.low + codes * (one.high - one.low) / 65532
+def decoded(folder: Path, drawn: ActivationMap) -> Any:
+    codes = np.frombuffer((folder / drawn.file).read_bytes(), "<u2").reshape(drawn.channels, drawn.height, drawn.width)
+    values = drawn.low + codes * (drawn.high - drawn.low) / 65532
     odd = {65535: np.nan, 65534: np.inf, 65533: -np.inf}
     for code, value in odd.items():
         values[codes == code] = value

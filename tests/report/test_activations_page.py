@@ -39,7 +39,7 @@ from ndld_flow.report.panels.activations import collect_activations
 from ndld_flow.report.render import environment
 from ndld_flow.report.run_page import draw_report
 from tests.report.test_report import Tags
-from tests.support import activation_samples as made
+from tests.support import activation_samples as captured_maps
 from tests.support.models import save, tensor
 from tests.support.page_data import data_of
 from tests.support.run_fixtures import StepSketch, run_record, write_run
@@ -49,18 +49,18 @@ FULL = 2**32
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made.write_pair(tmp_path_factory.mktemp("pair"))
+    return captured_maps.write_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sketches = [made.Sketch(f"t{index}", "Conv", (4, 8, 8), scale=1e5) for index in range(2)]
-    return made.write(tmp_path_factory.mktemp("small"), sketches, 1, model="a", reference="b")
+    sketches = [captured_maps.Sketch(f"t{index}", "Conv", (4, 8, 8), scale=1e5) for index in range(2)]
+    return captured_maps.write(tmp_path_factory.mktemp("small"), sketches, 1, model="a", reference="b")
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made.write_large(tmp_path_factory.mktemp("large"), tensors=3, samples=3, channels=40, side=12)
+    return captured_maps.write_large(tmp_path_factory.mktemp("large"), tensors=3, samples=3, channels=40, side=12)
 
 
 @pytest.fixture(scope="module")
@@ -81,15 +81,15 @@ def page_of(folder: Path, budget: int = FULL) -> ActivationsPage:
     return collect_page(record, pack_maps(record, folder, budget), "")
 
 
-def codes_of(packed: PackedMaps, one: PackedMap) -> Any:
+def codes_of(packed: PackedMaps, drawn: PackedMap) -> Any:
     """Decode the codes as the page does."""
-    data = gzip.decompress(base64.b64decode(packed.chunks[one.chunk]))
+    data = gzip.decompress(base64.b64decode(packed.chunks[drawn.chunk]))
     low, high = (
         np.frombuffer(part, np.uint8).astype(np.uint16) for part in (data[: len(data) // 2], data[len(data) // 2 :])
     )
     codes = low | high << 8
-    if one.over >= 0:
-        base = next(other for other in packed.maps if other.chunk == one.over)
+    if drawn.over >= 0:
+        base = next(other for other in packed.maps if other.chunk == drawn.over)
         codes ^= codes_of(packed, base)
     return codes
 
@@ -99,8 +99,8 @@ def make_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-def file_of(folder: Path, one: ActivationMap) -> Any:
-    return np.frombuffer((folder / one.file).read_bytes(), "<u2").reshape(one.channels, -1)
+def file_of(folder: Path, drawn: ActivationMap) -> Any:
+    return np.frombuffer((folder / drawn.file).read_bytes(), "<u2").reshape(drawn.channels, -1)
 
 
 def changed(folder: Path, to: Path, change: Callable[[dict[str, Any]], None]) -> Path:
@@ -133,7 +133,7 @@ def test_two_models_at_a_glance(pair: Path) -> None:
 
 
 def test_one_model_is_not_compared(tmp_path: Path) -> None:
-    page = page_of(made.write_single(tmp_path))
+    page = page_of(captured_maps.write_single(tmp_path))
     assert (page.title, page.verdict, page.data.reference) == ("sanitize", "passed", "")
     assert page.result == "Every captured value is finite"
     assert "execution provider does" in page.arithmetic
@@ -157,8 +157,8 @@ def test_one_model_is_not_compared(tmp_path: Path) -> None:
     ],
 )
 def test_the_headline_is_the_largest_difference(tmp_path: Path, db: float | None, verdict: str, words: str) -> None:
-    finite = [sketch for sketch in made.PAIR if not sketch.broken]
-    record = read_activations(made.write(tmp_path, finite, 1, model="half", reference="source"))
+    finite = [sketch for sketch in captured_maps.PAIR if not sketch.broken]
+    record = read_activations(captured_maps.write(tmp_path, finite, 1, model="half", reference="source"))
     layers = [layer.model_copy(update={"metrics": {"snr_db": 500.0}}) for layer in record.divergence]
     layers[2] = layers[2].model_copy(update={"metrics": {"snr_db": 500.0 if db is None else db}})
     record = record.model_copy(update={"divergence": () if db is None else tuple(layers)})
@@ -179,8 +179,8 @@ def test_the_headline_is_the_largest_difference(tmp_path: Path, db: float | None
 def test_the_headline_names_where_the_noise_begins(
     tmp_path: Path, noise: tuple[float, ...], steepest: int | None
 ) -> None:
-    finite = [sketch for sketch in made.PAIR if not sketch.broken]
-    record = read_activations(made.write(tmp_path, finite, 1, model="half", reference="source"))
+    finite = [sketch for sketch in captured_maps.PAIR if not sketch.broken]
+    record = read_activations(captured_maps.write(tmp_path, finite, 1, model="half", reference="source"))
     layers = [
         layer.model_copy(update={"metrics": {"snr_db": db}})
         for layer, db in zip(record.divergence, noise, strict=False)
@@ -216,8 +216,8 @@ def test_titles_hold_names_of_80_characters(small: Path) -> None:
 
 
 def test_a_map_larger_than_the_estimates_part_is_packed(tmp_path: Path) -> None:
-    sketch = made.Sketch("t", "Conv", (2, 256, 160))
-    folder = made.write(tmp_path, [sketch], 1, model="a")
+    sketch = captured_maps.Sketch("t", "Conv", (2, 256, 160))
+    folder = captured_maps.write(tmp_path, [sketch], 1, model="a")
     packed = pack_maps(read_activations(folder), folder, FULL)
     assert [item.numbers for item in packed.maps] == [(0, 1)]
     assert packed.notes == []
@@ -239,7 +239,9 @@ def test_non_finite_values_are_text_on_the_page(small: Path, tmp_path: Path) -> 
 
 def test_a_layer_without_captures_has_no_link(small: Path, tmp_path: Path) -> None:
     foreign = LayerDivergence(position=1, node="n", op_type="o", tensor="elsewhere", metrics={"snr_db": -900.0})
-    folder = changed(small, tmp_path / "foreign", lambda one: one["divergence"].append(foreign.model_dump(mode="json")))
+    folder = changed(
+        small, tmp_path / "foreign", lambda record: record["divergence"].append(foreign.model_dump(mode="json"))
+    )
     assert "elsewhere" not in str(page_of(folder).figures)
 
 
@@ -250,16 +252,18 @@ def test_the_page_holds_the_codes_of_every_map(pair: Path) -> None:
     record = read_activations(pair)
     packed = pack_maps(record, pair, FULL)
     assert len(packed.maps) == sum(len(tensor.maps) for tensor in record.tensors) == 44
-    for one in packed.maps:
-        assert np.array_equal(codes_of(packed, one), file_of(pair, one.source).ravel()), one.source.file
+    for drawn in packed.maps:
+        assert np.array_equal(codes_of(packed, drawn), file_of(pair, drawn.source).ravel()), drawn.source.file
     assert packed.notes == []
     over = {item.source.side: item.over >= 0 for item in packed.maps}
     assert over == {"reference": False, "candidate": True}
 
 
 def test_two_nearly_equal_maps_take_little_more_than_one(tmp_path: Path) -> None:
-    sketch = made.Sketch("t", "Conv", (16, 40, 40), relu=False, error=1e-4)
-    packed = pack_maps(read_activations(made.write(tmp_path, [sketch], 1, model="a", reference="b")), tmp_path, FULL)
+    sketch = captured_maps.Sketch("t", "Conv", (16, 40, 40), relu=False, error=1e-4)
+    packed = pack_maps(
+        read_activations(captured_maps.write(tmp_path, [sketch], 1, model="a", reference="b")), tmp_path, FULL
+    )
     reference, candidate = (len(packed.chunks[item.chunk]) for item in packed.maps)
     assert candidate < 0.6 * reference
 
@@ -278,8 +282,8 @@ def test_all_samples_stay_while_there_is_room_for_enough_channels(
     (note,) = packed.notes
     assert "page small," in note
     assert (f"maps of {len(samples)} of 3 samples" in note) == (len(samples) < 3)
-    for one in packed.maps:
-        assert np.array_equal(codes_of(packed, one), file_of(large, one.source)[list(one.numbers)].ravel())
+    for drawn in packed.maps:
+        assert np.array_equal(codes_of(packed, drawn), file_of(large, drawn.source)[list(drawn.numbers)].ravel())
 
 
 def test_the_channels_that_differ_most_are_kept(large: Path, whole: tuple[Activations, int, int]) -> None:
@@ -322,7 +326,7 @@ def test_no_size_limit_is_exceeded(large: Path, whole: tuple[Activations, int, i
 def test_a_damaged_map_is_reported_and_the_others_are_shown(
     tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
-    folder = made.write(tmp_path, made.PAIR[:2], 1, model="a", reference="b")
+    folder = captured_maps.write(tmp_path, captured_maps.PAIR[:2], 1, model="a", reference="b")
     damage(folder / "maps/0000-0-reference.u16")
     packed = pack_maps(read_activations(folder), folder, FULL)
     (note,) = packed.notes
@@ -333,7 +337,7 @@ def test_a_damaged_map_is_reported_and_the_others_are_shown(
 
 
 def test_an_invalid_image_is_skipped(tmp_path: Path) -> None:
-    folder = made.write(tmp_path, made.PAIR[:1], 1, model="a")
+    folder = captured_maps.write(tmp_path, captured_maps.PAIR[:1], 1, model="a")
     (folder / "samples/0.png").write_text("<svg onload=alert(1)>")
     packed = pack_maps(read_activations(folder), folder, FULL)
     assert packed.notes == ["samples/0.png is left out: not a PNG."]
@@ -431,7 +435,7 @@ def test_a_page_has_no_external_references(pair: Path) -> None:
 
 
 def test_hostile_names_are_text(tmp_path: Path) -> None:
-    folder = made.write_hostile(tmp_path)
+    folder = captured_maps.write_hostile(tmp_path)
     text = draw_activations(folder).read_text("utf-8")
     assert "<img" not in text
     assert not set(text) & {"\u202e", "\x1b"}
@@ -440,7 +444,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     assert shown.name.startswith("</script><img")
     links = {figure.link for figure in page_of(folder).figures if figure.link}
     assert {unquote(link.removeprefix("#tensor=")) for link in links} == {shown.name}
-    cards = collect_activations({made.HOSTILE: read_activations(folder)})
+    cards = collect_activations({captured_maps.HOSTILE: read_activations(folder)})
     section = environment().get_template("panels/activations.html.j2").render(panel={"view": cards})
     assert "<img" not in section
     assert 'href="./%3C/script%3E' in section
@@ -469,7 +473,7 @@ def test_invalid_documents_are_refused(tmp_path: Path, text: str | None, message
 def test_the_report_of_a_run_redraws_activations(tmp_path: Path) -> None:
     run = run_record([StepSketch("look", "inspect_activations", "activations")])
     write_run(tmp_path, run, {})
-    made.write_single(tmp_path / "look")
+    captured_maps.write_single(tmp_path / "look")
     text = draw_report(tmp_path).read_text("utf-8")
     assert (tmp_path / "look" / "activations.html").is_file()
     assert 'href="./look/activations.html"' in text

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from ndld_flow.base.quantities import MINUS
 from ndld_flow.base.text import visible_name
 from ndld_flow.report.comparison.page import draw_comparison
-from tests.support import comparison_fixtures as made
+from tests.support import comparison_fixtures as comparisons
 from tests.support.report_browser import SharedPages, click_rows
 from tests.support.run_fixtures import HOSTILE_NAMES
 
@@ -29,7 +29,12 @@ EN_DASH = "\N{EN DASH}"
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One page of each kind, drawn once."""
     folder = tmp_path_factory.mktemp("comparisons")
-    kinds = {"pair": made.pair(), "three": made.three(), "elsewhere": made.elsewhere(), "hostile": made.hostile()}
+    kinds = {
+        "pair": comparisons.pair(),
+        "three": comparisons.three(),
+        "elsewhere": comparisons.elsewhere(),
+        "hostile": comparisons.hostile(),
+    }
     for name in kinds:
         (folder / name).mkdir()
     return {
@@ -375,7 +380,7 @@ def test_deltas_are_shown_in_ms_and_percent_and_link_to_their_layers(show: Open)
 @pytest.mark.thorough
 def test_coverage_agrees_with_the_comparison_and_links_to_unmatched_layers(show: Open) -> None:
     page = show("pair")
-    coverage = made.pair().comparison.profiles[0].coverage[1]
+    coverage = comparisons.pair().comparison.profiles[0].coverage[1]
     assert coverage is not None
     row = page.locator(".coverage tr").nth(1)
     expect(row).to_contain_text(f"{coverage.matched_share * 100:.1f} %")

@@ -24,7 +24,7 @@ from ndld_flow.report.exports.pull_requests import comparison_markdown
 from ndld_flow.report.panels.comparisons import collect_comparisons
 from ndld_flow.report.render import environment
 from tests.report.test_report import Tags
-from tests.support import comparison_fixtures as made
+from tests.support import comparison_fixtures as comparisons
 from tests.support.a100_exports import a100_exports
 from tests.support.comparison_fixtures import Compared
 from tests.support.page_data import data_of, texts_of
@@ -45,7 +45,7 @@ def draw(compared: Compared, folder: Path) -> str:
 
 
 def test_the_verdict_matches_the_comparison() -> None:
-    page = page_of(made.pair())
+    page = page_of(comparisons.pair())
     assert (page.title, page.comparison.verdict) == ("half against main", "improved")
     (decision,) = page.decisions
     assert (decision.candidate, decision.metric) == (1, "latency.min")
@@ -56,7 +56,7 @@ def test_the_verdict_matches_the_comparison() -> None:
 
 
 def test_every_profile_and_candidate_is_decided_and_the_title_names_them() -> None:
-    page = page_of(made.three())
+    page = page_of(comparisons.three())
     assert page.title == "half and tuned against main"
     assert [(decision.profile, decision.candidate, decision.view.verdict) for decision in page.decisions] == [
         ("det", 1, "improved"),
@@ -69,7 +69,7 @@ def test_every_profile_and_candidate_is_decided_and_the_title_names_them() -> No
 
 
 def test_the_deciding_metric_comes_first_and_marks_what_differs() -> None:
-    (profile,) = page_of(made.pair()).profiles
+    (profile,) = page_of(comparisons.pair()).profiles
     first = profile.metrics[0]
     assert (first.metric, first.decides, first.differs) == ("latency.min", True, True)
     assert first.cells[0].verdict is None
@@ -79,7 +79,7 @@ def test_the_deciding_metric_comes_first_and_marks_what_differs() -> None:
 
 
 def test_reasons_against_a_verdict_come_first() -> None:
-    page = page_of(made.elsewhere())
+    page = page_of(comparisons.elsewhere())
     assert page.comparison.verdict == "incomparable"
     assert [(difference.effect, difference.detail) for difference in page.differences][:2] == [
         ("forbids", "CPU"),
@@ -89,8 +89,8 @@ def test_reasons_against_a_verdict_come_first() -> None:
 
 
 def test_differences_are_grouped_by_meaning() -> None:
-    one = made.elsewhere().comparison
-    (profile,) = one.profiles
+    comparison = comparisons.elsewhere().comparison
+    (profile,) = comparison.profiles
     cpu = profile.differences[0]
     given = (
         cpu.model_copy(update={"forbids": False, "detail": "a note"}),
@@ -98,7 +98,7 @@ def test_differences_are_grouped_by_meaning() -> None:
         cpu,
     )
     differences = collect_differences(
-        one.model_copy(update={"profiles": (profile.model_copy(update={"differences": given}),)})
+        comparison.model_copy(update={"profiles": (profile.model_copy(update={"differences": given}),)})
     )
     assert [(view.effect, view.detail) for view in differences] == [
         ("forbids", "CPU"),
@@ -108,20 +108,20 @@ def test_differences_are_grouped_by_meaning() -> None:
 
 
 def test_a_difference_common_to_several_profiles_is_listed_once() -> None:
-    differences = page_of(made.three()).differences
+    differences = page_of(comparisons.three()).differences
     (fp16,) = [difference for difference in differences if difference.detail == "fp16"]
     assert (fp16.profiles, fp16.values) == (("det", "rec"), ("n/a", "true", "n/a"))
 
 
 def test_settings_are_side_by_side_and_differences_are_marked() -> None:
-    (profile,) = page_of(made.pair()).profiles
+    (profile,) = page_of(comparisons.pair()).profiles
     options = next(group for group in profile.settings if group.title == "Options")
     assert [(row.name, row.values) for row in options.differing] == [("fp16", ("", "true"))]
     assert {row.name for row in options.rows} >= {"passes", "threads", "fp16"}
 
 
 def test_the_largest_changes_come_first_with_new_layers_and_kinds_of_match() -> None:
-    (profile,) = page_of(made.pair()).profiles
+    (profile,) = page_of(comparisons.pair()).profiles
     assert len(profile.largest) == 20
     assert (profile.largest[0].name, profile.largest[0].change) == ("p2o.Conv.50", "−64 %")  # noqa: RUF001
     assert profile.largest[0].precision == "float32 → float16"
@@ -132,18 +132,18 @@ def test_the_largest_changes_come_first_with_new_layers_and_kinds_of_match() -> 
 
 
 def test_layer_times_agree_with_the_coverage() -> None:
-    compared = made.pair()
-    (one,) = compared.comparison.profiles
+    compared = comparisons.pair()
+    (pair,) = compared.comparison.profiles
     times = compared.profiles[0][1].layer_times
-    coverage = one.coverage[1]
+    coverage = pair.coverage[1]
     assert coverage is not None
-    matched = sum(times.sum_ms(row.layers[1]) for row in one.rows if row.layers[0] and row.layers[1])
+    matched = sum(times.sum_ms(row.layers[1]) for row in pair.rows if row.layers[0] and row.layers[1])
     assert matched == pytest.approx(coverage.matched_ms)
     assert sum(times.ms) == pytest.approx(coverage.matched_ms + coverage.unmatched_ms)
 
 
 def test_a_row_without_a_layer_is_an_error() -> None:
-    compared = made.pair()
+    compared = comparisons.pair()
     short = compared.profiles[0][1].model_copy(update={"layers": compared.profiles[0][1].layers[:5]})
     with pytest.raises(IndexError, match="speed"):
         collect_comparison(compared.comparison, [[compared.profiles[0][0], short]])
@@ -151,7 +151,7 @@ def test_a_row_without_a_layer_is_an_error() -> None:
 
 def test_a_single_profile_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        collect_comparison(made.pair().comparison, [])
+        collect_comparison(comparisons.pair().comparison, [])
 
 
 UNKNOWN = Rules(allow=frozenset(["unknown"]))
@@ -160,7 +160,9 @@ UNKNOWN = Rules(allow=frozenset(["unknown"]))
 
 def test_the_page_of_real_exports_shows_an_improvement(tmp_path: Path) -> None:
     profiles = {index: read_profile(a100_exports() / name) for index, name in enumerate(("fp32", "fp16"))}
-    compared = made.compared([made.subject("fp32"), made.subject("fp16", 1)], {"resnet": profiles}, UNKNOWN)
+    compared = comparisons.compared(
+        [comparisons.subject("fp32"), comparisons.subject("fp16", 1)], {"resnet": profiles}, UNKNOWN
+    )
     page = page_of(compared)
     assert page.comparison.verdict == "improved"
     ((place, coverage),) = page.profiles[0].coverage
@@ -173,11 +175,11 @@ def test_the_page_of_real_exports_shows_an_improvement(tmp_path: Path) -> None:
 # --- in a run's report ---
 
 
-@pytest.mark.parametrize("make", [made.three, made.elsewhere, made.hostile])
+@pytest.mark.parametrize("make", [comparisons.three, comparisons.elsewhere, comparisons.hostile])
 def test_the_report_of_a_run_can_hold_the_comparisons_of_its_steps(make: Make) -> None:
-    one = make().comparison
-    sections = collect_comparisons({"ab": one, HOSTILE_NAMES[0]: one})
-    assert [section.comparison.verdict for section in sections] == [one.verdict] * 2
+    comparison = make().comparison
+    sections = collect_comparisons({"ab": comparison, HOSTILE_NAMES[0]: comparison})
+    assert [section.comparison.verdict for section in sections] == [comparison.verdict] * 2
     page = {"comparison_pages": {"ab": "ab/compare.html"}}
     text = environment().get_template("panels/comparisons.html.j2").render(panel={"view": sections}, page=page)
     assert text.count("<h3>") == 2
@@ -225,9 +227,9 @@ any_ratio = st.floats(allow_nan=True, allow_infinity=True)
 @given(any_ratio, any_ratio, any_ratio, st.floats(0, 1e9))
 @example(1.0, math.nan, math.inf, 0.03)
 def test_no_interval_leaves_its_axis(ratio: float, low: float, high: float, threshold: float) -> None:
-    one = verdict(ratio, low, high, threshold)
-    scale = IntervalScale.around([one])
-    plot = scale.plot(one)
+    judged = verdict(ratio, low, high, threshold)
+    scale = IntervalScale.around([judged])
+    plot = scale.plot(judged)
     if plot is None:
         assert not (math.isfinite(ratio) and ratio > 0)
         return
@@ -252,7 +254,7 @@ def test_an_axis_marks_one_and_spaces_its_ticks() -> None:
 # --- the file ---
 
 
-@pytest.mark.parametrize("make", [made.pair, made.three, made.elsewhere, made.hostile])
+@pytest.mark.parametrize("make", [comparisons.pair, comparisons.three, comparisons.elsewhere, comparisons.hostile])
 def test_a_page_has_no_external_references(tmp_path: Path, make: Make) -> None:
     tags = Tags(draw(make(), tmp_path)).found
     names = [tag for tag, _ in tags]
@@ -264,7 +266,7 @@ def test_a_page_has_no_external_references(tmp_path: Path, make: Make) -> None:
 
 
 def test_hostile_names_are_only_text(tmp_path: Path) -> None:
-    text = draw(made.hostile(), tmp_path)
+    text = draw(comparisons.hostile(), tmp_path)
     assert "<img" not in text
     assert "<svg/onload" not in text
     assert "\x00" not in text
@@ -272,34 +274,34 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
 
 
 def test_equal_comparisons_give_equal_bytes(tmp_path: Path) -> None:
-    assert draw(made.three(), tmp_path) == draw(made.three(), tmp_path)
+    assert draw(comparisons.three(), tmp_path) == draw(comparisons.three(), tmp_path)
 
 
 def test_the_page_has_verdicts_for_every_ordered_pair(tmp_path: Path) -> None:
-    profiles = data_of(draw(made.three(), tmp_path))["profiles"]
+    profiles = data_of(draw(comparisons.three(), tmp_path))["profiles"]
     pairs = {(verdict["base"], verdict["candidate"]) for verdict in profiles[0]["verdicts"]}
     assert pairs == {(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)}
 
 
 def test_every_layer_of_every_report_is_in_one_row(tmp_path: Path) -> None:
-    (profile,) = data_of(draw(made.pair(), tmp_path))["profiles"]
+    (profile,) = data_of(draw(comparisons.pair(), tmp_path))["profiles"]
     for cells, count in zip(profile["rows"]["layers"], (60, 61), strict=True):
         places = [place for cell in cells for place in cell]
         assert sorted(places) == list(range(count))
 
 
 def test_non_finite_values_are_unknown_on_the_page(tmp_path: Path) -> None:
-    compared = made.pair()
-    (one,) = compared.comparison.profiles
-    broken = one.verdicts[0].model_copy(update={"ratio": math.nan, "low": math.inf})
-    profile = one.model_copy(update={"verdicts": (broken, *one.verdicts[1:])})
+    compared = comparisons.pair()
+    (matched,) = compared.comparison.profiles
+    broken = matched.verdicts[0].model_copy(update={"ratio": math.nan, "low": math.inf})
+    profile = matched.model_copy(update={"verdicts": (broken, *matched.verdicts[1:])})
     comparison = compared.comparison.model_copy(update={"profiles": (profile,)})
     verdicts = data_of(draw(Compared(comparison, compared.profiles), tmp_path))["profiles"][0]["verdicts"]
     assert (verdicts[0]["ratio"], verdicts[0]["low"]) == (None, None)
 
 
 def test_the_page_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
-    compared = made.pair()
+    compared = comparisons.pair()
     taken = tmp_path / "compare.html"
     taken.mkdir()
     with pytest.raises(OutputsError, match="ndld-flow compare"):
@@ -308,19 +310,21 @@ def test_the_page_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_conditions_come_first_only_if_they_forbid_a_verdict() -> None:
-    def order(compared: made.Compared) -> list[str]:
+    def order(compared: comparisons.Compared) -> list[str]:
         return [name for name, _ in page_of(compared).sections if name in ("conditions", "where")]
 
-    assert order(made.elsewhere()) == ["conditions", "where"]
-    assert order(made.pair()) == ["where", "conditions"]
+    assert order(comparisons.elsewhere()) == ["conditions", "where"]
+    assert order(comparisons.pair()) == ["where", "conditions"]
 
 
 def test_the_contents_have_the_order_of_the_page(tmp_path: Path) -> None:
     """With three subjects, the side-by-side bars come early; with different machines, the conditions do."""
-    profiles = {0: made.in_turns("x", 14.0, 1), 1: made.in_turns("x", 10.0, 2, turn=1)}
+    profiles = {0: comparisons.in_turns("x", 14.0, 1), 1: comparisons.in_turns("x", 10.0, 2, turn=1)}
     elsewhere = profiles[0].machine.model_copy(update={"cpu": "Intel Xeon 8481C"})
     profiles[2] = profiles[1].model_copy(update={"machine": elsewhere})
-    compared = made.compared([made.subject(f"v{profile}", profile) for profile in profiles], {"x": profiles})
+    compared = comparisons.compared(
+        [comparisons.subject(f"v{profile}", profile) for profile in profiles], {"x": profiles}
+    )
     page = draw_comparison(compared.comparison, compared.profiles, tmp_path / "report.html").read_text("utf-8")
     listed = [name for name, _ in page_of(compared).sections]
     assert listed.index("conditions") < listed.index("stacks")
@@ -333,11 +337,13 @@ def test_the_contents_have_the_order_of_the_page(tmp_path: Path) -> None:
 def four(*, other_machine: bool = False) -> ComparisonPage:
     """Return the page of four subjects, the second and third of which are equally fast."""
     times = {"a": 14.0, "b": 10.0, "c": 10.0, "d": 20.0}
-    profiles = {index: made.in_turns("x", ms, 1 + index, turn=index) for index, ms in enumerate(times.values())}
+    profiles = {index: comparisons.in_turns("x", ms, 1 + index, turn=index) for index, ms in enumerate(times.values())}
     if other_machine:
         machine = profiles[3].machine.model_copy(update={"cpu": "Intel Xeon 8481C"})
         profiles[3] = profiles[3].model_copy(update={"machine": machine})
-    return page_of(made.compared([made.subject(label, index) for index, label in enumerate(times)], {"x": profiles}))
+    return page_of(
+        comparisons.compared([comparisons.subject(label, index) for index, label in enumerate(times)], {"x": profiles})
+    )
 
 
 def test_a_subject_ranks_behind_those_that_are_better_beyond_noise() -> None:
@@ -353,9 +359,9 @@ def test_nothing_is_ranked_where_a_pair_must_not_be_compared() -> None:
 
 
 def test_the_first_table_has_the_values_of_the_rounds_that_decide() -> None:
-    profiles = {index: made.in_turns("x", ms, 1 + index, turn=index) for index, ms in enumerate((14.0, 13.0))}
-    comparison = made.compared(
-        [made.subject(label, index) for index, label in enumerate("ab")], {"x": profiles}
+    profiles = {index: comparisons.in_turns("x", ms, 1 + index, turn=index) for index, ms in enumerate((14.0, 13.0))}
+    comparison = comparisons.compared(
+        [comparisons.subject(label, index) for index, label in enumerate("ab")], {"x": profiles}
     ).comparison
     (compared,) = comparison.profiles
     in_rounds = {compared.decided_by: (24.0, 21.0), "throughput": (41.0, 47.0)}
@@ -379,9 +385,9 @@ def test_the_first_table_has_the_values_of_the_rounds_that_decide() -> None:
 
 
 def test_the_page_rounds_once() -> None:
-    profiles = [[made.in_turns("x", ms, 1) for ms in (1.0, 0.5)]]
-    made_up = made.compared(
-        [made.subject(label, index) for index, label in enumerate("ab")], {"x": dict(enumerate(profiles[0]))}
+    profiles = [[comparisons.in_turns("x", ms, 1) for ms in (1.0, 0.5)]]
+    made_up = comparisons.compared(
+        [comparisons.subject(label, index) for index, label in enumerate("ab")], {"x": dict(enumerate(profiles[0]))}
     )
     (compared,) = made_up.comparison.profiles
     verdicts = tuple(verdict.model_copy(update={"ratio": 0.5435037800935438}) for verdict in compared.verdicts)
@@ -393,7 +399,7 @@ def test_the_page_rounds_once() -> None:
 
 
 def test_settings_in_settings_differ_each_on_its_own() -> None:
-    first, second = (made.in_turns("x", 1.0, 1) for _ in range(2))
+    first, second = (comparisons.in_turns("x", 1.0, 1) for _ in range(2))
     options = {"build_options": {"precision": "fp16", "flags": {"tf32": True}}, "engine": {}}
     first = first.model_copy(update={"options": options})
     second = second.model_copy(update={"options": options | {"build_options": {"precision": "fp32", "flags": {}}}})

@@ -376,9 +376,9 @@ def test_a_comment_fits_the_limit_of_github() -> None:
 
 
 def asked_of_first(precision: str) -> Profile:
-    one = make_profile("source")
-    first = one.layers[0].model_copy(update={"asked_precision": precision})
-    return one.model_copy(update={"layers": (first, *one.layers[1:])})
+    source = make_profile("source")
+    first = source.layers[0].model_copy(update={"asked_precision": precision})
+    return source.model_copy(update={"layers": (first, *source.layers[1:])})
 
 
 def test_requested_precisions_are_in_tables() -> None:

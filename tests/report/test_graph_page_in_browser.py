@@ -38,15 +38,15 @@ def watch() -> Iterator[Watch]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """`report.html` in folders of their own: that is the only file a page may ask for."""
     folder = tmp_path_factory.mktemp("pages")
-    made = {"cnn": make_cnn(folder / "cnn.onnx"), "ctrl": make_ctrl(folder / "ctrl.onnx")}
-    made["func"] = make_func(folder / "func.onnx")
-    constrain(made["cnn"], Conv_0="fp32")
+    models = {"cnn": make_cnn(folder / "cnn.onnx"), "ctrl": make_ctrl(folder / "ctrl.onnx")}
+    models["func"] = make_func(folder / "func.onnx")
+    constrain(models["cnn"], Conv_0="fp32")
     nodes = [helper.make_node("Relu", [f"t{at}"], [f"t{at + 1}"], f"relu_{at}") for at in range(300)]
     graph = helper.make_graph(nodes, "g", [tensor("t0", [1])], [tensor("t300", [1])])
-    made["long"] = save(
+    models["long"] = save(
         helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), folder / "long.onnx"
     )
-    return {name: api.draw(path, folder / name / "report.html") for name, path in made.items()}
+    return {name: api.draw(path, folder / name / "report.html") for name, path in models.items()}
 
 
 class Pages:
@@ -240,12 +240,12 @@ def test_an_address_in_a_large_graph_is_shown_close(show: Pages) -> None:
 def test_search_goes_through_all_graphs(show: Pages) -> None:
     page = show.open("ctrl")
     page.keyboard.press("/")
-    field, told = page.locator("#find"), page.locator("#found")
+    field, found = page.locator("#find"), page.locator("#found")
     expect(field).to_be_focused()
     page.keyboard.type("body_carried")
-    expect(told).to_have_text("1 found")
+    expect(found).to_have_text("1 found")
     field.press("Enter")
-    expect(told).to_have_text("1 of 1")
+    expect(found).to_have_text("1 of 1")
     until(page, "model.place.scope > 0")
     expect(panel(page).locator("h1")).to_have_text("body_carried")
     field.fill("ADD")
@@ -253,11 +253,11 @@ def test_search_goes_through_all_graphs(show: Pages) -> None:
     count = hits.count()
     assert count > 1
     field.press("Shift+Enter")
-    expect(told).to_have_text(f"{count} of {count}")
+    expect(found).to_have_text(f"{count} of {count}")
     field.press("Enter")
-    expect(told).to_have_text(f"1 of {count}")
+    expect(found).to_have_text(f"1 of {count}")
     page.get_by_role("button", name="Next hit").click()
-    expect(told).to_have_text(f"2 of {count}")
+    expect(found).to_have_text(f"2 of {count}")
     hits.nth(0).click()
     expect(page.locator('#hits [aria-current="true"]')).to_have_text(hits.nth(0).inner_text())
     field.fill("nothing like it")

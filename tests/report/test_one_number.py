@@ -82,11 +82,11 @@ def comparison_of_uneven() -> tuple[Comparison, list[list[Profile]]]:
 @settings(deadline=None)
 @given(RUNS, st.booleans())
 def test_a_comparison_has_the_metrics_of_its_profiles(runs: list[list[float]], layered: bool) -> None:
-    one = profile_of(runs) if not layered else uneven(1.0).model_copy(update={"runs": profile_of(runs).runs})
-    own = metrics_of(one)
+    measured = profile_of(runs) if not layered else uneven(1.0).model_copy(update={"runs": profile_of(runs).runs})
+    own = metrics_of(measured)
     shared = {
         metric.metric: metric.values[0]
-        for metric in compare_metrics([Measured(0, "", one)])
+        for metric in compare_metrics([Measured(0, "", measured)])
         if _NAMES.get(metric.metric, metric.metric) in own
     }
     assert {"latency.median", "latency.min", "latency.p99", "throughput"} <= shared.keys()
@@ -102,16 +102,16 @@ def test_each_statistic_is_that_of_a_typical_run() -> None:
 
 
 def test_layers_add_up_to_their_sum_in_every_surface() -> None:
-    one = uneven(1.0)
-    subject = Diagnosed(one)
-    passes = statistics.median(map(sum, zip(*(layer.samples_ms for layer in one.layers), strict=True)))
-    total = metrics_of(one)["layers.sum"].value
-    assert total == pytest.approx(sum(one.layer_times.ms))
+    measured = uneven(1.0)
+    subject = Diagnosed(measured)
+    passes = statistics.median(map(sum, zip(*(layer.samples_ms for layer in measured.layers), strict=True)))
+    total = metrics_of(measured)["layers.sum"].value
+    assert total == pytest.approx(sum(measured.layer_times.ms))
     assert total != pytest.approx(passes)
-    assert (subject.layers_ms, triage(one).layers_ms) == pytest.approx((total, total))
-    assert sum(group.sum_ms for group in triage(one).by_type) == pytest.approx(total)
-    cells = list(csv.DictReader(io.StringIO(layers_csv([("one", one)]))))
-    assert [float(row["median_ms"]) for row in cells] == pytest.approx(one.layer_times.ms)
+    assert (subject.layers_ms, triage(measured).layers_ms) == pytest.approx((total, total))
+    assert sum(group.sum_ms for group in triage(measured).by_type) == pytest.approx(total)
+    cells = list(csv.DictReader(io.StringIO(layers_csv([("one", measured)]))))
+    assert [float(row["median_ms"]) for row in cells] == pytest.approx(measured.layer_times.ms)
 
 
 def test_the_changes_of_layers_add_up_to_the_change_of_their_sum() -> None:

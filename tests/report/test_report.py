@@ -749,9 +749,9 @@ def test_drawing_imports_nothing_heavy(tmp_path: Path) -> None:
         f"draw_report(pathlib.Path({str(folder)!r}))\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
     )
-    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert told.stdout == "[]\n"
-    assert told.stderr == ""
+    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert printed.stdout == "[]\n"
+    assert printed.stderr == ""
 
 
 def test_bars_of_fractions_of_a_millisecond_are_long() -> None:

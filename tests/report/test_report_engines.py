@@ -165,7 +165,7 @@ def test_the_timing_cache_is_described(cache: TimingCacheUse, words: str) -> Non
 def test_the_page_shows_all_facts_of_an_engine(tmp_path: Path) -> None:
     page = page_of(tmp_path, engine=build())
     words = words_of(page)
-    for told in (
+    for text in (
         "TensorRT 10.16.1.11",
         "weakly typed: FP16, TF32",
         "6.90 MiB",
@@ -186,7 +186,7 @@ def test_the_page_shows_all_facts_of_an_engine(tmp_path: Path) -> None:
         "1 of 2 precision constraints were ignored",
         "builder_optimization_level",
     ):
-        assert told in words, told
+        assert text in words, text
     assert '<a href="#engines">Engines</a>' in page
     assert 'id="layers"' not in page and 'id="latency"' not in page
 
@@ -388,16 +388,16 @@ def test_layers_are_written_as_csv_without_times() -> None:
 # --- what it shows ---
 
 
-def shown_of(one: Build) -> tuple[Insight, ...]:
-    return insights_of_engine(EngineSubject(one.as_profile(), one))
+def shown_of(engine: Build) -> tuple[Insight, ...]:
+    return insights_of_engine(EngineSubject(engine.as_profile(), engine))
 
 
-def titles(one: Build) -> list[str]:
-    return [insight.title for insight in shown_of(one)]
+def titles(engine: Build) -> list[str]:
+    return [insight.title for insight in shown_of(engine)]
 
 
-def has(one: Build, words: str) -> bool:
-    return any(words in title for title in titles(one))
+def has(engine: Build, words: str) -> bool:
+    return any(words in title for title in titles(engine))
 
 
 def test_every_insight_has_evidence_and_advice_and_no_score() -> None:
@@ -427,8 +427,8 @@ def test_engines_in_fp32_are_reported() -> None:
     assert has(rtx_build(), "All layers compute in single precision")
     assert not has(rtx_build(typing="weakly typed: TF32"), "All layers compute")
     assert has(build(), "2 layers of 72 in float32")
-    (one,) = [item for item in shown_of(build()) if "layers of 72 in float32" in item.title]
-    assert one.layers == (69, 70)
+    (insight,) = [item for item in shown_of(build()) if "layers of 72 in float32" in item.title]
+    assert insight.layers == (69, 70)
 
 
 def asked(**precisions: str) -> tuple[Layer, ...]:
@@ -444,9 +444,9 @@ def asked(**precisions: str) -> tuple[Layer, ...]:
 def test_unmet_precision_requests_are_reported() -> None:
     """Resize has a finding of its own: its constraint was ignored. Relu may well compute in fp32 within its layer."""
     weak = build(layers=asked(Softmax="fp16", Resize="fp16", Relu="fp32"))
-    (one,) = [item for item in shown_of(weak) if "without the requested" in item.title]
-    assert one.title == "1 layer without the requested precision" and one.layers == (70,)
-    assert one.evidence == "/head/Softmax (fp16 requested, computes in float32)."
+    (insight,) = [item for item in shown_of(weak) if "without the requested" in item.title]
+    assert insight.title == "1 layer without the requested precision" and insight.layers == (70,)
+    assert insight.evidence == "/head/Softmax (fp16 requested, computes in float32)."
     assert missed_precisions(weak.as_profile(), weak) == (69, 70)
 
 
@@ -459,9 +459,9 @@ def test_met_and_uncertain_precision_requests_are_not_reported() -> None:
 
 
 def test_reformats_of_inputs_and_outputs_name_them() -> None:
-    (one,) = [item for item in shown_of(build()) if "inputs and outputs" in item.title]
-    assert one.layers == (0, 71)
-    assert "float16 hwc8), output y (float32" in one.evidence
+    (insight,) = [item for item in shown_of(build()) if "inputs and outputs" in item.title]
+    assert insight.layers == (0, 71)
+    assert "float16 hwc8), output y (float32" in insight.evidence
 
 
 @pytest.mark.parametrize(
@@ -470,12 +470,12 @@ def test_reformats_of_inputs_and_outputs_name_them() -> None:
 )
 def test_an_opt_shape_at_one_end_of_a_wide_range_is_reported(opt: tuple[int, ...], said: str | None) -> None:
     shapes = ShapeRange(min=(1, 3, 320, 320), opt=opt, max=(4, 3, 960, 960))
-    told = [
+    reported = [
         title
         for title in titles(build(profiles=(BuiltProfile(inputs={"x": shapes}, basis=""),)))
         if "Tactics of" in title
     ]
-    assert told == ([f"Tactics of a wide range are chosen for its {said} shape"] if said else [])
+    assert reported == ([f"Tactics of a wide range are chosen for its {said} shape"] if said else [])
 
 
 def test_important_settings_are_reported() -> None:

@@ -221,7 +221,7 @@ def test_curves_are_aligned_by_tensor(whole: list[int], found: list[int], first:
         "a": [layer(place, relative_rms=place / 10) for place in whole],
         "b": [layer(place, relative_rms=place / 20) for place in found],
     }
-    view = collect_depth(curves, lambda one: one.position % 2 == 0, f"n{first}", None)
+    view = collect_depth(curves, lambda point: point.position % 2 == 0, f"n{first}", None)
     everywhere = sorted({*whole, *found})
     if view is None:
         assert everywhere == []
@@ -236,7 +236,7 @@ def test_curves_are_aligned_by_tensor(whole: list[int], found: list[int], first:
 
 def test_the_layers_with_the_largest_errors_come_first_in_text() -> None:
     errors = [0.1, math.nan, 0.5, 0.0, 0.2]
-    view = collect_depth({"a": divergences(5, errors)}, lambda one: False, "", None)
+    view = collect_depth({"a": divergences(5, errors)}, lambda point: False, "", None)
     assert view is not None
     assert [item.record.position for item in view.worst] == [1, 2, 4, 0, 3]
     assert [item.words for item in view.worst][:2] == [("900 NaN or infinite",), ("0.5",)]
@@ -298,16 +298,16 @@ def test_only_the_named_metric_fails() -> None:
 
 def test_the_terminal_names_a_labelled_metric_that_failed(tmp_path: Path) -> None:
     right = tuple(output.model_copy(update={"failed": ()}) for output in deep_accuracy().outputs)
-    for compared, told in (
+    for compared, text in (
         (deep_accuracy(), "(outside tolerance: f1 dropped by 12 %, more than 1 % and 1 more)"),
         (
             deep_accuracy().model_copy(update={"outputs": right}),
             "(outside tolerance: f1 dropped by 12 %, more than 1 %)",
         ),
     ):
-        folder = write_search(tmp_path / str(len(told)), search(9, kept=()), agree__accuracy=compared)
+        folder = write_search(tmp_path / str(len(text)), search(9, kept=()), agree__accuracy=compared)
         (line,) = (line for line in summarize_run(read_run(folder)) if line.startswith("accuracy"))
-        assert line.endswith(told)
+        assert line.endswith(text)
 
 
 def test_the_worst_of_many_samples_are_shown() -> None:

@@ -87,8 +87,8 @@ def test_gates_can_name_the_share_on_tensor_cores(int8: Profile) -> None:
     """Unknown time is no time beside them."""
     known = {"providers": ("CUDA",)}
     metrics = metrics_of(int8.model_copy(update=known))
-    told = [metrics[f"tensor_cores.{name}"].value for name in ("share", "off_share", "unknown_share")]
-    assert told == pytest.approx([0.7, 0.1, 0.2])
+    shares = [metrics[f"tensor_cores.{name}"].value for name in ("share", "off_share", "unknown_share")]
+    assert shares == pytest.approx([0.7, 0.1, 0.2])
     plain = int8.model_copy(update={**known, "layers": int8.layers[:1]})
     assert not any(name.startswith("tensor_cores") for name in metrics_of(plain))
 
@@ -121,8 +121,8 @@ def test_tables_show_all_three_precisions(int8: Profile) -> None:
 
 def test_without_a_known_unit_there_is_no_column_of_units(tmp_path: Path) -> None:
     engine = [trt.EngineLayer("Conv_1", 1.0, {**int8_engine()[1].info, "TacticName": ""})]
-    one = read_profile(trt.write_exports(tmp_path / "e", a=trt.layer_info(engine), b=trt.layer_times(engine)))
-    (view,) = collect_layers({"speed": one})
+    unnamed = read_profile(trt.write_exports(tmp_path / "e", a=trt.layer_info(engine), b=trt.layer_times(engine)))
+    (view,) = collect_layers({"speed": unnamed})
     assert view.units == () and view.profile.tensor_cores is None
     assert "Multiply unit" not in [column.title for column in view.slowest.columns]
 

@@ -34,11 +34,11 @@ def of_layers(*layers: Layer, **more: Any) -> Profile:
     return profile("half", 10, 1, 0).model_copy(update={"layers": layers} | more)
 
 
-def layers_of(one: Profile) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def layers_of(measured: Profile) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The layers of one profile as the page reads them, and its tensors."""
     tensors = Tensors()
-    (view,) = collect_layers({"speed": one})
-    data, rows = unpack(packed([timed_layers(view, one, tensors), tensors.rows()]))
+    (view,) = collect_layers({"speed": measured})
+    data, rows = unpack(packed([timed_layers(view, measured, tensors), tensors.rows()]))
     return data, rows
 
 
@@ -46,7 +46,7 @@ def layers_of(one: Profile) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def test_process_runs_tell_how_far_they_lie_apart() -> None:
-    one = profile("half", 10, 1, 0).model_copy(
+    measured = profile("half", 10, 1, 0).model_copy(
         update={
             "runs": (
                 ProfileRun(latency_ms=(9.0, 10.0, 11.0), starts_ms=(0.0, 9.5, 20.0), load_ms=5),
@@ -55,7 +55,7 @@ def test_process_runs_tell_how_far_they_lie_apart() -> None:
             )
         }
     )
-    (view,) = collect_profiles({"speed": one})
+    (view,) = collect_profiles({"speed": measured})
     assert view.latency is not None
     middle = view.latency.median_ms
     assert [run.number for run in view.process_runs] == [1, 3]
@@ -66,30 +66,30 @@ def test_process_runs_tell_how_far_they_lie_apart() -> None:
 
 
 def test_profiles_of_one_sitting_name_each_other_and_have_a_colour_each() -> None:
-    made = {
+    measured = {
         name: profile(name, 10, index, 0, runs=2, passes=5, session=Sitting(index, 2, session))
         for index, (name, session) in enumerate([("a", "x"), ("b", "y"), ("c", "x")])
     }
-    views = collect_profiles(made)
+    views = collect_profiles(measured)
     assert [view.in_turns_with for view in views] == [("c",), (), ("a",)]
     assert [view.series for view in views] == [0, 1, 2]
 
 
 def test_stages_of_a_pass_are_told_where_they_are_known(tmp_path: Path) -> None:
     run = ProfileRun(latency_ms=(10.0, 10.0), h2d_ms=(1.0, 2.0), compute_ms=(8.0, 7.0), d2h_ms=(1.0, 1.0))
-    one = profile("half", 10, 1, 0).model_copy(update={"runs": (run,)})
-    (view,) = collect_profiles({"speed": one})
+    measured = profile("half", 10, 1, 0).model_copy(update={"runs": (run,)})
+    (view,) = collect_profiles({"speed": measured})
     assert [stage.name for stage in view.stages] == ["copy to device", "device", "copy from device"]
     assert [stage.share for stage in view.stages] == pytest.approx([0.15, 0.75, 0.1])
-    folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": one})
+    folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": measured})
     assert "Stages of a pass" in draw_report(folder).read_text("utf-8")
 
 
 def test_first_and_later_steps_of_a_sequence_are_shown_apart(tmp_path: Path) -> None:
     sequence = (30.0, *(1.0 + 0.5 * step for step in range(8)))
     run = ProfileRun(latency_ms=sequence * 3)
-    one = profile("decoder", 10, 1, 0).model_copy(update={"runs": (run, run), "sequence_steps": 9})
-    (view,) = collect_profiles({"speed": one})
+    measured = profile("decoder", 10, 1, 0).model_copy(update={"runs": (run, run), "sequence_steps": 9})
+    (view,) = collect_profiles({"speed": measured})
     assert [(part.name, part.latency.median_ms, part.latency.sample_count) for part in view.steps] == [
         ("first step", 30.0, 6),
         ("later steps", 2.75, 48),
@@ -99,9 +99,9 @@ def test_first_and_later_steps_of_a_sequence_are_shown_apart(tmp_path: Path) -> 
         ("steps 8 to 9", 4.25, 12),
     ]
     assert [part.share for part in view.steps[:2]] == pytest.approx([30 / 52, 22 / 52])
-    folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": one})
+    folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": measured})
     assert "Steps of a sequence in" in draw_report(folder).read_text("utf-8")
-    short = one.model_copy(update={"sequence_steps": 3})
+    short = measured.model_copy(update={"sequence_steps": 3})
     assert [part.name for part in collect_profiles({"speed": short})[0].steps] == ["first step", "later steps"]
     assert collect_profiles({"speed": profile("cnn", 10, 1, 0)})[0].steps == ()
 
@@ -112,14 +112,14 @@ def test_first_and_later_steps_of_a_sequence_are_shown_apart(tmp_path: Path) -> 
 def test_activations_live_from_the_layer_that_writes_them_to_their_last_reader() -> None:
     x, weight = tensor("x", 1, 4), tensor("w", 4, 4)
     a, b, c, d = (tensor(name, 1, size) for name, size in (("a", 100), ("b", 10), ("c", 10), ("d", 1)))
-    one = of_layers(
+    measured = of_layers(
         layer("0", (x, weight), (a,), weight_bytes=64),
         layer("1", (a,), (b,)),
         layer("2", (b,), (c,)),
         layer("3", (a, c), (d,)),
         outputs=(tensor("d", 1, 1),),
     )
-    found = collect_footprint(one)
+    found = collect_footprint(measured)
     assert found is not None
     # 400 bytes of a live through all; b and c meet in layer 2.
     assert found.peak_bytes == 400 + 40 + 40
@@ -151,13 +151,13 @@ def test_tensors_have_the_size_of_their_type(dtype: str, size: int) -> None:
 
 
 def test_layers_that_only_move_data_are_added_up() -> None:
-    one = of_layers(
+    measured = of_layers(
         layer("a", (), (), samples_ms=(6.0,)),
         layer("b", (), (), samples_ms=(3.0,), role="reformat", read_bytes=5, written_bytes=7),
         layer("c", (), (), samples_ms=(1.0,), role="cast", tactic="fast"),
         layer("d", (), (), samples_ms=(2.0,), role="control"),
     )
-    (view,) = collect_layers({"speed": one})
+    (view,) = collect_layers({"speed": measured})
     assert [(group.name, group.count, group.sum_ms) for group in view.movers] == [("reformat", 1, 3), ("cast", 1, 1)]
     assert view.movers[0].moved_bytes == 12
     assert view.moving_ms == 4
@@ -237,15 +237,17 @@ def test_a_timeline_is_read_back_as_it_was(rows: list[tuple[float, float, int | 
 
 
 def test_layers_are_read_back_as_they_were() -> None:
-    one = profile("half", 10, 3, 40)
-    data, tensors = layers_of(one)
+    measured = profile("half", 10, 3, 40)
+    data, tensors = layers_of(measured)
     columns = data["columns"]
-    assert columns["name"] == [layer.name for layer in one.layers]
-    assert columns["index"] == [layer.index for layer in one.layers]
-    assert columns["macs"] == [layer.macs for layer in one.layers]
-    assert [tensors[reads[0]]["name"] for reads in columns["inputs"]] == [layer.inputs[0].name for layer in one.layers]
+    assert columns["name"] == [layer.name for layer in measured.layers]
+    assert columns["index"] == [layer.index for layer in measured.layers]
+    assert columns["macs"] == [layer.macs for layer in measured.layers]
+    assert [tensors[reads[0]]["name"] for reads in columns["inputs"]] == [
+        layer.inputs[0].name for layer in measured.layers
+    ]
     low = [median - below for median, below in zip(columns["median_ns"], columns["below_ns"], strict=True)]
-    assert low == [round(min(layer.samples_ms) * 1e6) for layer in one.layers]
+    assert low == [round(min(layer.samples_ms) * 1e6) for layer in measured.layers]
     assert set(columns["stream"]) == {None}  # none is recorded
     # A span that is called as its layer is needs no name of its own.
     assert set(data["timeline"]["name"]) == {"", "x", "out", "dispatch"}
@@ -268,11 +270,11 @@ def test_layers_are_read_back_as_they_were() -> None:
 )
 def test_layers_that_did_not_get_the_precision_that_was_asked_for(given: dict[str, Any], missed: bool) -> None:
     usual = {"precision": "float32", "provider": "CPUExecutionProvider", "onnx_nodes": ("a",)}
-    one = of_layers(layer("a", (), ()).model_copy(update=usual | given))
-    data, _ = layers_of(one)
+    measured = of_layers(layer("a", (), ()).model_copy(update=usual | given))
+    data, _ = layers_of(measured)
     assert data["missed"] == ([0] if missed else [])
     assert data["columns"]["asked"] == [given.get("asked_precision", "")]
-    assert bool(collect_layers({"a": one})[0].slowest.bad) == missed
+    assert bool(collect_layers({"a": measured})[0].slowest.bad) == missed
 
 
 def test_numbers_that_nothing_measured_harm_nothing(tmp_path: Path) -> None:
@@ -293,14 +295,14 @@ def test_numbers_that_nothing_measured_harm_nothing(tmp_path: Path) -> None:
         Span(lane="CPU", name="s", start_ms=value, duration_ms=value, depth=index * 10**8)
         for index, value in enumerate(awful)
     )
-    one = of_layers(
+    measured = of_layers(
         *layers,
         timeline=spans,
         layer_runs=(),
         runs=(ProfileRun(latency_ms=awful, starts_ms=awful, started_s=awful[0], load_ms=awful[1]),),
         roofs=Roofs(macs_per_s=float("nan"), bytes_per_s=float("inf"), how="guessed"),
     )
-    folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": one})
+    folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": measured})
     text = draw_report(folder).read_text("utf-8")
     data = data_of(text)
     assert data["layers"][0]["roofs"] is None

@@ -131,12 +131,12 @@ def milliseconds(text: str) -> float:
     return float(value) * {"µs": 0.001, "ms": 1.0}[unit]
 
 
-def total_ms(one: Profile) -> float:
-    return max(span.start_ms + span.duration_ms for span in one.timeline)
+def total_ms(measured: Profile) -> float:
+    return max(span.start_ms + span.duration_ms for span in measured.timeline)
 
 
-def longest_span(one: Profile) -> Span:
-    return max((span for span in one.timeline if span.layer is not None), key=lambda span: span.duration_ms)
+def longest_span(measured: Profile) -> Span:
+    return max((span for span in measured.timeline if span.layer is not None), key=lambda span: span.duration_ms)
 
 
 # --- timeline ---

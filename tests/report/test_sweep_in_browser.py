@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.sweep import SweepObjective, SweepRecord
 from ndld_flow.report.sweep.page import draw_sweep
-from tests.support import sweep_samples as made
+from tests.support import sweep_samples as sweeps
 from tests.support.report_browser import SharedPages, rows_of
 from tests.support.run_fixtures import MIB
 
@@ -21,32 +21,32 @@ pytestmark = pytest.mark.browser
 
 Open = Callable[..., Page]
 KINDS: dict[str, Callable[[], SweepRecord]] = {
-    "session": made.session,
-    "builds": made.builds,
-    "batches": made.batches,
-    "variants": made.variants,
-    "single": made.single,
-    "none": made.none_tried,
-    "failed": made.failed_only,
-    "look": made.no_objective,
-    "hostile": made.hostile,
+    "session": sweeps.session,
+    "builds": sweeps.builds,
+    "batches": sweeps.batches,
+    "variants": sweeps.variants,
+    "single": sweeps.single,
+    "none": sweeps.none_tried,
+    "failed": sweeps.failed_only,
+    "look": sweeps.no_objective,
+    "hostile": sweeps.hostile,
     "counted": lambda: bare(1.0, 1.0),
     "costly": lambda: bare(1.0, 2.0),
     "near": lambda: bare(12.9 * MIB, 12.94 * MIB, "bytes"),
-    "large": lambda: made.large(2000, 12),
+    "large": lambda: sweeps.large(2000, 12),
 }
 
 
 def bare(first: float, last: float, unit: str = "") -> SweepRecord:
     """One metric over two axes of numbers, one of which is said to be logarithmic though its values are texts."""
-    axes = (made.axis("a.x", 1, 2, 3), made.axis("a.y", 1, 2), made.axis("a.z", "p", "q", log=True))
+    axes = (sweeps.axis("a.x", 1, 2, 3), sweeps.axis("a.y", 1, 2), sweeps.axis("a.z", "p", "q", log=True))
     goal = (SweepObjective(text="a.cost", direction="minimize", unit=unit),)
 
-    def measure(values: made.Values) -> made.Measured:
+    def measure(values: sweeps.Values) -> sweeps.Measured:
         part = (int(str(values["a.x"])) - 1) / 2
-        return made.Measured({"a.cost": Metric(value=first + part * (last - first), unit=unit)})
+        return sweeps.Measured({"a.cost": Metric(value=first + part * (last - first), unit=unit)})
 
-    return made.record(made.Sketch("bare", axes, goal, made.grid(*axes), measure, winners=0))
+    return sweeps.record(sweeps.Sketch("bare", axes, goal, sweeps.grid(*axes), measure, winners=0))
 
 
 class Pages:
@@ -104,7 +104,9 @@ def test_the_best_come_first_and_columns_sort(pages: Pages) -> None:
     head(page, "latency.min first").click()
     assert numbers(page)[0] == "21"
     head(page, "latency.min first").click()
-    slowest = max((point for point in made.session().points if point.rank), key=lambda point: point.objectives[0] or 0)
+    slowest = max(
+        (point for point in sweeps.session().points if point.rank), key=lambda point: point.objectives[0] or 0
+    )
     assert numbers(page)[0] == str(slowest.number), "what is not known comes last, whichever way"
     assert page.locator("#points [aria-sort=descending]").inner_text() == "latency.min first"
     head(page, "Rank").click()
@@ -274,16 +276,16 @@ def test_the_front_consists_of_undominated_points(pages: Pages) -> None:
     page.locator("#trade svg[role=application]").wait_for()
     values = {
         point.number: (point.metrics["engine.engine_bytes"].value, point.metrics["agree.cosine"].value)
-        for point in made.builds().points
+        for point in sweeps.builds().points
         if point.outcome == "passed"
     }
     page.get_by_label("Across: quantity").select_option(label="engine.engine_bytes")
     page.get_by_label("Up: quantity").select_option(label="agree.cosine")
     expect(page.get_by_label("Up: which way is better")).to_have_value("-1")
 
-    def beaten(one: tuple[float, float], signs: tuple[int, int]) -> bool:
+    def beaten(position: tuple[float, float], signs: tuple[int, int]) -> bool:
         return any(
-            all(s * o <= s * v for s, o, v in zip(signs, other, one, strict=True)) and other != one
+            all(s * o <= s * v for s, o, v in zip(signs, other, position, strict=True)) and other != position
             for other in values.values()
         )
 

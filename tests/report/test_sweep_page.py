@@ -34,7 +34,7 @@ from ndld_flow.report.sweep.dimensions import collect_curves, collect_dimensions
 from ndld_flow.report.sweep.outcome import summarize_sweep, sweep_verdict
 from ndld_flow.report.sweep.page import collect_page, draw_sweep
 from ndld_flow.report.sweep.points import find_own_point, points_words, recipe_lines
-from tests.support import sweep_samples as made
+from tests.support import sweep_samples as sweeps
 
 
 def said(record: SweepRecord) -> str:
@@ -51,7 +51,7 @@ def changed(record: SweepRecord, number: int, **values: object) -> SweepRecord:
 
 
 def test_the_verdict_names_the_best_the_gain_and_the_ties() -> None:
-    assert said(made.session()) == (
+    assert said(sweeps.session()) == (
         "Point 21 is best: speed.threads 2, speed.optimization all, speed.execution sequential, speed.arena true; "
         "8.60 ms, 1.64× as fast as the recipe's own settings (point 9), by the first measurement: 8.59 ms "
         "against 14.0 ms; points 17 and 22 tie."
@@ -71,7 +71,7 @@ def remeasured(record: SweepRecord, number: int, value: float, load: float | Non
     ("value", "is_noisy"), [(178.0, True), (0.1, True), (9.3, False), (math.nan, False), (0.0, False)]
 )
 def test_a_sweep_whose_points_differ_less_than_their_measurements_is_not_ranked(value: float, is_noisy: bool) -> None:
-    record = remeasured(made.session(), 21, value)
+    record = remeasured(sweeps.session(), 21, value)
     verdict = sweep_verdict(record)
     assert (record.too_noisy is not None) == is_noisy == verdict.is_noisy
     assert (verdict.outcome == "inconclusive") == is_noisy
@@ -82,15 +82,15 @@ def test_a_sweep_whose_points_differ_less_than_their_measurements_is_not_ranked(
 
 
 def test_a_sweep_is_not_too_noisy_without_a_second_measurement_or_with_one_point() -> None:
-    assert made.single().too_noisy is None
-    assert made.none_tried().too_noisy is None
-    record = remeasured(made.session(), 21, 178.0)
+    assert sweeps.single().too_noisy is None
+    assert sweeps.none_tried().too_noisy is None
+    record = remeasured(sweeps.session(), 21, 178.0)
     alone = record.model_copy(update={"points": tuple(p for p in record.points if p.number == 21)})
     assert alone.too_noisy is None
 
 
 def test_every_surface_of_a_sweep_prints_the_same_numbers() -> None:
-    record = made.session()
+    record = sweeps.session()
     view = collect_page(record).winners
     assert view is not None
     rows = {int(row["point"]): row for row in csv.DictReader(io.StringIO(points_csv(record)))}
@@ -111,10 +111,10 @@ def test_every_surface_of_a_sweep_prints_the_same_numbers() -> None:
 
 
 def test_all_charted_quantities_of_a_point_are_of_the_measurement_that_ranks_it() -> None:
-    record = made.session()
+    record = sweeps.session()
     (point,) = (point for point in record.points if point.number == 21)
     assert point.again is not None
-    again = point.again.model_copy(update={"metrics": {"speed.latency.p99": made.ms(99.0)}})
+    again = point.again.model_copy(update={"metrics": {"speed.latency.p99": sweeps.ms(99.0)}})
     changed_record = changed(record, 21, again=again)
     dimensions = {
         dimension.label: dimension for dimension in collect_dimensions(changed_record) if dimension.kind != "axis"
@@ -131,14 +131,14 @@ def test_all_charted_quantities_of_a_point_are_of_the_measurement_that_ranks_it(
 
 
 def test_the_front_is_named_with_several_objectives() -> None:
-    text = said(made.variants())
+    text = said(sweeps.variants())
     assert "speed.latency.min 7." in text
     assert "20 is best in speed.latency.min:" in text
     assert re.search(r"no point beats points .* in everything; no point has the recipe's own settings\.$", text)
 
 
 def test_a_front_of_one_point_is_best_in_everything() -> None:
-    record = made.variants()
+    record = sweeps.variants()
     points = tuple(point.model_copy(update={"on_front": point.number == record.best}) for point in record.points)
     text = said(record.model_copy(update={"points": points}))
     assert text.startswith("Point 20 is best: ")
@@ -146,7 +146,7 @@ def test_a_front_of_one_point_is_best_in_everything() -> None:
 
 
 def test_larger_values_are_better_when_maximized() -> None:
-    record = made.batches()
+    record = sweeps.batches()
     own = find_own_point(record)
     assert own is not None
     assert own.values["inputs.x.shape"] == [1, 3, 320, 320]
@@ -154,7 +154,7 @@ def test_larger_values_are_better_when_maximized() -> None:
 
 
 def test_the_recipe_itself_may_be_best_or_as_good_or_fail() -> None:
-    record = made.session()
+    record = sweeps.session()
     swapped = record.model_copy(update={"best": 9})
     assert "best, the recipe unchanged:" in said(swapped)
     tie = changed(record, 9, tied=True)
@@ -174,7 +174,7 @@ def test_the_recipe_itself_may_be_best_or_as_good_or_fail() -> None:
     ],
 )
 def test_only_a_significant_gain_is_shown_as_a_factor(best_ms: float, own_ms: float, words: str) -> None:
-    record = changed(made.session(), 9, again=None, objectives=(own_ms,))
+    record = changed(sweeps.session(), 9, again=None, objectives=(own_ms,))
     record = changed(record, 21, again=None, objectives=(best_ms,))
     assert words in said(record)
     assert ("as fast" in said(record)) == ("as fast" in words)
@@ -182,7 +182,7 @@ def test_only_a_significant_gain_is_shown_as_a_factor(best_ms: float, own_ms: fl
 
 def test_both_sides_of_a_gain_are_measured_under_the_same_conditions() -> None:
     """The best measured again is not held against what the recipe was at first, which was another session."""
-    record = changed(made.session(), 9, again=None, objectives=(17.18,))
+    record = changed(sweeps.session(), 9, again=None, objectives=(17.18,))
     best = next(point for point in record.points if point.number == 21)
     assert best.again is not None
     record = changed(record, 21, objectives=(8.59,), again=best.again.model_copy(update={"objectives": (4.0,)}))
@@ -206,7 +206,7 @@ WORSE = {"verdict": "worse"}
 def test_a_gain_over_a_recipe_measured_again_comes_from_process_runs(
     again: dict[str, Any], direction: str, words: str
 ) -> None:
-    record = changed(made.session(), 9, again=MeasuredAgain(metrics={}, objectives=(14.0,), **again))
+    record = changed(sweeps.session(), 9, again=MeasuredAgain(metrics={}, objectives=(14.0,), **again))
     goal = record.objectives[0].model_copy(update={"direction": direction})
     text = said(record.model_copy(update={"objectives": (goal,)}))
     confidence = "" if "×" in words else " at 95 % confidence"
@@ -217,10 +217,10 @@ def test_a_gain_over_a_recipe_measured_again_comes_from_process_runs(
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (made.none_tried, "No point was tried."),
-        (made.failed_only, "No point passed: 1 refused, 2 failed."),
-        (made.no_objective, "There is no objective, so that no point is best: 4 passed."),
-        (made.single, "Point 1 is best: speed.threads 2; 7.96 ms; no point has the recipe's own settings."),
+        (sweeps.none_tried, "No point was tried."),
+        (sweeps.failed_only, "No point passed: 1 refused, 2 failed."),
+        (sweeps.no_objective, "There is no objective, so that no point is best: 4 passed."),
+        (sweeps.single, "Point 1 is best: speed.threads 2; 7.96 ms; no point has the recipe's own settings."),
     ],
 )
 def test_a_sweep_without_a_winner_gives_the_reason(make: Callable[[], SweepRecord], words: str) -> None:
@@ -237,7 +237,7 @@ def test_long_lists_of_numbers_are_shortened() -> None:
 
 
 def test_recipe_lines_are_valid_in_the_recipe() -> None:
-    record = made.batches()
+    record = sweeps.batches()
     best = record.points[-1]
     assert recipe_lines(best, record.recipe) == (
         "steps:\n  speed:\n    threads: 2\ninputs:\n  x:\n    shape: [32, 3, 320, 320]"
@@ -288,7 +288,7 @@ def lines(changes: dict[str, JsonValue], recipe: dict[str, JsonValue]) -> object
 def test_the_point_of_the_recipe_is_found_by_the_meaning_of_its_values(
     value: JsonValue, resolved: JsonValue, is_own: bool
 ) -> None:
-    record = made.single()
+    record = sweeps.single()
     point = record.points[0].model_copy(update={"changes": {"steps.a.list.1.key": value}})
     recipe: dict[str, JsonValue] = {"steps": {"a": {"list": [0, {"key": resolved}]}}}
     found = find_own_point(record.model_copy(update={"points": (point,), "recipe": recipe}))
@@ -317,14 +317,14 @@ def test_recipe_lines_read_back_whatever_the_values(values: dict[str, JsonValue]
 
 
 def test_empty_sections_are_omitted() -> None:
-    names = [name for name, _ in collect_page(made.session()).sections]
+    names = [name for name, _ in collect_page(sweeps.session()).sections]
     assert names == ["winners", "trade", "parallel", "points", "effects", "failures", "sessions", "repeat"]
-    assert [name for name, _ in collect_page(made.none_tried()).sections] == ["repeat"]
-    assert [name for name, _ in collect_page(made.failed_only()).sections] == ["points", "failures", "repeat"]
+    assert [name for name, _ in collect_page(sweeps.none_tried()).sections] == ["repeat"]
+    assert [name for name, _ in collect_page(sweeps.failed_only()).sections] == ["points", "failures", "repeat"]
 
 
 def test_the_head_counts_points_steps_and_time() -> None:
-    page = collect_page(made.builds())
+    page = collect_page(sweeps.builds())
     figures = {figure.title: (figure.figure, figure.note) for figure in page.figures}
     assert figures["Points tried"] == ("72", "60 passed, 8 refused, 4 failed, 6 excluded in advance")
     assert figures["Steps computed"] == ("213", "71 shared by points, 1 was reused")
@@ -340,14 +340,14 @@ def test_the_head_counts_points_steps_and_time() -> None:
 
 
 def test_reapplying_a_sweep_keeps_one_suffix() -> None:
-    record = made.session().model_copy(update={"command": ("ndld-flow", "run", "r.yaml", "--best", "x y.yaml")})
+    record = sweeps.session().model_copy(update={"command": ("ndld-flow", "run", "r.yaml", "--best", "x y.yaml")})
     best = collect_page(record).best
     assert best is not None
     assert best.command.endswith("\nndld-flow run r.yaml --best BEST.yaml")
 
 
 def test_winners_have_intervals_against_the_best_and_mark_ties() -> None:
-    winners = collect_page(made.session()).winners
+    winners = collect_page(sweeps.session()).winners
     assert winners is not None
     assert winners.once == ""
     first, second = winners.rows[:2]
@@ -363,7 +363,7 @@ def test_winners_have_intervals_against_the_best_and_mark_ties() -> None:
 
 
 def test_inconclusive_and_worse_winners_are_distinguished() -> None:
-    record = made.session()
+    record = sweeps.session()
     again = MeasuredAgain(metrics={}, objectives=(9.0,), verdict="inconclusive", ratio=1.05)
     record = changed(record, 17, again=again, tied=False)
     record = changed(record, 22, again=again.model_copy(update={"verdict": "worse", "ratio": float("nan")}), tied=False)
@@ -376,14 +376,14 @@ def test_inconclusive_and_worse_winners_are_distinguished() -> None:
 
 
 def test_failures_are_grouped_by_reason_ignoring_numbers() -> None:
-    refused, failed = collect_page(made.builds()).failures
+    refused, failed = collect_page(sweeps.builds()).failures
     assert (refused.outcome, len(refused.points)) == ("refused", 8)
     assert (failed.outcome, failed.step, failed.points, failed.alike) == ("failed", "engine", (53, 59, 65, 71), False)
     assert failed.rows == (52, 58, 64, 70)
 
 
 def test_effects_are_paired_on_a_grid_with_their_number() -> None:
-    (view,) = collect_page(made.session()).effects
+    (view,) = collect_page(sweeps.session()).effects
     assert view.paired
     assert [effect.axis for effect in view.effects] == [
         "speed.threads",
@@ -395,44 +395,44 @@ def test_effects_are_paired_on_a_grid_with_their_number() -> None:
     assert (first.label, second.label, second.is_best, second.count) == ("1", "2", True, 11)
     assert second.low <= second.point <= second.high < first.low
     assert not second.is_range
-    (grown,) = collect_page(made.batches()).effects
+    (grown,) = collect_page(sweeps.batches()).effects
     assert grown.effects[0].levels[0].is_range
 
 
 def test_effects_of_a_search_note_that_other_settings_are_mixed_in() -> None:
-    page = collect_page(made.variants())
+    page = collect_page(sweeps.variants())
     assert page.record.method == "tpe"
     assert len(page.effects) == 3
     assert not all(effect.paired for effect in page.effects[0].effects)
 
 
 def test_a_difference_inside_the_interval_has_no_best_value() -> None:
-    view = collect_page(made.builds()).effects[0]
+    view = collect_page(sweeps.builds()).effects[0]
     streams = next(effect for effect in view.effects if effect.axis == "engine.aux_streams")
     assert not any(level.is_best for level in streams.levels)
 
 
 def test_few_points_prove_no_value_best() -> None:
     """Two blocks or five may lie apart by luck: only intervals that do not meet say something."""
-    for view in collect_page(made.batches()).effects:
+    for view in collect_page(sweeps.batches()).effects:
         assert not any(level.is_best for effect in view.effects for level in effect.levels)
     first, second = [10.0, 10.1, 10.2, 10.3, 10.4, 10.5, 10.6, 12.0], [10.35, 10.45, 11, 11.1, 11.2, 11.3, 11.4, 11.5]
-    axes = (made.axis("s.threads", 1, 2), made.axis("s.seed", *range(16)))
-    spots: list[made.Values] = [{"s.threads": 1 + (index > 7), "s.seed": index} for index in range(16)]
+    axes = (sweeps.axis("s.threads", 1, 2), sweeps.axis("s.seed", *range(16)))
+    spots: list[sweeps.Values] = [{"s.threads": 1 + (index > 7), "s.seed": index} for index in range(16)]
     goal = (SweepObjective(text="s.ms", direction="minimize", unit="ms"),)
 
-    def measure(values: made.Values) -> made.Measured:
-        return made.Measured({"s.ms": made.ms([*first, *second][int(str(values["s.seed"]))])})
+    def measure(values: sweeps.Values) -> sweeps.Measured:
+        return sweeps.Measured({"s.ms": sweeps.ms([*first, *second][int(str(values["s.seed"]))])})
 
-    (view,) = collect_page(made.record(made.Sketch("near", axes, goal, spots, measure))).effects
+    (view,) = collect_page(sweeps.record(sweeps.Sketch("near", axes, goal, spots, measure))).effects
     levels = next(effect for effect in view.effects if effect.axis == "s.threads").levels
     assert [level.is_best for level in levels] == [False, False], "the worst's interval lacks 10.35, but not 10.6"
     second[:2] = [12.1, 12.2]
-    (view,) = collect_page(made.record(made.Sketch("far", axes, goal, spots, measure))).effects
+    (view,) = collect_page(sweeps.record(sweeps.Sketch("far", axes, goal, spots, measure))).effects
     levels = next(effect for effect in view.effects if effect.axis == "s.threads").levels
     assert [level.is_best for level in levels] == [True, False]
     most = (goal[0].model_copy(update={"direction": "maximize"}),)
-    (view,) = collect_page(made.record(made.Sketch("most", axes, most, spots, measure))).effects
+    (view,) = collect_page(sweeps.record(sweeps.Sketch("most", axes, most, spots, measure))).effects
     levels = next(effect for effect in view.effects if effect.axis == "s.threads").levels
     assert [level.is_best for level in levels] == [False, True]
     places = [place for place, _ in view.ticks]
@@ -441,7 +441,7 @@ def test_few_points_prove_no_value_best() -> None:
 
 
 def test_a_combination_has_one_colour_in_all_curves_of_an_axis() -> None:
-    record = made.batches()
+    record = sweeps.batches()
     memory = SweepObjective(text="speed.memory.peak_bytes", direction="minimize", unit="bytes")
     points = tuple(
         point.model_copy(
@@ -466,7 +466,7 @@ def test_a_combination_has_one_colour_in_all_curves_of_an_axis() -> None:
 
 
 def test_how_far_a_cosine_is_from_one_is_kept() -> None:
-    record = made.variants()
+    record = sweeps.variants()
     points = tuple(
         point.model_copy(
             update={"objectives": (*point.objectives[:2], 1 - point.number * 1e-8), "metrics": {}, "again": None}
@@ -482,7 +482,7 @@ def test_how_far_a_cosine_is_from_one_is_kept() -> None:
 
 
 def test_labels_of_the_ratio_axis_do_not_overlap() -> None:
-    record = changed(made.session(), 17, again=MeasuredAgain(
+    record = changed(sweeps.session(), 17, again=MeasuredAgain(
         metrics={}, objectives=(50.0,), verdict="worse", ratio=5.6, ratio_low=4.8, ratio_high=6.6
     ))  # fmt: skip
     winners = collect_page(record).winners
@@ -494,17 +494,17 @@ def test_labels_of_the_ratio_axis_do_not_overlap() -> None:
 
 
 def test_winners_show_varying_settings_and_the_number_of_others() -> None:
-    record = made.session()
+    record = sweeps.session()
     same = record.axes[0].model_copy(update={"values": (2,), "numeric": True})
     winners = collect_page(record.model_copy(update={"axes": (same, *record.axes[1:])})).winners
     assert winners is not None
     assert [setting.name for setting in winners.rows[0].settings] == ["optimization", "execution", "arena"]
     names = [f"s.k{index}" for index in range(11)]
-    axes = tuple(made.axis(name, 1, 2) for name in names)
-    spots: list[made.Values] = [dict.fromkeys(names, 1), dict.fromkeys(names, 2)]
+    axes = tuple(sweeps.axis(name, 1, 2) for name in names)
+    spots: list[sweeps.Values] = [dict.fromkeys(names, 1), dict.fromkeys(names, 2)]
     goal = (SweepObjective(text="s.n", direction="minimize"),)
-    many = made.record(
-        made.Sketch("many", axes, goal, spots, lambda _: made.Measured({"s.n": Metric(value=3)}), winners=0)
+    many = sweeps.record(
+        sweeps.Sketch("many", axes, goal, spots, lambda _: sweeps.Measured({"s.n": Metric(value=3)}), winners=0)
     )
     unmeasured = many.model_copy(
         update={"points": tuple(point.model_copy(update={"session": None}) for point in many.points)}
@@ -524,31 +524,31 @@ def test_winners_show_varying_settings_and_the_number_of_others() -> None:
 
 
 def test_a_tied_winner_that_was_not_measured_again_is_reported() -> None:
-    text = sweep_markdown(changed(made.session(), 21, tied=True, again=None))
+    text = sweep_markdown(changed(sweeps.session(), 21, tied=True, again=None))
     assert "| not measured again, tie" in text
 
 
 def test_the_terminal_groups_reasons_ignoring_numbers() -> None:
-    lines = list(summarize_sweep(made.builds()))
+    lines = list(summarize_sweep(sweeps.builds()))
     assert lines[1].startswith("72 points: 60 passed, 8 refused, 4 failed; ")
     assert lines[2:] == [
         "failed: 53, 59, 65, 71: engine: the builder needs 130 MiB of workspace and may use 64 MiB. Give it more by "
         "`workspace`. (other points differ in numbers)"
     ]
-    assert list(summarize_sweep(made.failed_only()))[2:] == [
+    assert list(summarize_sweep(sweeps.failed_only()))[2:] == [
         "failed: 1, 2: sanitize: the graph has a cycle at node p2o.Conv.7."
     ]
 
 
 def test_curves_follow_the_number_in_which_lists_differ() -> None:
-    curves = collect_page(made.batches()).curves
+    curves = collect_page(sweeps.batches()).curves
     assert [(curve.axis, curve.y.label) for curve in curves] == [("inputs.x.shape[0]", "speed.throughput.median")]
-    two, one = curves[0].lines
-    assert (two.label, one.label) == ("threads 2", "threads 1")
+    two, single = curves[0].lines
+    assert (two.label, single.label) == ("threads 2", "threads 1")
     assert two.x == (1, 2, 4, 8, 16, 32)
     assert two.saturated == 3
-    assert one.saturated is None, "too few values beyond it to say so"
-    assert collect_page(made.session()).curves == (), "two values are no curve"
+    assert single.saturated is None, "too few values beyond it to say so"
+    assert collect_page(sweeps.session()).curves == (), "two values are no curve"
 
 
 @pytest.mark.parametrize(
@@ -569,7 +569,7 @@ def test_saturation_is_where_gains_end(values: list[float | None], direction: st
 
 
 def test_columns_are_unique_and_informative_ones_first() -> None:
-    data = collect_page(made.builds()).data
+    data = collect_page(sweeps.builds()).data
     kinds = [(dimension.kind, dimension.label) for dimension in data.dimensions]
     assert ("metric", "speed.latency.median") not in kinds
     assert [label for kind, label in kinds if kind == "objective"] == ["speed.latency.median", "engine.build_s"]
@@ -580,7 +580,7 @@ def test_columns_are_unique_and_informative_ones_first() -> None:
 
 
 def test_long_values_that_look_equal_are_numbered() -> None:
-    record = made.session()
+    record = sweeps.session()
     long: list[JsonValue] = [{"x": {"min": [size, 3, 48, 320], "max": [size, 3, 48, 320]}} for size in (1, 4)]
     axis = record.axes[0].model_copy(update={"values": (long[:1], long), "numeric": False})
     points = tuple(
@@ -593,7 +593,7 @@ def test_long_values_that_look_equal_are_numbered() -> None:
 
 
 def test_links_point_only_to_points() -> None:
-    record = made.session()
+    record = sweeps.session()
     for folder in ("../../etc", "points/../..", "javascript:alert(1)", "/points/1", "points/1/..", "points/"):
         evil = changed(record, 1, folder=folder)
         assert "" in {row.report for row in collect_page(evil).plain if row.number == 1}, folder
@@ -620,15 +620,15 @@ class Tags(HTMLParser):
 
 
 SAMPLES = (
-    made.session,
-    made.builds,
-    made.batches,
-    made.variants,
-    made.single,
-    made.none_tried,
-    made.failed_only,
-    made.no_objective,
-    made.hostile,
+    sweeps.session,
+    sweeps.builds,
+    sweeps.batches,
+    sweeps.variants,
+    sweeps.single,
+    sweeps.none_tried,
+    sweeps.failed_only,
+    sweeps.no_objective,
+    sweeps.hostile,
 )
 
 
@@ -651,7 +651,7 @@ def test_names_create_no_element_and_no_address_on_a_page(make: Callable[[], Swe
 
 
 def test_the_spreadsheet_table_holds_first_and_second_measurements() -> None:
-    text = points_csv(made.single())
+    text = points_csv(sweeps.single())
     head = (
         "point,outcome,rank,tied,on_front,speed.threads,speed.latency.min ms,speed.latency.min ms again,verdict,ratio,"
         "ratio_low,ratio_high,failed_step,reason,own_s,folder,speed.latency.min ms,speed.latency.median ms,"
@@ -660,7 +660,7 @@ def test_the_spreadsheet_table_holds_first_and_second_measurements() -> None:
     )
     assert text.split("\r\n")[0] == head
     assert text.split("\r\n")[1].startswith("1,passed,1,0,0,2,7.9") is True
-    rows = list(csv.DictReader(io.StringIO(points_csv(made.session()), newline="")))
+    rows = list(csv.DictReader(io.StringIO(points_csv(sweeps.session()), newline="")))
     best = next(row for row in rows if row["rank"] == "1")
     assert (best["point"], best["verdict"], best["speed.arena"], best["folder"]) == (
         "21",
@@ -674,14 +674,14 @@ def test_the_spreadsheet_table_holds_first_and_second_measurements() -> None:
 
 
 def test_no_cell_is_a_formula() -> None:
-    rows = list(csv.reader(io.StringIO(points_csv(made.hostile()), newline="")))
+    rows = list(csv.reader(io.StringIO(points_csv(sweeps.hostile()), newline="")))
     cells = [cell for row in rows for cell in row]
     assert any(cell.startswith("'=cmd") for cell in cells)
     assert [cell for cell in cells if re.match(r"\s*[=+@\t\r-]", cell) and not re.fullmatch(r"-?[\d.e+-]+", cell)] == []
 
 
 def test_the_summary_for_pull_requests() -> None:
-    text = sweep_markdown(made.failed_only())
+    text = sweep_markdown(sweeps.failed_only())
     assert text == (
         "### ❌ <code>failed</code>: No point passed: 1 refused, 2 failed.\n"
         "\n"
@@ -700,7 +700,7 @@ def test_the_summary_for_pull_requests() -> None:
 
 
 def test_the_summary_shows_winners_pictures_and_effects() -> None:
-    text = sweep_markdown(made.session(), has_picture=True)
+    text = sweep_markdown(sweeps.session(), has_picture=True)
     assert text.startswith("### ✅ <code>ppocr_det_session</code>: Point 21 is best: ")
     assert "](sweep.png)" in text
     assert "| 2 | 22 | threads <code>2</code>, optimization <code>all</code>," in text
@@ -709,10 +709,10 @@ def test_the_summary_shows_winners_pictures_and_effects() -> None:
 
 
 def test_names_are_escaped_in_markdown() -> None:
-    html = MarkdownIt("commonmark", {"html": False}).enable("table").render(sweep_markdown(made.hostile()))
+    html = MarkdownIt("commonmark", {"html": False}).enable("table").render(sweep_markdown(sweeps.hostile()))
     assert "<img" not in html
     assert "<a " not in html
-    fenced = made.single()
+    fenced = sweeps.single()
     breaking = "```\n# out\n```\u2028```\x85<script>"
     changes: dict[str, JsonValue] = {"```": breaking, "steps.x": breaking, "steps.```\n```": [breaking]}
     points = tuple(point.model_copy(update={"changes": changes}) for point in fenced.points)
@@ -725,11 +725,11 @@ def test_names_are_escaped_in_markdown() -> None:
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        (made.builds, ["sweep.png"]),
-        pytest.param(made.batches, ["sweep.png"], marks=pytest.mark.thorough),
-        (made.hostile, []),
-        (made.failed_only, []),
-        (made.none_tried, []),
+        (sweeps.builds, ["sweep.png"]),
+        pytest.param(sweeps.batches, ["sweep.png"], marks=pytest.mark.thorough),
+        (sweeps.hostile, []),
+        (sweeps.failed_only, []),
+        (sweeps.none_tried, []),
     ],
     ids=["builds", "batches", "hostile", "failed", "none"],
 )
@@ -744,7 +744,7 @@ def test_a_picture_is_drawn_only_with_enough_data(
 
 
 def test_a_curve_over_many_values_labels_some_of_them() -> None:
-    record = made.batches()
+    record = sweeps.batches()
     curve = collect_curves(record, collect_dimensions(record))[0]
     x = tuple(map(float, range(1, 101)))
     line = replace(curve.lines[0], x=x, y=x, saturated=None)
@@ -756,7 +756,7 @@ def test_a_curve_over_many_values_labels_some_of_them() -> None:
 def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
     written = []
     for _ in range(2):
-        write_sweep_exports(made.batches(), tmp_path)
+        write_sweep_exports(sweeps.batches(), tmp_path)
         written.append({path.name: path.read_bytes() for path in tmp_path.iterdir()})
     assert written[0] == written[1]
 
@@ -765,7 +765,7 @@ def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_a_record_is_read_back(tmp_path: Path) -> None:
-    record = made.variants()
+    record = sweeps.variants()
     (tmp_path / SWEEP_RECORD).write_text(record.to_json(), encoding="utf-8")
     assert read_sweep_record(tmp_path) == record
 
@@ -781,7 +781,7 @@ def test_a_record_is_read_back(tmp_path: Path) -> None:
 def test_a_sweep_is_inconclusive_if_no_point_passed_and_one_is_undecided(
     passed: bool, outcomes: tuple[str, str], inconclusive: bool
 ) -> None:
-    record = made.failed_only()
+    record = sweeps.failed_only()
     points = tuple(record.points[0].model_copy(update={"outcome": outcome}) for outcome in outcomes)
     assert record.model_copy(update={"passed": passed, "points": points}).inconclusive == inconclusive
 
@@ -794,7 +794,7 @@ def test_other_records_and_versions_are_refused(tmp_path: Path) -> None:
         read_sweep_record(tmp_path)
     own = PLAIN_VERSIONS["sweep"]
     for version in (own - 1, own + 1):
-        other = made.single().model_copy(update={"format_version": version})
+        other = sweeps.single().model_copy(update={"format_version": version})
         (tmp_path / SWEEP_RECORD).write_text(other.to_json(), encoding="utf-8")
         with pytest.raises(FormatError, match=f"{version}, and this one reads {own}"):
             read_sweep_record(tmp_path)

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from ndld_flow import api
 from ndld_flow.report.comparison.page import draw_comparison
 from ndld_flow.report.run_page import draw_profile
-from tests.support import comparison_fixtures as made
+from tests.support import comparison_fixtures as comparisons
 from tests.support.metric_runs import changed, courses, write_runs
 from tests.support.report_browser import Watch
 from tests.support.run_fixtures import profile
@@ -64,7 +64,7 @@ def test_find_the_slowest_layer(task: Task, tmp_path: Path) -> None:
 
 
 def test_find_why_b_is_slower_than_a(task: Task, tmp_path: Path) -> None:
-    pair = made.pair()
+    pair = comparisons.pair()
     page = task.open(draw_comparison(pair.comparison, pair.profiles, tmp_path / "report.html"))
     task.click(page.locator(".bar").get_by_role("radiogroup", name="Base").get_by_role("radio", name="B"))
     expect(page.locator(".headline")).to_contain_text("Shown against B half")

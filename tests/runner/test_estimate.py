@@ -51,10 +51,10 @@ def test_the_estimate_lies_between_its_bounds(todo: dict[str, tuple[str, float]]
 
 def test_more_known_times_narrow_the_bounds() -> None:
     todo = {"speed": ("profile", 10)}
-    one, many = (add_up(todo, {("speed", "profile"): times}) for times in ([10.0], [9.0, 11.0] * 10))
-    assert one is not None and many is not None
-    assert one.seconds == many.seconds
-    assert many.high_s - many.low_s < one.high_s - one.low_s
+    single, many = (add_up(todo, {("speed", "profile"): times}) for times in ([10.0], [9.0, 11.0] * 10))
+    assert single is not None and many is not None
+    assert single.seconds == many.seconds
+    assert many.high_s - many.low_s < single.high_s - single.low_s
 
 
 @pytest.fixture

@@ -74,8 +74,8 @@ steps:
 
 @pytest.fixture
 def toy(in_folder: Path) -> Toy:
-    made = make_toy(in_folder)
-    return made.write(RECIPE, STEP)
+    paths = make_toy(in_folder)
+    return paths.write(RECIPE, STEP)
 
 
 def test_missing_requirements_end_the_run_before_it_starts(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

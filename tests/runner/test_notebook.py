@@ -15,7 +15,7 @@ from ndld_flow.records.run_folder import SWEEP_RECORD
 from ndld_flow.runner.compare_runs import Compared
 from ndld_flow.runner.measure_model import Profiled
 from ndld_flow.runs.list_runs import RunSummary
-from tests.support import comparison_fixtures as made
+from tests.support import comparison_fixtures as comparisons
 from tests.support import sweep_samples
 from tests.support.run_fixtures import HOSTILE_NAMES, profile
 
@@ -40,7 +40,7 @@ def swept(folder: Path) -> SweepFinished:
 
 
 def compared(folder: Path) -> Compared:
-    pair = made.pair()
+    pair = comparisons.pair()
     return Compared(pair.comparison, [list(profiles) for profiles in pair.profiles], folder)
 
 
@@ -101,9 +101,9 @@ class Tags(HTMLParser):
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_names_from_strangers_are_escaped_in_notebooks(name: str) -> None:
-    one = profile(name, 10, 1, 1)
-    layers = tuple(layer.model_copy(update={"name": name}) for layer in one.layers)
-    profiled = Profiled(one.model_copy(update={"layers": layers}))
+    measured = profile(name, 10, 1, 1)
+    layers = tuple(layer.model_copy(update={"name": name}) for layer in measured.layers)
+    profiled = Profiled(measured.model_copy(update={"layers": layers}))
     for shown in (profiled._repr_html_(), finished(verdict=(f"PASSED {name}", f"graph {name}"))._repr_html_()):
         assert Tags(shown).seen <= {
             *["a", "b", "div", "p", "table", "tbody", "td", "th", "thead", "tr"],

@@ -357,12 +357,12 @@ def test_runs_of_one_second_are_ordered_by_their_end(in_folder: Path) -> None:
     outputs = Outputs(in_folder / "outputs")
     toy = make_toy(in_folder)
     toy.run()
-    made = next(outputs.folders())
-    second = made.name.partition("-")[0]
+    ordered = next(outputs.folders())
+    second = ordered.name.partition("-")[0]
     for age, end in enumerate("cab", 1):  # names do not show the order within a second; the listed run comes first
-        shutil.copytree(made, made.parent / f"{second}-{end}00000")
-        os.utime(made.parent / f"{second}-{end}00000" / "run.json", ns=(age, age))
-    assert [folder.name[-6] for folder in outputs.folders()] == [made.name[-6], "c", "a", "b"]
+        shutil.copytree(ordered, ordered.parent / f"{second}-{end}00000")
+        os.utime(ordered.parent / f"{second}-{end}00000" / "run.json", ns=(age, age))
+    assert [folder.name[-6] for folder in outputs.folders()] == [ordered.name[-6], "c", "a", "b"]
 
 
 def test_errors_name_the_step_whose_model_fails_and_no_path_of_the_store(in_folder: Path) -> None:

@@ -105,9 +105,9 @@ def by_adding_one(root: Path) -> None:
 
 def by_swapping_two(root: Path) -> None:
     """Swap two folders: both have records that have lines, in other places."""
-    one, other = record(root, 3).parent, record(root, 4).parent
-    one.rename(root / "aside")
-    other.rename(one)
+    first, other = record(root, 3).parent, record(root, 4).parent
+    first.rename(root / "aside")
+    other.rename(first)
     (root / "aside").rename(other)
 
 

@@ -210,12 +210,12 @@ def test_pip_creates_an_environment_once_and_gc_spares_it_while_in_use(index: Pa
         provide_environment(missing, lambda _: None)
 
     environment, lines = Environment(packages={"onnxruntime": "1.90.0"}), list[str]()
-    made = provide_environment(environment, lines.append)
+    created = provide_environment(environment, lines.append)
     assert lines == ["creating the environment onnxruntime 1.90.0"]
-    assert made.lock["onnxruntime"]["version"] == "1.90.0"
-    assert len(made.lock["onnxruntime"]["sha256"]) == 64
-    assert find_environment(environment) == made
-    assert provide_environment(environment, lines.append) == made
+    assert created.lock["onnxruntime"]["version"] == "1.90.0"
+    assert len(created.lock["onnxruntime"]["sha256"]) == 64
+    assert find_environment(environment) == created
+    assert provide_environment(environment, lines.append) == created
     assert len(lines) == 1
 
     (check,) = [check for check in examine(tmp_path / "outputs") if check.name == "private environments"]

@@ -52,9 +52,9 @@ def rows(folder: Path, body: str, dtype: str = "int64") -> int | None:
 def test_token_numbers_are_drawn_from_the_rows_of_their_table(body: str, tmp_path: Path) -> None:
     assert rows(tmp_path, body) == 50
     (spec,) = model_inputs(tmp_path / "model.onnx")
-    made = feed(spec, shape=[40, 40])
-    assert (made.values.min(), made.values.max()) == (0, 49)
-    assert made.description.startswith("integers 0 to 49")
+    values = feed(spec, shape=[40, 40])
+    assert (values.values.min(), values.values.max()) == (0, 49)
+    assert values.description.startswith("integers 0 to 49")
     assert feed(spec, range=[0.0, 3.0]).description.startswith("random integers [0, 3)")
     assert feed(spec, data="zeros").description.startswith("zeros,")
 
@@ -114,8 +114,8 @@ def test_values_reach_the_constants_that_they_are_compared_with(
     shape: list[int], values: list[int], tmp_path: Path
 ) -> None:
     body = "c = Constant<value = int64[1] {16000}>() e = Equal(x, c) y = Cast<to=1>(e)"
-    made = feed(write_looking_up(tmp_path, body, "int64"), shape=shape)
-    assert np.unique(made.values).tolist() == values
+    drawn = feed(write_looking_up(tmp_path, body, "int64"), shape=shape)
+    assert np.unique(drawn.values).tolist() == values
 
 
 def test_indices_are_followed_into_local_functions(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_two_tables_limit_an_index_by_the_smaller(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["attention_mask", "mask", "encoder/pixel_mask:0", "input_mask.1"])
 @pytest.mark.parametrize("dtype", ["int64", "bool"])
 def test_masks_hide_nothing(name: str, dtype: str) -> None:
-    made = feed(TensorSpec(name, dtype, (2, 3)))
-    assert bool(np.all(made.values == 1))
-    assert made.description == f"ones, a mask that hides nothing, {dtype} 2x3"
+    values = feed(TensorSpec(name, dtype, (2, 3)))
+    assert bool(np.all(values.values == 1))
+    assert values.description == f"ones, a mask that hides nothing, {dtype} 2x3"
 
 
 @pytest.mark.parametrize("name", ["key_padding_mask", "padding_mask", "src_mask", "bool_masked_pos", "mask_x"])
@@ -159,9 +159,9 @@ def test_masks_that_may_mean_the_opposite_stay_random(name: str) -> None:
 
 def test_types_and_positions_of_tokens() -> None:
     assert feed(TensorSpec("token_type_ids", "int64", (1, 3))).values.tolist() == [[0, 0, 0]]
-    made = feed(TensorSpec("position_ids", "int32", (2, 3)))
-    assert made.values.tolist() == [[0, 1, 2], [0, 1, 2]]
-    assert made.description == "positions 0 to 2, int32 2x3"
+    values = feed(TensorSpec("position_ids", "int32", (2, 3)))
+    assert values.values.tolist() == [[0, 1, 2], [0, 1, 2]]
+    assert values.description == "positions 0 to 2, int32 2x3"
     assert feed(TensorSpec("position_ids", "float32", (2, 3))).description.startswith("random uniform")
 
 
@@ -185,9 +185,9 @@ def test_lengths_are_those_of_the_input_that_they_can_refer_to(
     name: str, others: list[TensorSpec], sizes: dict[str, list[int]], length: int | None
 ) -> None:
     given = specs({item: {"shape": shape} for item, shape in sizes.items()})
-    made = make_feeds([TensorSpec(name, "int64", ("b",)), *others], given)[name]
+    values = make_feeds([TensorSpec(name, "int64", ("b",)), *others], given)[name]
     if length is None:
-        assert made.description.startswith("random integers [0, 1), seed 0")
+        assert values.description.startswith("random integers [0, 1), seed 0")
     else:
-        assert made.values.tolist() == [length, length]
-        assert made.description.startswith(f"{length}, the length of ")
+        assert values.values.tolist() == [length, length]
+        assert values.description.startswith(f"{length}, the length of ")

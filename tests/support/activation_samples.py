@@ -69,8 +69,8 @@ def write_single(folder: Path) -> Path:
 def write_hostile(folder: Path) -> Path:
     """Names that would like to be markup."""
     sketches = [Sketch(HOSTILE, HOSTILE, (2, 4, 4), layout=HOSTILE[:20], broken="overflow", scale=1e5)]
-    told = {"model": HOSTILE, "reference": HOSTILE, "provider": HOSTILE, "noise": HOSTILE, "stopped_at": HOSTILE}
-    return write(folder, sketches, 1, **told, arithmetic=HOSTILE, notes=(HOSTILE,), label=HOSTILE)
+    names = {"model": HOSTILE, "reference": HOSTILE, "provider": HOSTILE, "noise": HOSTILE, "stopped_at": HOSTILE}
+    return write(folder, sketches, 1, **names, arithmetic=HOSTILE, notes=(HOSTILE,), label=HOSTILE)
 
 
 def write_large(folder: Path, tensors: int = 32, samples: int = 4, channels: int = 64, side: int = 40) -> Path:
@@ -79,19 +79,19 @@ def write_large(folder: Path, tensors: int = 32, samples: int = 4, channels: int
     return write(folder, sketches, samples, model="half", reference="source")
 
 
-def write(folder: Path, sketches: Any, samples: int, label: str = "", **told: Any) -> Path:
+def write(folder: Path, sketches: Any, samples: int, label: str = "", **facts: Any) -> Path:
     """Write `activations.json` and its files into a folder, and return that."""
     for below in ("maps", "samples", "arrays"):
         (folder / below).mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(7)
-    two = bool(told.get("reference"))
-    made = [_captured(folder, index, sketch, samples, two, random) for index, sketch in enumerate(sketches)]
-    tensors = tuple(tensor for tensor, _ in made)
+    two = bool(facts.get("reference"))
+    captures = [_captured(folder, index, sketch, samples, two, random) for index, sketch in enumerate(sketches)]
+    tensors = tuple(tensor for tensor, _ in captures)
     record = Activations(
-        **{"provider": "CPUExecutionProvider", **told},
+        **{"provider": "CPUExecutionProvider", **facts},
         samples=tuple(_sample(folder, index, label) for index in range(samples)),
         tensors=tensors,
-        divergence=tuple(layer for _, layer in made if layer is not None),
+        divergence=tuple(layer for _, layer in captures if layer is not None),
         first_nonfinite=next((tensor.tensor for tensor in tensors if tensor.range.inf_count), ""),
     )
     (folder / "activations.json").write_text(record.to_json(), encoding="utf-8")

@@ -31,9 +31,9 @@ def run_of(recipe: dict[str, Any], **fields: Any) -> RunRecord:
 
 def busy(threads: int) -> Profile:
     """A profile with more threads than the two CPUs of its machine."""
-    made = profile("speed", 12, 2, 3)
-    machine = made.machine.model_copy(update={"cpu_count": 2})
-    return made.model_copy(update={"options": {**made.options, "threads": threads}, "machine": machine})
+    measured = profile("speed", 12, 2, 3)
+    machine = measured.machine.model_copy(update={"cpu_count": 2})
+    return measured.model_copy(update={"options": {**measured.options, "threads": threads}, "machine": machine})
 
 
 def write_busy_run(folder: Path) -> Path:

@@ -85,9 +85,9 @@ class _Builder:
             return
         mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"])
         self.inputs.append(mask)
-        one = self.weight("one", np.array([1], np.int64))
-        total = self.op("ReduceSum", ["attention_mask", one], "mask/ReduceSum", keepdims=0)
-        lengths = self.op("Sub", [total, one], "mask/Sub")
+        step = self.weight("one", np.array([1], np.int64))
+        total = self.op("ReduceSum", ["attention_mask", step], "mask/ReduceSum", keepdims=0)
+        lengths = self.op("Sub", [total, step], "mask/Sub")
         self.op("Cast", [lengths], "mask/Cast", ("seqlens_k",), to=TensorProto.INT32)
         shape = self.op("Shape", ["attention_mask"], "mask/Shape")
         length = self.op("Gather", [shape, self.weight("axis", np.array(1, np.int64))], "mask/Gather")

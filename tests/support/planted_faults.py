@@ -143,10 +143,10 @@ def _plain(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _rare_pair(model: onnx.ModelProto, seed: int, *, computed: bool) -> tuple[str, str]:
     """Return two operators of which one reads the other at a single place, or at as few as there are."""
-    made = {name: node.op_type for node in model.graph.node for name in node.output}
+    writers = {name: node.op_type for node in model.graph.node for name in node.output}
     places: dict[tuple[str, str], int] = {}
     for node in model.graph.node:
-        for first in {made[name] for name in node.input if name in made} - {"Constant"}:
+        for first in {writers[name] for name in node.input if name in writers} - {"Constant"}:
             if not computed or node.op_type in _COMPUTING:
                 places[first, node.op_type] = places.get((first, node.op_type), 0) + 1
     if not places:

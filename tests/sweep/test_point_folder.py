@@ -63,13 +63,13 @@ def points(tmp_path: Path) -> Points:
         sketch = StepSketch("speed", "profile", kind="profile", log=f"measured {number}", metrics=metrics)
         step = keep_profile(Outputs(root).store, measured, sketch)
         runs.append(run_record([]).model_copy(update={"steps": (step,), "id": f"20261121T093000Z-3f9a1c#{number}"}))
-    made = Points(root, runs)
-    (made.folder(1).parent.parent).mkdir(parents=True)
-    (made.folder(1).parent.parent / "sweep.json").write_text('{"best": 1}')
-    (made.folder(1).parents[2] / "latest").symlink_to(made.folder(1).parents[1].name)
+    folders = Points(root, runs)
+    (folders.folder(1).parent.parent).mkdir(parents=True)
+    (folders.folder(1).parent.parent / "sweep.json").write_text('{"best": 1}')
+    (folders.folder(1).parents[2] / "latest").symlink_to(folders.folder(1).parents[1].name)
     for number, run in enumerate(runs, 1):
-        write_point(run, made.folder(number), made.folder(number), made.outputs.store)
-    return made
+        write_point(run, folders.folder(number), folders.folder(number), folders.outputs.store)
+    return folders
 
 
 def test_a_point_folder_is_a_run_folder_that_links_to_the_store(points: Points) -> None:

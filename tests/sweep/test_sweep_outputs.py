@@ -161,8 +161,8 @@ def test_reports_of_sweeps_and_points_are_drawn_again(kept: Kept) -> None:
 
 
 def test_models_of_points_are_found(kept: Kept) -> None:
-    made = find_model("toy#2:tint", kept.outputs)
-    assert made.name == Onnx.main
+    found = find_model("toy#2:tint", kept.outputs)
+    assert found.name == Onnx.main
     assert "red 1" in api.diff("toy#2:source", "toy#2:tint", outputs=kept.toy.outputs).to_json()
 
 

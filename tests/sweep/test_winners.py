@@ -167,8 +167,8 @@ def test_expressions_over_metrics_are_evaluated_for_each_run() -> None:
 
 
 def test_two_points_with_one_shared_measurement_are_tied() -> None:
-    one = measured(10.0, 11.0)
-    assert stand(one, one) == AgainstBest("tie", 1.0, 1.0, 1.0)
+    best = measured(10.0, 11.0)
+    assert stand(best, best) == AgainstBest("tie", 1.0, 1.0, 1.0)
 
 
 def test_exact_metrics_tie_only_when_equal() -> None:

@@ -193,12 +193,12 @@ def _output_distance(expected: Any, actual: Any) -> float:
         return _distance(expected, actual) if len(expected) == len(actual) else np.inf
     if expected is None or actual is None or np.asarray(expected).dtype.kind not in "fiub":
         return 0.0 if np.array_equal(expected, actual) else np.inf
-    one, other = (np.asarray(value).astype(np.float64) for value in (expected, actual))
-    if one.shape != other.shape or not np.array_equal(np.isfinite(one), np.isfinite(other)):
+    first, other = (np.asarray(value).astype(np.float64) for value in (expected, actual))
+    if first.shape != other.shape or not np.array_equal(np.isfinite(first), np.isfinite(other)):
         return np.inf
-    one, other = one[np.isfinite(one)], other[np.isfinite(one)]
-    error = float(np.sqrt(np.mean((one - other) ** 2))) if one.size else 0.0
-    return 0.0 if error < 1e-6 else error / max(float(np.sqrt(np.mean(one**2))), 1e-12)
+    first, other = first[np.isfinite(first)], other[np.isfinite(first)]
+    error = float(np.sqrt(np.mean((first - other) ** 2))) if first.size else 0.0
+    return 0.0 if error < 1e-6 else error / max(float(np.sqrt(np.mean(first**2))), 1e-12)
 
 
 def _agree(expected: Sequence[Any], actual: Sequence[Any], tolerance: float) -> bool:

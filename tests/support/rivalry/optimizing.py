@@ -59,8 +59,8 @@ def run_grid(request: Request, target: str) -> list[Delivery]:
             print(f"{variant.name}: {error}", flush=True)
             continue
         assert isinstance(finished, RunFinished)
-        made = request.model if variant.is_source else Path(finished.folder) / variant.result / "model.onnx"
-        shutil.copyfile(made, kept)
+        model = request.model if variant.is_source else Path(finished.folder) / variant.result / "model.onnx"
+        shutil.copyfile(model, kept)
         found.append(_delivery(kept, variant.runtime, variant.name, {}))
     return found
 
