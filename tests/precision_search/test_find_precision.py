@@ -418,9 +418,9 @@ def test_an_unmet_bound_ends_the_run_with_1(recipe: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> PrecisionSearch:
+def overflow_search(tmp_path_factory: pytest.TempPathFactory) -> PrecisionSearch:
     """Return the log of a search on the overflowing model."""
-    return search(tmp_path_factory.mktemp("told"), models_precision.overflowing_model())[0]
+    return search(tmp_path_factory.mktemp("overflow"), models_precision.overflowing_model())[0]
 
 
 def found_file(folder: Path, precision_search: PrecisionSearch, **changes: Any) -> Path:
@@ -435,8 +435,8 @@ def use(kind: type[Any], folder: Path, file: Path, model: onnx.ModelProto, **set
     return run_step(kind, path, folder / "used", settings | {"found_by": "search"}, artifacts=artifacts)
 
 
-def test_settings_that_differ_from_the_search_are_reported(tmp_path: Path, told: PrecisionSearch) -> None:
-    file = found_file(tmp_path, told, model="source")
+def test_settings_that_differ_from_the_search_are_reported(tmp_path: Path, overflow_search: PrecisionSearch) -> None:
+    file = found_file(tmp_path, overflow_search, model="source")
     ran = use(ConvertFp16, tmp_path, file, models_precision.overflowing_model(), keep_io=False)
     assert ran.result.change is not None
     assert [note for note in ran.result.change.notes if note.startswith("found_by")] == [
@@ -445,28 +445,28 @@ def test_settings_that_differ_from_the_search_are_reported(tmp_path: Path, told:
     ]
 
 
-def test_an_unknown_node_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
-    file = found_file(tmp_path, told)
+def test_an_unknown_node_is_refused(tmp_path: Path, overflow_search: PrecisionSearch) -> None:
+    file = found_file(tmp_path, overflow_search)
     with pytest.raises(RequestError, match='MatMul "loud" is not'):
         use(ConvertFp16, tmp_path, file, models_precision.fine_model())
 
 
-def test_a_renamed_node_is_found_by_its_output(tmp_path: Path, told: PrecisionSearch) -> None:
-    result, model = found_file(tmp_path, told), models_precision.overflowing_model()
+def test_a_renamed_node_is_found_by_its_output(tmp_path: Path, overflow_search: PrecisionSearch) -> None:
+    result, model = found_file(tmp_path, overflow_search), models_precision.overflowing_model()
     for node in model.graph.node:
         node.name = f"renamed_{node.name}"
     ran = use(ConvertFp16, tmp_path, result, model)
     assert ran.result.metrics["kept_fp32"] == 2
 
 
-def test_a_search_for_another_precision_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
-    file = found_file(tmp_path, told, precision="int8")
+def test_a_search_for_another_precision_is_refused(tmp_path: Path, overflow_search: PrecisionSearch) -> None:
+    file = found_file(tmp_path, overflow_search, precision="int8")
     with pytest.raises(RequestError, match="convert_fp16 converts to fp16"):
         use(ConvertFp16, tmp_path, file, models_precision.overflowing_model())
 
 
-def test_constraints_from_the_search_come_last(tmp_path: Path, told: PrecisionSearch) -> None:
-    file = found_file(tmp_path, told)
+def test_constraints_from_the_search_come_last(tmp_path: Path, overflow_search: PrecisionSearch) -> None:
+    file = found_file(tmp_path, overflow_search)
     layers = {"*": "fp16", "loud": "bf16"}
     ran = use(ConstrainPrecision, tmp_path, file, models_precision.overflowing_model(), layers=layers)
     model = onnx.load(ran.out / Onnx.main)
