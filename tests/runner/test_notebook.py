@@ -67,7 +67,7 @@ def test_a_list_of_runs_has_a_column_for_each_metric() -> None:
     assert frame["run"].tolist() == ["a/1", "a/2"]
     assert frame["speed.latency.median ms"].isna().tolist() == [False, True]
     assert list(api.frame([]).columns)[:2] == ["run", "kind"]
-    with pytest.raises(api.RequestError, match=r"list of `api.runs`"):
+    with pytest.raises(api.RequestError, match=r"frame: result must be .*Sequence\[RunSummary\]"):
         api.frame("quickstart")  # type: ignore[arg-type]
 
 
