@@ -82,7 +82,6 @@ def judge_sequence(compared: Comparison, criteria: SequenceCriteria) -> Sequence
         states="reference" if compared.forced == "states" else "own",
         tokens=("own" if compared.forced == "nothing" else "reference") if tokens else "",
         outputs=tuple(steps.record(full=steps in kept) for steps in outputs),
-        window_steps=len(sequences) // _windows_of(len(sequences)) if _windows_of(len(sequences)) else 0,
     )
     failed = {steps.name: steps.sentences(agreement) for steps in outputs}
     notes = [note for steps in outputs for note in steps.notes(agreement)]

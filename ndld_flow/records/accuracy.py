@@ -208,8 +208,6 @@ class SequenceAgreement(Record):
     """`reference`: both models read the tokens that the reference chose. `own`: each read its own. Empty without
     tokens."""
     outputs: tuple[StepErrors, ...]
-    window_steps: int = 0
-    """Steps of the windows that are also judged against their own spread."""
 
     def step_name(self, index: int) -> str:
         """Return `step 12`, or `speech.wav, step 12` if there are several sequences; `index` counts from 0."""
@@ -235,7 +233,7 @@ class Accuracy(Document):
     """Comparison of two models on the same inputs, by `check_accuracy`."""
 
     document: Literal["accuracy"] = "accuracy"
-    format_version: int = 11
+    format_version: int = 12
     file_name = "accuracy.json"
     reference: str
     candidate: str
