@@ -67,7 +67,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     }
 
     # 6: `model_bytes` and `items_per_pass` are new.
-    version: ClassVar[int] = 7
+    version: ClassVar[int] = 8
     reuse: ClassVar[Reuse] = Reuse.THIS_HOST
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow")
     uses_inputs: ClassVar[bool] = True

@@ -309,6 +309,19 @@ def test_padded_channels_do_no_work(tmp_path: Path) -> None:
     assert {layer.type for layer in layer_pass.layers if layer.role == "reformat"} == {"ReorderInput", "ReorderOutput"}
 
 
+def test_a_fused_activation_belongs_to_the_convolution_before_it(tmp_path: Path) -> None:
+    """ONNX Runtime names a convolution on blocked channels after what it wrote before HardSwish was fused into it."""
+    graph = """g (float[1,32,10,10] x) => (float[1,32,10,10] y) {
+        [first] a = Conv(x, w) [swish] b = HardSwish(a) [second] c = Conv(b, w) [relu] d = Relu(c) [again] y = Conv(d, w)
+    }"""
+    model = with_weight(tmp_path / "m.onnx", graph, (32, 32, 1, 1))
+    layers = layers_of(model, tmp_path, fed(x=(1, 32, 10, 10))).layers
+    convolutions = [layer for layer in layers if layer.type == "Conv" and "nchwc" in layer.tactic]
+    if len(convolutions) != 3:
+        pytest.skip("this CPU has no kernel for blocked layouts")
+    assert [layer.onnx_nodes for layer in convolutions] == [("first", "swish"), ("second", "relu"), ("again",)]
+
+
 def test_packed_weights_are_counted(tmp_path: Path) -> None:
     """ONNX Runtime's profile does not list weights that it packed for its kernels."""
     model = with_weight(tmp_path / "m.onnx", "g (float[n,64] x) => (float[n,48] y) { y = MatMul(x, w) }", (64, 48))

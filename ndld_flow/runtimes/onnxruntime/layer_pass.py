@@ -228,7 +228,7 @@ class LayerOrigins:
         for node in self._nodes:
             for output in node.outputs:
                 self._producers[output.name or ""].append(node)
-        self._aliases = _aliases(optimized.graph.all_nodes())
+        self._aliases = _aliases(optimized.graph.all_nodes(), self._producers)
         self._known = {self._alias(value) for node in optimized.graph.all_nodes() for value in node.outputs}
 
     @property
@@ -279,7 +279,7 @@ class LayerOrigins:
         return self._aliases.get(value.name or "", value.name or "")
 
 
-def _aliases(optimized: Iterable[ir.Node]) -> dict[str, str]:
+def _aliases(optimized: Iterable[ir.Node], producers: Mapping[str, Sequence[ir.Node]]) -> dict[str, str]:
     """Return renamed tensor -> its name in the original model."""
     aliases: dict[str, str] = {}
     for node in optimized:
@@ -290,7 +290,14 @@ def _aliases(optimized: Iterable[ir.Node]) -> dict[str, str]:
             read = node.inputs[0].name or ""
             aliases[name] = aliases.get(read, read)
         elif node.domain == "com.microsoft.nchwc" and (node.name or "").endswith(_NCHWC):
-            aliases[name] = (node.name or "").removesuffix(_NCHWC).removeprefix(_CAST)
+            made = (node.name or "").removesuffix(_NCHWC).removeprefix(_CAST)
+            activation = node.attributes.get_string("activation", "")
+            # An activation that is fused into blocks of channels, as HardSwish is, leaves the name of its input.
+            before = (each for each in producers.get(made, ()) if each.op_type != activation)
+            values = (value for producer in before for value in producer.outputs if value.name == made)
+            readers = [reader for value in values for reader in value.consumers()]
+            is_fused = len(readers) == 1 and readers[0].op_type == activation
+            aliases[name] = (readers[0].outputs[0].name or "") if is_fused else made
         for output in node.outputs:
             own = output.name or ""
             if own.startswith(_CAST):
