@@ -312,7 +312,8 @@ def test_padded_channels_do_no_work(tmp_path: Path) -> None:
 def test_a_fused_activation_belongs_to_the_convolution_before_it(tmp_path: Path) -> None:
     """ONNX Runtime names a convolution on blocked channels after what it wrote before HardSwish was fused into it."""
     graph = """g (float[1,32,10,10] x) => (float[1,32,10,10] y) {
-        [first] a = Conv(x, w) [swish] b = HardSwish(a) [second] c = Conv(b, w) [relu] d = Relu(c) [again] y = Conv(d, w)
+        [first] a = Conv(x, w) [swish] b = HardSwish(a)
+        [second] c = Conv(b, w) [relu] d = Relu(c) [again] y = Conv(d, w)
     }"""
     model = with_weight(tmp_path / "m.onnx", graph, (32, 32, 1, 1))
     layers = layers_of(model, tmp_path, fed(x=(1, 32, 10, 10))).layers

@@ -267,6 +267,68 @@ def test_what_a_runtime_calls_any_conversion_is_no_name() -> None:
     assert {row.methods[1] for row in match_layers(networks) if row.layers[0] == (12,)} == {"structure"}
 
 
+def test_parts_of_a_softmax_do_not_count_to_the_transpose_before_it() -> None:
+    """A runtime lists the Softmax with the Transpose that it moved, too."""
+
+    def running(type_: str, reads: str, *nodes: str) -> Layer:
+        return linked("", type_, reads, f"{reads}{type_}").model_copy(update={"onnx_nodes": nodes})
+
+    whole = running("Transpose", "x", "t", "s"), running("Softmax", "xTranspose", "s")
+    parts = (
+        running("Transpose", "x", "t"),
+        running("ReduceMax", "xTranspose", "s"),
+        running("Exp", "xTransposeReduceMax", "s"),
+    )
+    result, other = (profile_of([[10.0]] * 5, layers, model_digest="blake3:one") for layers in (whole, parts))
+    rows = {row.layers[0]: row.layers[1] for row in match_layers([result, other])}
+    assert rows[0,] == (0,)
+    assert 2 in rows[1,]
+
+
+def exchanged(names: str, *branches: str) -> Profile:
+    """Two branches that look alike, in this order of their operands in an addition; `names` begin their tensors."""
+    layers = [linked(f"{names}in", "Relu", "x", f"{names}x")]
+    for branch in branches:
+        layers.append(linked(f"{names}{branch}1", "Conv", f"{names}x", f"{names}{branch}1"))
+        layers.append(linked(f"{names}{branch}2", "Sigmoid", f"{names}{branch}1", f"{names}{branch}2"))
+    operands = tuple(tensor(f"{names}{branch}2", 1, 8, 4, 4) for branch in sorted(branches))
+    layers.append(linked(f"{names}sum", "Add", "", f"{names}y").model_copy(update={"inputs": operands}))
+    return of(*layers)
+
+
+def test_branches_that_may_be_exchanged_are_matched_together_unless_names_distinguish_them() -> None:
+    unknown = exchanged("left", "lower", "upper"), exchanged("0f3", "d1", "c7")
+    assert pairs_of(*unknown) == [((0,), (0,)), ((1, 3), (1, 3)), ((2, 4), (2, 4)), ((5,), (5,))]
+    named = pairs_of(exchanged("net/", "lower", "upper"), exchanged("net/", "upper", "lower"))
+    assert named[1:3] == [((1,), (3,)), ((2,), (4,))]
+
+
+def test_counted_names_of_a_type_that_shifted_mislead_nobody() -> None:
+    """Paddle counts each type, so that all names but those of the type that has one layer more are right."""
+
+    def network(*kinds: str) -> Profile:
+        counts = {kind: iter(range(99)) for kind in kinds}
+        return of(*(layer(f"p2o.{kind}.{next(counts[kind])}", kind, dims=[1, 8, 4, 4]) for kind in kinds))
+
+    block = ("Conv", "Mul", "Sigmoid", "Mul", "Relu", "Mul")
+    found = pairs_of(network(*block * 4), network("Conv", "Mul", "Mul", *block[2:], *block * 3))
+    assert [(ours, theirs) for (ours,), (theirs,) in found if ours > 1] == [(at, at + 1) for at in range(2, 24)]
+
+
+def test_networks_that_have_nothing_in_common_match_almost_nothing(
+    samples: dict[tuple[str, str, str], Sample],
+) -> None:
+    """At most a twentieth of the time, with everything recorded or with less."""
+    networks = [samples[name, "unchanged", "scrambled"] for name in ("chain", "transformer")]
+    networks.append(by_count(read_profile(a100_exports() / "fp32")))
+    for one, other in permutations(networks, 2):
+        for view in VIEWS.values():
+            profile = view(one).profile
+            rows = match_layers([profile, view(other).profile])
+            matched = sum(profile.layer_times.sum_ms(row.layers[0]) for row in rows if all(row.layers))
+            assert matched <= 0.05 * profile.layers_sum_ms, (one.profile.layers[0].name, view)
+
+
 def test_a_computation_is_never_paired_with_a_change_of_layout() -> None:
     """Not even under one name, with one weight and between the same neighbours."""
     conv = weighted("conv", "aa")

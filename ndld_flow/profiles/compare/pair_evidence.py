@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
+from itertools import combinations
 from math import log, prod
+from operator import or_
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -191,6 +193,26 @@ class LayerFeatures:
         kind, output, input_ = self.kinds[at], self.outputs[at], self.inputs[at]
         return kind, type_, output, input_, self.windows[at], self.largest[at]
 
+    @cached_property
+    def twins(self) -> list[int | None]:
+        """A number for each layer of branches that look alike and meet in an elementwise layer; twins have the same.
+
+        The operands of that layer may be exchanged, so that nothing but names and weights distinguishes the branches.
+        """
+        numbers: dict[Hashable, int] = {}
+        alike: list[int] = []  # for each layer, the number of its looks and of those of all layers before it
+        behind: list[int] = []  # a bit for it and each layer before it
+        found = 0
+        for at, makers in enumerate(self.reads):
+            before = [alike[maker] for maker in makers]
+            if self.classes[at] == "pointwise":
+                before.sort()
+                for one, other in combinations(makers, 2):
+                    found |= (behind[one] ^ behind[other]) if alike[one] == alike[other] else 0
+            alike.append(numbers.setdefault((self.looks(at), tuple(before)), len(numbers)))
+            behind.append(reduce(or_, (behind[maker] for maker in makers), 1 << at))
+        return [number if found >> at & 1 else None for at, number in enumerate(alike)]
+
     def owners(self, contents: Callable[[Layer], Iterator[str]], classes: Sequence[LayerClass]) -> list[frozenset[str]]:
         """Return for each layer what it alone contains; of several layers that contain it, the one that multiplies."""
         holders: dict[str, list[int]] = defaultdict(list)
@@ -342,8 +364,8 @@ class _Looks:
         if output == other:
             most = max(self._counts[0][first.kinds[ours], output], self._counts[1][second.kinds[theirs], other], 1)
             return min(_MOST_FOR_SHAPE, log(self._total / most))
-        if self._is_scaled and len(output) == len(other):
-            return 0.0
+        if self._is_scaled and len(output) == len(other) and not {*output}.isdisjoint(other):
+            return 0.0  # another resolution keeps the channels
         return _PADDED if self._are_near(ours, output, other) else _OTHER_OUTPUT
 
     def _score_input(self, ours: int, theirs: int) -> float:
@@ -388,8 +410,8 @@ def _digests(layer: Layer) -> Iterator[str]:
     A bias belongs to whatever it was fused into. A single number, such as an epsilon, occurs in many layers.
     """
     sizes = [prod(weight.shape) if weight.digest else 0 for weight in layer.weights]
-    most = max(2, *sizes, 0)
-    return (weight.digest for weight, size in zip(layer.weights, sizes, strict=True) if size == most)
+    most = max(sizes, default=0)
+    return (weight.digest for weight, size in zip(layer.weights, sizes, strict=True) if size == most > 1)
 
 
 def _score_owned(owned: Sequence[frozenset[str]], theirs: Sequence[frozenset[str]]) -> Scores:
@@ -406,8 +428,10 @@ def _score_owned(owned: Sequence[frozenset[str]], theirs: Sequence[frozenset[str
     return scores
 
 
-_NUMBERED = re.compile(r"^(onnx::)?[A-Za-z_.]*?[_.:]*\d+$")
-"""Names that exporters count up, such as `Conv_12` and `onnx::Add_3`: one more layer shifts all that follow."""
+_NUMBERED = re.compile(r"^([A-Za-z_.:/]|(?<=[A-Za-z])\d(?=[A-Za-z]))*\d+([./][a-z]+_\d+)?$")
+"""Names that exporters count up, such as `Conv_12`, `onnx::Add_3` and `p2o.Conv.1`: one more layer shifts all that
+follow.
+"""
 _CONTRADICTED = -6.0
 _RARER = 0.7
 """Nats by which a name may be less rare than the best name that both layers share with others."""

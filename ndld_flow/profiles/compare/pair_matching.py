@@ -159,6 +159,8 @@ _TELLING = 1.0
 """Least nats by which names count as evidence of a pair."""
 _TRUSTED_WORDS, _TRUSTED_NUMBERS = 0.8, 0.9
 """Least share of pairs by names alone that everything else does not contradict, or that it finds too for numbers."""
+_MOST_FOR_NUMBERS = 2.0
+"""Nats for counted names: they decide only what the rest leaves open, as one more layer shifts those of its type."""
 _FITS = -1.5
 _CLEAR, _AHEAD = 5.5, 2.0
 """Nats of a pair out of order, and by how many no other pair of its layers comes near."""
@@ -176,6 +178,7 @@ _MOST_CERTAIN: Mapping[MatchMethod, float] = {
 """Greatest confidence by method: an upper bound where the alignment is surer than such pairs deserve.
 `bench_matching` prints how many pairs of each confidence are right.
 """
+_BY_LOOKS: Sequence[MatchMethod] = ("structure", "out of order", "swapped")
 _FEW = 4
 """Layers that may run one node; a node in more is a constant or a size, and shows nothing."""
 _MOST_CELLS = 4_000_000
@@ -286,33 +289,39 @@ class _PairMatching:
     def _add_names(self, likely: Scores) -> None:
         """Add names to the evidence as far as they agree with the rest.
 
-        Names without numbers may not contradict it; counted ones must be those that it finds without names.
+        Names without numbers may not contradict it; those that a counter for a kind of layer made must be those that it
+        finds without names.
         """
-        words, numbered = score_names(*self.sides)
-        multiply = {at for at, class_ in enumerate(self.sides[1].classes) if class_ == "compute"}
-        picked = [pair for pair in self._picked(words) if pair[1] in multiply]
-        agree = [self.scores[pair] > _FITS for pair in picked]
+        first, second = self.sides
+        words, numbered = score_names(first, second)
+        both_multiply = (
+            pair for pair in self._picked(words) if first.classes[pair[0]] == second.classes[pair[1]] == "compute"
+        )
+        agree = [self.scores[pair] > _FITS for pair in both_multiply]
         trusts_words = not agree or sum(agree) > _TRUSTED_WORDS * len(agree)
-        picked_by_number = self._picked(numbered)  # of any class: counted names that shifted seldom meet their own
-        good = sum(likely[pair] for pair in picked_by_number)
-        bad = sum(max(0.0, likely[pair[0]].sum() - likely[pair]) for pair in picked_by_number)
-        trusts_numbers = good + bad >= 2 and good > _TRUSTED_NUMBERS * (good + bad)
+        good: Counter[str] = Counter()
+        found: Counter[str] = Counter()
+        for pair in self._picked(numbered):  # of either class: counted names that shifted seldom meet their own
+            if first.classes[pair[0]] != "passing":  # a conversion is named after its neighbour
+                good[first.kinds[pair[0]]] += likely[pair]
+                found[first.kinds[pair[0]]] += likely[pair[0]].sum()
+        shifted = {kind for kind, sum_ in found.items() if good[kind] <= _TRUSTED_NUMBERS * sum_}
+        trusts_numbers = sum(good[kind] for kind in good.keys() - shifted) >= 2
         if trusts_words:
             self.names = words
         if trusts_numbers:
-            self.names = np.where(self.names == 0, numbered, self.names)
-        self.names_count = trusts_numbers or (trusts_words and bool(picked or words.max(initial=0) > _TELLING))
+            numbered[[kind in shifted for kind in first.kinds]] = 0
+            self.names = np.where(self.names == 0, np.minimum(numbered, _MOST_FOR_NUMBERS), self.names)
+        self.names_count = trusts_numbers or (trusts_words and bool(agree or words.max(initial=0) > _TELLING))
         self.scores[self.possible] += self.names[self.possible]
 
     def _picked(self, names: Scores) -> list[tuple[int, int]]:
-        """Return the layers that multiply and whose names are like those of a single layer, with that one."""
+        """Return the layers whose names are like those of a single layer, with that one."""
         best = names.argmax(1)
         return [
             (ours, theirs)
             for ours, theirs in enumerate(best.tolist())
-            if self.sides[0].classes[ours] == "compute"
-            and names[ours, theirs] > _TELLING
-            and (names[ours] == names[ours, theirs]).sum() == 1
+            if names[ours, theirs] > _TELLING and (names[ours] == names[ours, theirs]).sum() == 1
         ]
 
     def _align_by_flow(self, likely: Scores) -> Scores:
@@ -442,28 +451,42 @@ class _Fusions:
             for at in [*free, *reversed(free)]:  # twice, so that one may follow another in either direction
                 if at not in self._of[side]:
                     self._add(side, at, runs)
-        return [
-            link._replace(ours=tuple(sorted(ours)), theirs=tuple(sorted(theirs)))
-            for link, (ours, theirs) in zip(self._links, self._groups, strict=True)
-            if self._agrees_with_flow(link, ours[0], theirs[0])
+        groups = list(zip(self._links, self._groups, strict=True))
+        kept = [
+            link._replace(ours=tuple(sorted(ours)), theirs=tuple(sorted(theirs))) for link, (ours, theirs) in groups
         ]
+        kept = [link for link, (first, _) in zip(kept, groups, strict=True) if self._agrees_with_flow(first)]
+        return [*self._joined_twins(kept)]
 
-    def _agrees_with_flow(self, link: Link, ours: int, theirs: int) -> bool:
+    def _joined_twins(self, links: Sequence[Link]) -> Iterator[Link]:
+        """Yield the links, those of twins by looks as one: which of two is which of the others cannot be known."""
+        twins: dict[tuple[int | None, int | None], list[Link]] = defaultdict(list)
+        for link in links:
+            numbers = self._sides[0].twins[link.ours[0]], self._sides[1].twins[link.theirs[0]]
+            if numbers == (None, None) or link.method not in _BY_LOOKS:
+                yield link
+            else:
+                twins[numbers].append(link)
+        for numbers, found in twins.items():
+            mine = tuple(sorted(at for link in found for at in link.ours))
+            yours = tuple(sorted(at for link in found for at in link.theirs))
+            ours, theirs = (side.twins.count(number) for side, number in zip(self._sides, numbers, strict=True))
+            if None not in numbers and ours == theirs == len(found):
+                yield Link(mine, yours, found[0].method, min(link.confidence for link in found))
+
+    def _agrees_with_flow(self, link: Link) -> bool:
         """Return whether the layers before two, or else those behind them, are matched with each other.
 
         Without names and weights, branches that look alike are distinguished only by this, and conversions always.
         """
-        passes = self._sides[0].classes[ours] == "passing"
-        if not (passes or link.method == "structure") or not all(side.knows_flow for side in self._sides):
+        (first, second), ours, theirs = self._sides, link.ours[0], link.theirs[0]
+        passes = first.classes[ours] == "passing"
+        if not (passes or link.method == "structure") or not (first.knows_flow and second.knows_flow):
             return True
-        before = [self._near(number, side.reads[at]) for number, side, at in self._at(ours, theirs)]
-        if not all(before):
-            before = [self._near(number, side.readers[at]) for number, side, at in self._at(ours, theirs)]
-        return not (passes or all(before)) or not {*before[0]}.isdisjoint(before[1])
-
-    def _at(self, ours: int, theirs: int) -> Iterator[tuple[int, LayerFeatures, int]]:
-        """Yield number, features and layer of either side."""
-        yield from zip((0, 1), self._sides, (ours, theirs), strict=True)
+        mine, yours = self._near(0, first.reads[ours]), self._near(1, second.reads[theirs])
+        if not (mine and yours):
+            mine, yours = self._near(0, first.readers[ours]), self._near(1, second.readers[theirs])
+        return not (passes or (mine and yours)) or not {*mine}.isdisjoint(yours)
 
     def _add(self, side: int, at: int, runs: Mapping[str, Sequence[int]]) -> None:
         features = self._sides[side]

@@ -178,6 +178,8 @@ _NCHWC = "_nchwc"
 """Suffix of the output's old name, in the name of a node that works on blocks of channels."""
 _FUNCTION = "_inlfunc_"
 """Part of the name of a tensor from inside a local function, or from an operator that ONNX Runtime expanded."""
+_GEMM = "gemm_output_reshape_arg"
+"""Prefix of what a product and an addition, fused into Gemm, write; a Reshape that ONNX Runtime inserts follows."""
 _MAX_FORWARD = 64
 """Maximum number of inlined nodes to follow to a tensor of the original model."""
 
@@ -298,6 +300,8 @@ def _aliases(optimized: Iterable[ir.Node], producers: Mapping[str, Sequence[ir.N
             readers = [reader for value in values for reader in value.consumers()]
             is_fused = len(readers) == 1 and readers[0].op_type == activation
             aliases[name] = (readers[0].outputs[0].name or "") if is_fused else made
+        elif node.op_type == "Reshape" and node.inputs[0] is not None and (node.inputs[0].name or "").startswith(_GEMM):
+            aliases[node.inputs[0].name or ""] = name
         for output in node.outputs:
             own = output.name or ""
             if own.startswith(_CAST):
