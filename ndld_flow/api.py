@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ndld_flow.graph.edit.settings import NodeSelect as NodeSelect
     from ndld_flow.graph.edit.settings import TensorSelect as TensorSelect
     from ndld_flow.graph.inspect_model import Query as Query
-    from ndld_flow.machine.description import Check as Check
+    from ndld_flow.machine.host import Check as Check
     from ndld_flow.models.op_reference import ListedOperator as ListedOperator
     from ndld_flow.optimize.options import OptimizeOptions as OptimizeOptions
     from ndld_flow.profiles.compare.measured import Rules as Rules
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from ndld_flow.recipe.write_recipe import AskShape as AskShape
     from ndld_flow.recipe.write_recipe import RecipeOptions as RecipeOptions
     from ndld_flow.recipe.write_recipe import WrittenRecipe as WrittenRecipe
+    from ndld_flow.records.build import EngineComparison as EngineComparison
     from ndld_flow.records.comparison import Comparison as Comparison
-    from ndld_flow.records.engine_lock import EngineComparison as EngineComparison
     from ndld_flow.records.history import AcceptedChange as AcceptedChange
     from ndld_flow.records.history import MetricHistory as MetricHistory
     from ndld_flow.records.inspection import Inspection as Inspection
@@ -71,12 +71,12 @@ if TYPE_CHECKING:
     from ndld_flow.records.profile import Profile as Profile
     from ndld_flow.reduce.pack import Reduced as Reduced
     from ndld_flow.reduce.part import ReduceOptions as ReduceOptions
-    from ndld_flow.runner.apply_finding import AppliedChange as AppliedChange
-    from ndld_flow.runner.apply_finding import OfferedChange as OfferedChange
     from ndld_flow.runner.comment_run import Commented as Commented
     from ndld_flow.runner.compare_models import ComparedModels as ComparedModels
     from ndld_flow.runner.compare_models import ModelOptions as ModelOptions
+    from ndld_flow.runner.compare_runs import AppliedChange as AppliedChange
     from ndld_flow.runner.compare_runs import Compared as Compared
+    from ndld_flow.runner.compare_runs import OfferedChange as OfferedChange
     from ndld_flow.runner.measure_model import Profiled as Profiled
     from ndld_flow.runner.plan import Decision as Decision
     from ndld_flow.runner.verify import Verified as Verified

@@ -237,10 +237,10 @@ def few_faults() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def coarse_pictures() -> Iterator[None]:
     """Draw images with few pixels: no test looks at them, and each run and comparison writes some."""
-    from ndld_flow.report.exports import picture_file
+    from ndld_flow.report.exports import pictures
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(picture_file, "DPI", 50)
+        patch.setattr(pictures, "DPI", 50)
         yield
 
 
@@ -328,7 +328,7 @@ def isolated_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def pictures_of_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps write what they draw for others to embed, as they do for users."""
-    from ndld_flow.report.exports.sweep_exports import write_sweep_exports
+    from ndld_flow.report.exports.spreadsheets import write_sweep_exports
     from ndld_flow.sweep import run_sweep
 
     monkeypatch.setattr(run_sweep, "write_sweep_exports", write_sweep_exports)

@@ -26,7 +26,7 @@ from ndld_flow.records.rendered_images import RenderedImages
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.report.sweep.collect_churn import collect_churn
+from ndld_flow.report.sweep.collect_effects import collect_churn
 from ndld_flow.sweep_search.searches import make_search
 from tests.support.pages import page_paths
 from tests.support.recipes import cheaper, load_recipe

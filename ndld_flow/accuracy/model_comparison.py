@@ -36,8 +36,8 @@ from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import Session, SessionFacts, SessionRequest
 from ndld_flow.runtimes.session_process import open_session
 from ndld_flow.samples.feedback import Feedback, check_feedback, find_feedback, states_only
+from ndld_flow.samples.feeds import Pair, SharedInputs, pair_names, shared_inputs
 from ndld_flow.samples.generated_values import is_float, is_integer
-from ndld_flow.samples.model_matching import Pair, SharedInputs, pair_names, shared_inputs
 from ndld_flow.samples.sample_feeds import Sample, Samples, SeenSamples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.sequences import Sequences, make_sequences

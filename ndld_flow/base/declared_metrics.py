@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.quantities import apart, percent, quantity
-from ndld_flow.base.text import suggest
+from ndld_flow.base.text import lazy_pattern, suggest
 
 _WORD = lazy_pattern(r"\{(\w+)\}")
 

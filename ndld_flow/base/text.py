@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ndld_flow.base.lazy_pattern import lazy_pattern
+if TYPE_CHECKING:
+
+    def lazy_pattern(pattern: str, flags: int = 0) -> re.Pattern[str]: ...
+
+else:
+
+    class lazy_pattern:
+        """Like `re.compile(pattern, flags)`, but compiled at its first use, where a mistake in the pattern shows.
+
+        A module has patterns for texts that most commands never see: compiling all took a tenth of the time of a plan.
+        """
+
+        def __init__(self, pattern: str, flags: int = 0) -> None:
+            self.pattern, self.flags = pattern, flags
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the compiled pattern
+            compiled = re.compile(self.pattern, self.flags)
+            for method in ("finditer", "findall", "fullmatch", "match", "search", "split", "sub", "subn"):
+                setattr(self, method, getattr(compiled, method))
+            return getattr(compiled, name)
+
 
 # Terminal colours and cursor movements: logs may contain them, pages cannot use them.
 _ANSI = lazy_pattern(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")

@@ -21,8 +21,7 @@ import click
 
 from ndld_flow import __version__
 from ndld_flow.base.errors import MAX_PROBLEMS, NdldFlowError, OutputsError, RecipeError, is_interruption
-from ndld_flow.base.lazy_pattern import lazy_pattern
-from ndld_flow.base.text import escaped_json, short_name, shortened, visible_text
+from ndld_flow.base.text import escaped_json, lazy_pattern, short_name, shortened, visible_text
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
 from ndld_flow.cli.verbs import changing_steps, hint_at_step, import_verb, is_step, list_verbs
 from ndld_flow.processes.worker import is_one_process

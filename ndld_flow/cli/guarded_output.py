@@ -13,8 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ndld_flow.base.lazy_pattern import lazy_pattern
-from ndld_flow.base.text import visible_text
+from ndld_flow.base.text import lazy_pattern, visible_text
 
 if TYPE_CHECKING:
     from ndld_flow.base.errors import OutputsError

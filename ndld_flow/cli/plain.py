@@ -13,7 +13,7 @@ from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.terminal import format_end
 from ndld_flow.execution import events
 from ndld_flow.records.outcomes import ENDINGS
-from ndld_flow.report.value_text import value_text
+from ndld_flow.report.measured import value_text
 
 MARKS = {
     "passed": ("✓", "green"),

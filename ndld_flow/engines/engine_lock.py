@@ -20,10 +20,10 @@ from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.quantities import counted, size
 from ndld_flow.base.text import short_name
 from ndld_flow.engines.build_settings import BuildSettings
-from ndld_flow.machine.description import describe_machine
-from ndld_flow.records.build import Build, BuiltProfile
-from ndld_flow.records.document import read_document
-from ndld_flow.records.engine_lock import (
+from ndld_flow.machine.host import describe_machine
+from ndld_flow.records.build import (
+    Build,
+    BuiltProfile,
     EngineComparison,
     EngineLock,
     EngineVerdict,
@@ -31,6 +31,7 @@ from ndld_flow.records.engine_lock import (
     LockedRequest,
     stable_names,
 )
+from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.tensorrt.library import Bound, is_of_release
 from ndld_flow.store.digest import digest_file
 

@@ -13,7 +13,7 @@ from ndld_flow.base import users
 from ndld_flow.base.extras import EXTRAS, Extra
 from ndld_flow.base.quantities import size
 from ndld_flow.execution.devices import describe_holders
-from ndld_flow.machine.description import Check, describe_machine
+from ndld_flow.machine.host import Check, describe_machine
 from ndld_flow.machine.versions import CPU_BUILD, Build, find_cuda_lack, installed_builds, read_version
 from ndld_flow.runs.collect_garbage import find_kept_libraries
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from ndld_flow.base.lazy_pattern import lazy_pattern
+from ndld_flow.base.text import lazy_pattern
 from ndld_flow.recipe.yaml_file import YamlFile, yaml_of_values
 from ndld_flow.runs.cache_settings import NO_CACHE, CacheChoice
 

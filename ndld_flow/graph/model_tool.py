@@ -17,7 +17,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.external_files import external_file, external_files
 from ndld_flow.models.files import load_model, model_inputs
-from ndld_flow.processes.program import Program, run_program
+from ndld_flow.processes.launch import Program, run_program
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.store.files import copy_file

@@ -1,6 +1,6 @@
-"""Properties of the host that affect measurements: its CPUs, limits, GPUs and environment variables.
+"""The description of this machine, and properties of the host that affect measurements: CPUs, limits, GPUs, variables.
 
-Unlike load and temperature, they do not vary by themselves between runs, so they are part of the keys of measurements.
+Unlike load and temperature, these do not vary by themselves between runs, so they are part of the keys of measurements.
 An unknown property is `unknown`, which differs from all known values. A result may be reused on the machines that agree
 in those that decide it.
 """
@@ -11,14 +11,18 @@ import enum
 import os
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Literal
 
 from blake3 import blake3
+from pydantic import JsonValue
 
 from ndld_flow.machine.container_limits import UNKNOWN, read_limits
 from ndld_flow.machine.hardware import describe_cpu, read_hardware
+from ndld_flow.records.document import Record
+from ndld_flow.records.measurement import Machine
 
 UNKNOWN_HOST = f"host: {UNKNOWN};"
 ON_CLUSTER = "NDLD_FLOW_ON_CLUSTER"
@@ -254,3 +258,82 @@ def fingerprint_machine() -> str:
     gpus = ", ".join(visible_kinds(machine.gpus)) or "no GPU"
     driver = f", driver {machine.driver}" if machine.driver else ""
     return f"{machine.system} {machine.architecture}, {machine.cpu} x {machine.cpu_count}, {gpus}{driver}"
+
+
+class Check(Record):
+    """The result of one check."""
+
+    name: str
+    state: Literal["ok", "absent", "broken"]
+    """`absent`: only some recipes need it; `broken`: every run needs it."""
+    found: str
+    advice: str = ""
+
+
+_GIB = 2**30
+# Jetson's GPU is not a PCI card: neither the driver's list of cards nor older versions of nvidia-smi include it. The
+# Windows Subsystem for Linux has one device file for all GPUs.
+_GPU_DEVICES = (Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"), Path("/dev/nvidia0"), Path("/dev/dxg"))
+
+
+@cache
+def describe_machine() -> Machine:
+    """Return the machine's description, cached per process. Without a GPU it takes some milliseconds."""
+    hardware = read_hardware()
+    return Machine(
+        system=hardware.system,
+        architecture=hardware.architecture,
+        cpu=hardware.cpu,
+        cpu_count=hardware.cpu_count,
+        memory_bytes=memory_size() or None,
+        gpus=hardware.gpus,
+        driver=hardware.driver,
+        python=platform.python_version(),
+    )
+
+
+def has_nvidia_gpu() -> bool:
+    """Return whether there is, or may be, an NVIDIA GPU: a run is stopped before it starts only if there certainly is
+    none."""
+    return bool(describe_machine().gpus) or any(path.exists() for path in _GPU_DEVICES)
+
+
+def read_conditions() -> dict[str, JsonValue]:
+    """Return the conditions that may disturb a measurement: load, governors, clock rates, usable CPUs and limits.
+
+    Values that this system does not report are omitted.
+    """
+    modes = read_modes()
+    readers: dict[str, Callable[[], JsonValue]] = {
+        "load_average": lambda: list(os.getloadavg()),
+        "affinity": lambda: [*sorted(os.sched_getaffinity(0))],
+        "governors": lambda: [name for name in modes["governor"].split(", ") if name != UNKNOWN],
+        "cpu_mhz": _clock_rates,
+        "turbo": lambda: {"1": True, "0": False}.get(modes["boost"]),
+        "cgroup_cpu_limit": lambda: float(read_limits()["CPU time"]),  # no number for `none` and `unknown`
+    }
+    conditions: dict[str, JsonValue] = {}
+    for name, read in readers.items():
+        try:
+            value = read()
+        except (OSError, AttributeError, ValueError):  # this system has no such file or call
+            continue
+        if value not in (None, []):
+            conditions[name] = value
+    return conditions
+
+
+def memory_size() -> int:
+    """Return the memory in bytes, rounded to GiB: the kernel's share varies a little from boot to boot."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0
+    return max(1, round(total / _GIB)) * _GIB
+
+
+def _clock_rates() -> JsonValue:
+    """Return the lowest and highest clock rate of the CPUs."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    rates = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
+    return [min(rates), max(rates)] if rates else None

@@ -25,7 +25,7 @@ from importlib.metadata import (
 from pathlib import Path
 
 from ndld_flow.base.extras import EXTRAS
-from ndld_flow.base.lazy_pattern import lazy_pattern
+from ndld_flow.base.text import lazy_pattern
 
 NOT_INSTALLED = "not installed"
 _DISTRIBUTIONS = {"PIL": "pillow", "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "PyYAML"}

@@ -12,7 +12,7 @@ from blake3 import blake3
 from pydantic import JsonValue
 
 from ndld_flow.base.quantities import counted, milliseconds, seconds
-from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.measure.preflight import disturbed, doubts
 from ndld_flow.measure.process_runs import ProcessRuns, ProfilingRequest, Side

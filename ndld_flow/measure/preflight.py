@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.base.quantities import counted
-from ndld_flow.machine.description import describe_machine, read_conditions
+from ndld_flow.machine.host import describe_machine, read_conditions
 from ndld_flow.measure import worker
 from ndld_flow.records.measurement import cpus_used_by_others
 

@@ -133,7 +133,17 @@ def operators() -> Mapping[tuple[str, str], Operator]:
     """Return (domain, name) -> operator: all of onnx, and those of ONNX Runtime if its wheel includes schemas."""
     versions: dict[tuple[str, str], dict[int, OperatorVersion]] = {}
     for schema in (*onnx.defs.get_all_schemas_with_history(), *_contrib_schemas()):
-        version = _version(schema)
+        version = OperatorVersion(
+            schema.name,
+            "" if schema.domain == DEFAULT_DOMAIN else schema.domain,
+            schema.since_version,
+            _clean(schema.doc),
+            tuple(map(_port, schema.inputs)),
+            tuple(map(_port, schema.outputs)),
+            tuple(_attribute(schema.attributes[name]) for name in sorted(schema.attributes)),
+            schema.deprecated,
+            getattr(schema, "has_function", False) or getattr(schema, "has_context_dependent_function", False),
+        )
         versions.setdefault((version.domain, version.name), {})[version.since_version] = version
     return {
         key: Operator(key[1], key[0], tuple(by_version[number] for number in sorted(by_version)))
@@ -168,20 +178,6 @@ def _contrib_schemas() -> Iterable[Any]:
         # Of those that it registers in ONNX's domain, it inserts Memcpy nodes by itself.
         *(each for each in registered if each.since_version == 1 and not each.name.startswith("Memcpy")),
     ]
-
-
-def _version(schema: Any) -> OperatorVersion:  # noqa: ANN401 - onnx' OpSchema, or ONNX Runtime's copy of it
-    return OperatorVersion(
-        schema.name,
-        "" if schema.domain == DEFAULT_DOMAIN else schema.domain,
-        schema.since_version,
-        _clean(schema.doc),
-        tuple(map(_port, schema.inputs)),
-        tuple(map(_port, schema.outputs)),
-        tuple(_attribute(schema.attributes[name]) for name in sorted(schema.attributes)),
-        schema.deprecated,
-        getattr(schema, "has_function", False) or getattr(schema, "has_context_dependent_function", False),
-    )
 
 
 def _port(formal: Any) -> Port:  # noqa: ANN401 - a FormalParameter of either library

@@ -22,7 +22,7 @@ from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import first_of
-from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.measure.pair_rounds import RoundLimits
 from ndld_flow.placement.regions import (
     AccurateSets,

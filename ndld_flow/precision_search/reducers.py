@@ -24,8 +24,7 @@ from ndld_flow.precision.fp16.choice import (
     keep_shape_arithmetic,
     why_sensitive,
 )
-from ndld_flow.precision.fp16.convert import convert_to_fp16, prepare, refuse_broken
-from ndld_flow.precision.fp16.rewrite import Rewriter
+from ndld_flow.precision.fp16.convert import Rewriter, convert_to_fp16, prepare, refuse_broken
 from ndld_flow.precision.type_groups import group_places
 from ndld_flow.records.precision_search import PrecisionSearch
 

@@ -30,8 +30,8 @@ from ndld_flow.records.power import Power
 from ndld_flow.records.precision_search import PrecisionSearch, Trial
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import SessionRequest
+from ndld_flow.samples.feeds import shared_inputs
 from ndld_flow.samples.made_samples import ExtendedSamples
-from ndld_flow.samples.model_matching import shared_inputs
 from ndld_flow.samples.sample_feeds import Sample, Samples
 from ndld_flow.store.files import make_folder, share
 

@@ -22,7 +22,7 @@ from ndld_flow.models.nodes import UniqueNames
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.constraints.rules import first_output
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.processes.program import Program, minimal_environment, run_program
+from ndld_flow.processes.launch import Program, minimal_environment, run_program
 from ndld_flow.quantize.calibration import Workspace
 from ndld_flow.quantize.prepared_model import QuantizableNode, SkippedLayer, excluded_outputs
 from ndld_flow.quantize.quantize_file import (

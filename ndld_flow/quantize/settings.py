@@ -333,7 +333,7 @@ def _versions_in(program: str, _changed_ns: int) -> dict[str, str]:
     """Query an interpreter once: a query takes 0.1 s, and plans need it often."""
     import tempfile
 
-    from ndld_flow.processes.program import Program, minimal_environment, run_program
+    from ndld_flow.processes.launch import Program, minimal_environment, run_program
 
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:

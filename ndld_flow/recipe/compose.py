@@ -24,11 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ndld_flow.base.errors import Problem, RecipeError
-from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.places import find_value
-from ndld_flow.base.text import suggest
-from ndld_flow.recipe.compose_plain import compose_plain, copy_values
-from ndld_flow.recipe.config_files import check_used_files, find_config, find_folders
+from ndld_flow.base.text import lazy_pattern, suggest
+from ndld_flow.recipe.config_files import check_used_files, compose_plain, copy_values, find_config, find_folders
 from ndld_flow.recipe.foreign_forms import hint_at_override, hint_at_variable
 from ndld_flow.recipe.overrides import OF_HYDRA, OF_HYDRA_HINT, check_overrides
 from ndld_flow.recipe.targets import ON

@@ -13,9 +13,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.declared_metrics import ANY, DURATIONS, UNKNOWN, mixed
-from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.quantities import parse_bytes, parse_duration_ms
-from ndld_flow.base.text import suggest
+from ndld_flow.base.text import lazy_pattern, suggest
 from ndld_flow.records.measurement import Metric
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from pydantic import (
 )
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.places import put_value, take_value
 from ndld_flow.base.settings import Settings, values_of
+from ndld_flow.base.text import lazy_pattern
 from ndld_flow.base.user_code import UserCode, find_code
 from ndld_flow.inputs import Data, InputSpec, InputSpecs, patterns_of, without_names
 from ndld_flow.recipe.gates import Gate

@@ -21,9 +21,8 @@ from pydantic import JsonValue
 
 from ndld_flow import __version__
 from ndld_flow.base.errors import ModelError, SourceError
-from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.quantities import count, size
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.text import lazy_pattern, short_name, suggest
 from ndld_flow.recipe.foreign_forms import hint_at_variable
 from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord

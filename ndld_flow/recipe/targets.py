@@ -5,8 +5,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.settings import Settings
+from ndld_flow.base.text import lazy_pattern
 
 ON = "on"
 """The key of a step's entry that names its target."""

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from ndld_flow.base.declared_metrics import UNKNOWN, Returns, Wrong, find_metric
 from ndld_flow.base.errors import Problem, RecipeError, RequestError
-from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.settings import Settings, describe_settings, fields_of, synonyms_of
-from ndld_flow.base.text import find_nearest, suggest, visible_name
+from ndld_flow.base.text import find_nearest, lazy_pattern, suggest, visible_name
 from ndld_flow.inputs import InputSpec, InputSpecs
 from ndld_flow.recipe.calibrated_checks import hold_out_samples
 from ndld_flow.recipe.compose import Composed

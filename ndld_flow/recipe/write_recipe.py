@@ -20,7 +20,7 @@ from ndld_flow.base.errors import ModelError, OutputsError, RequestError
 from ndld_flow.base.quantities import percent
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.inputs import refuse_misfit
-from ndld_flow.machine.description import has_nvidia_gpu
+from ndld_flow.machine.host import has_nvidia_gpu
 from ndld_flow.models.external_files import declared_inputs
 from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.sample_files import FoundData, find_data, has_images, is_scaled, refuse_other_data, split_files

@@ -14,8 +14,8 @@ from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.drawing.graph import Reading
 from ndld_flow.records.document import Record
 from ndld_flow.reduce.trials import RECIPE
+from ndld_flow.report.measured import Fact
 from ndld_flow.report.model_page import Reduction, write_model_page
-from ndld_flow.report.value_text import Fact
 from ndld_flow.store.files import make_folder, writing_atomically
 
 README, FAILURE = "README.md", "failure.json"

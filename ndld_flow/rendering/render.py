@@ -38,8 +38,8 @@ from ndld_flow.rendering.overlays import Overlay
 from ndld_flow.rendering.pixels import Drawn, Panel, SampleValues, TensorImage, as_bytes, thumbnail_of
 from ndld_flow.rendering.settings import ImageSettings, OverlaySettings
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+from ndld_flow.samples.feeds import pair_names, shared_inputs
 from ndld_flow.samples.file_samples import open_files
-from ndld_flow.samples.model_matching import pair_names, shared_inputs
 from ndld_flow.samples.sample_settings import Noise, SampleSettings
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput
 

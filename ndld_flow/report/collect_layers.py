@@ -12,14 +12,12 @@ from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.profiles.diagnose.diagnose import LayerGroup, bound_of, group_layers, insights_of
 from ndld_flow.profiles.diagnose.lints.tensor_cores import channels_of
 from ndld_flow.profiles.diagnose.published_peaks import LayerPeaks
-from ndld_flow.profiles.diagnose.recipe_change import is_applied
-from ndld_flow.profiles.diagnose.subject import Bound, Insight, Subject, is_product, missed_precisions
+from ndld_flow.profiles.diagnose.subject import Bound, Insight, Subject, is_applied, is_product, missed_precisions
 from ndld_flow.records.profile import Layer, Profile, Span, TensorInfo
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
-from ndld_flow.report.measured import UNKNOWN, profile_titles, short_provider
+from ndld_flow.report.measured import UNKNOWN, profile_titles, shape_text, short_provider
 from ndld_flow.report.tables import Column, Table, Value, without_empty_columns
-from ndld_flow.report.value_text import shape_text
 
 # Maximum number of rows that a link selects, to limit the size of pages.
 _LAYERS_LINKED = 500

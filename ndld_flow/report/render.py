@@ -17,9 +17,16 @@ from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.report.bundle import bundle, report_files
 from ndld_flow.report.collect_layers import computing_name, passages
 from ndld_flow.report.encoding import packed
-from ndld_flow.report.measured import profiler_words
+from ndld_flow.report.measured import (
+    facts_of,
+    machine_settings,
+    profiler_words,
+    settings_of,
+    shape_text,
+    tensor_text,
+    value_text,
+)
 from ndld_flow.report.panel import panel_folders
-from ndld_flow.report.value_text import facts_of, machine_settings, settings_of, shape_text, tensor_text, value_text
 from ndld_flow.store.files import write_text_atomically
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from ndld_flow.report.activations.page import draw_activations
 from ndld_flow.report.collect_latency import LatencyOutcome
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.collect_summary import Summary, collect_summary
-from ndld_flow.report.measured import MeasuredView, describe_measured
+from ndld_flow.report.measured import Fact, MeasuredView, describe_measured, machine_settings
 from ndld_flow.report.noted_failures import noting, page_with_notes
 from ndld_flow.report.panel import PanelView, collect_panels, panels_of, views_of_profiles
 from ndld_flow.report.panels.engines import collect_engines, collect_untimed
@@ -29,7 +29,6 @@ from ndld_flow.report.panels.files import FileLink, result_of
 from ndld_flow.report.panels.latency import collect_profiles
 from ndld_flow.report.render import PROFILE_REPORT, RUN_REPORT, render, write_page
 from ndld_flow.report.report_data import ReportData, report_data
-from ndld_flow.report.value_text import Fact, machine_settings
 
 
 @dataclass(frozen=True)

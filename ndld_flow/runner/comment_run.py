@@ -24,9 +24,17 @@ from ndld_flow.execution.listener import Listener
 from ndld_flow.records.document import read_bounded
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_run, read_sweep_record
-from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose
-from ndld_flow.report.exports.pull_requests import HEADING, comparison_parts, run_parts, that_fit
-from ndld_flow.report.exports.sweep_exports import sweep_parts
+from ndld_flow.report.exports.pull_requests import (
+    HEADING,
+    SIGNS,
+    code,
+    comparison_parts,
+    details,
+    prose,
+    run_parts,
+    that_fit,
+)
+from ndld_flow.report.exports.spreadsheets import sweep_parts
 from ndld_flow.runner.compare_runs import compare_runs
 from ndld_flow.runs.outputs import Outputs, name_folder
 from ndld_flow.store.files import write_text_atomically

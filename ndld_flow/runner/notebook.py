@@ -10,11 +10,14 @@ from ndld_flow.execution.events import RunFinished, SweepFinished
 from ndld_flow.records.history import MetricHistory
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_sweep_record
-from ndld_flow.report.exports.comparison_picture import draw_comparison
-from ndld_flow.report.exports.picture_file import own_style
-from ndld_flow.report.exports.spreadsheets import COMPARISON_COLUMNS, comparison_rows, history_frame, layers_frame
-from ndld_flow.report.exports.sweep_exports import point_rows
-from ndld_flow.report.exports.sweep_picture import sweep_drawing
+from ndld_flow.report.exports.pictures import draw_comparison, own_style, sweep_drawing
+from ndld_flow.report.exports.spreadsheets import (
+    COMPARISON_COLUMNS,
+    comparison_rows,
+    history_frame,
+    layers_frame,
+    point_rows,
+)
 from ndld_flow.runner.compare_runs import Compared
 from ndld_flow.runner.measure_model import Profiled
 from ndld_flow.runs.list_runs import RunSummary

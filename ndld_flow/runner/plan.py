@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.calibrated_checks import doubt_checks
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.records.document import Record
 from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.step import Foresight, Reuse
 from ndld_flow.store.found_files import DECODED_SUFFIXES
@@ -444,3 +445,39 @@ def look_ahead(runs: Iterable[tuple[Planner, Mapping[str, str | None]]]) -> list
         for front, unit in ready:
             found += front.decide(unit)
     return found
+
+
+class StepDecision(Record):
+    """The decision whether a run would execute a step, from `ndld-flow plan`."""
+
+    name: str
+    step: str
+    """The step's type."""
+    reason: str
+    """`reused`, or the reason why it would run, such as `settings changed`."""
+    detail: str
+    key: str
+    """The digest of everything that the result depends on; empty while one of its inputs does not exist yet."""
+    notes: tuple[str, ...]
+    """Its work on this machine, such as `TensorRT 10.8: weakly typed; FP16, TF32`."""
+    problems: tuple[str, ...]
+    """Conflicts of the settings with the chosen libraries, each with a remedy. With one, the exit code is 2."""
+    lacks: tuple[str, ...]
+    """Requirements missing on this machine, each with the way to get it."""
+
+
+def describe_decisions(decisions: Sequence[Decision], foreseen: Sequence[Foresight]) -> list[StepDecision]:
+    """Return the plan of a run as `ndld-flow plan` prints it; `foreseen` has an entry for each decision."""
+    return [
+        StepDecision(
+            name=decision.step.name,
+            step=decision.step.type.name,
+            reason=decision.reason.text,
+            detail=decision.detail,
+            key=decision.key,
+            notes=seen.notes,
+            problems=seen.problems,
+            lacks=seen.lacks,
+        )
+        for decision, seen in zip(decisions, foreseen, strict=True)
+    ]

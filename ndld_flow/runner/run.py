@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.execution.events import Notice, RunFinished, RunStarted, StepStarted, wait_for_other_run
+from ndld_flow.execution.keys import describe_settings
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
-from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.machine.host import describe_machine, fingerprint_machine
+from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
+from ndld_flow.records.measurement import Machine
 from ndld_flow.records.outcomes import ENDINGS
-from ndld_flow.records.run_folder import read_run_record
+from ndld_flow.records.run_folder import RUN_RECORD, read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
 from ndld_flow.runner.check_inputs import refuse_inputs_of, refuse_missing_data, refuse_wrong_inputs
-from ndld_flow.runner.expected_times import ExpectedTimes
 from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.plan import (
     Decision,
@@ -26,21 +29,24 @@ from ndld_flow.runner.plan import (
     Unit,
     arrange_steps,
     look_ahead,
+    plan_steps,
     refuse_impossible_run,
 )
 from ndld_flow.runner.run_folder import note_progress, recording_failure, write_run_folder
-from ndld_flow.runner.run_record import describe_run, find_artifacts, identify_run
-from ndld_flow.runner.run_state import RunState
-from ndld_flow.runner.step_results import (
+from ndld_flow.runner.run_record import (
     clear_damage,
     describe_end,
+    describe_run,
+    find_artifacts,
     gather_work,
+    identify_run,
     place_records,
     skip_step,
 )
+from ndld_flow.runner.run_state import RunState
 from ndld_flow.runner.verify import find_run_damage
 from ndld_flow.runs.disk import explaining_disk
-from ndld_flow.runs.outputs import Outputs, name_folder
+from ndld_flow.runs.outputs import LATEST, Outputs, name_folder
 
 if TYPE_CHECKING:
     from ndld_flow.execution.cache import Cache
@@ -231,3 +237,96 @@ def _conclude(run: RunState, record: RunRecord, folder: Path, *, nothing_to_do: 
         artifacts=find_artifacts(run, folder),
         wall_s=time.perf_counter() - run.start,
     )
+
+
+_MOST_RUNS = 5
+"""Newest runs that are read."""
+_SAME_SIZE = 1.25
+"""Largest ratio of the sizes of two inputs on which a step does comparable work."""
+
+
+@dataclass(frozen=True)
+class ExpectedTimes:
+    """Expects that a step takes as long as in the newest earlier run in which it did comparable work.
+
+    Work is comparable if type, version and settings of the step are equal, its inputs are of about the same size, as
+    far as they exist yet, and the machine is of the same kind. Otherwise the duration is unknown.
+    """
+
+    run: RunState
+
+    def of(self, step: RecipeStep) -> float | None:
+        """Return the expected seconds of a step; None if they are unknown."""
+        settings, inputs = describe_settings(step, self.run.recipe.file.inputs)
+        for earlier in self._earlier_runs:
+            record = next((each.record for each in earlier.steps if each.name == step.name), None)
+            if record is None or (record.parts.step, record.parts.version) != (step.type.name, step.type.version):
+                continue
+            if not is_this_machine(record.parts.machine):
+                continue
+            if (record.parts.settings, record.parts.inputs) != (settings, inputs):
+                continue
+            sources = {SOURCE: earlier.source, **earlier.models}
+            sizes = {name: source.artifact.size_bytes for name, source in sources.items()}
+            if self._has_similar_inputs(
+                step,
+                record,
+                sizes
+                | {step.name: step.record.artifact.size_bytes for step in earlier.steps if step.record is not None},
+            ):
+                return record.wall_s
+        return None
+
+    def remaining(self) -> float | None:
+        """Return the expected seconds of all steps that have not finished; None if that of any is unknown.
+
+        Steps whose results are stored take no time.
+        """
+        total = 0.0
+        for step in self.run.recipe.steps:
+            if step.name in self.run.done or step.name in self._stored:
+                continue
+            expected = self.of(step)
+            if expected is None:
+                return None
+            total += expected
+        return total
+
+    @cached_property
+    def _stored(self) -> frozenset[str]:
+        """Return the steps that a plan reuses; planned once, when the first step starts."""
+        return frozenset(
+            decision.step.name for decision in plan_steps(self.run.planner, self.run.digests) if decision.reused
+        )
+
+    @cached_property
+    def _earlier_runs(self) -> Sequence[RunRecord]:
+        """The newest runs of the recipe on this machine, the newest first."""
+        run, here = self.run, hardware_of(describe_machine())
+        folders = (path.parent for path in (run.outputs.runs / run.recipe.name).glob(f"*/{RUN_RECORD}"))
+        names = sorted((folder.name for folder in folders if folder.name not in (run.id, LATEST)), reverse=True)
+        found = []
+        for name in names[:_MOST_RUNS]:
+            with contextlib.suppress(RequestError):
+                found.append(read_run_record(run.outputs.runs / run.recipe.name / name))
+        return [earlier for earlier in found if hardware_of(earlier.machine) == here]
+
+    def _has_similar_inputs(self, step: RecipeStep, record: StepRecord, sizes: Mapping[str, int]) -> bool:
+        models = {name: model.record.size_bytes for name, model in self.run.models.items()}
+        done = self.run.done.items()
+        now = models | {name: step.record.artifact.size_bytes for name, step in done if step.record is not None}
+        for key, name in step.own_reads.items():
+            before, after = sizes.get(record.parents.get(key, "")), now.get(name)
+            if before is None or (after is not None and max(before, after) > _SAME_SIZE * min(before, after)):
+                return False
+        return True
+
+
+def is_this_machine(machine: str) -> bool:
+    """Return whether a result was computed on a machine of this kind; pure transforms do not record the machine."""
+    return machine.partition("; ")[0] in ("", fingerprint_machine())
+
+
+def hardware_of(machine: Machine) -> tuple[str, int | None, tuple[str, ...]]:
+    """Return the hardware that decides how long work takes."""
+    return machine.cpu, machine.cpu_count, tuple(machine.gpus)

@@ -248,7 +248,7 @@ def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
     from ndld_flow.records.build import Build
     from ndld_flow.records.comparison import Comparison
     from ndld_flow.records.profile import Profile
-    from ndld_flow.report.exports.chrome_trace import chrome_trace
+    from ndld_flow.report.exports.ci_formats import chrome_trace
     from ndld_flow.report.exports.pull_requests import RUN_SUMMARY, run_markdown
     from ndld_flow.report.exports.spreadsheets import engine_layers_csv, layers_csv
     from ndld_flow.report.noted_failures import noting
@@ -269,16 +269,16 @@ def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
     for step, comparison in documents.of(Comparison).items():
         profiles = documents.compared(step)
         if profiles is not None:
+            # The record stays the artifact's own, byte for byte: a later run checks the folder against it.
             write_comparison(_with_models(comparison, documents.run), profiles, built / step)
-            # The record is the artifact's own, byte for byte: a later run checks the folder against it.
-            write_text_atomically(built / step / comparison.file_name, comparison.to_json())
     return notes
 
 
 def _with_models(comparison: Comparison, run: RunRecord) -> Comparison:
     """Return a step's comparison whose subjects name the measured models: their files, or the steps that made them."""
     given, subjects = {SOURCE: run.source, **run.models}, []
-    for subject, step in zip(comparison.subjects, comparison.profiles[0].steps, strict=True):
+    [compared] = comparison.profiles
+    for subject, step in zip(comparison.subjects, compared.steps, strict=True):
         name = run.records[step].parents["from"]
         model = given[name].location if name in given else name
         subjects.append(subject.model_copy(update={"location": f"{subject.location} of {model}"}))
@@ -332,13 +332,12 @@ def _join_logs(run: RunRecord) -> str:
 
 
 def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]], folder: Path) -> None:
-    """Write report, data and picture into a folder, each file atomically.
+    """Write report, tables and picture of a comparison into the folder of its record, each file atomically.
 
     `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects.
     """
     from ndld_flow.report.comparison.page import draw_comparison
-    from ndld_flow.report.exports.chrome_trace import chrome_trace
-    from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, comparison_junit
+    from ndld_flow.report.exports.ci_formats import chrome_trace, comparison_benchmark_json, comparison_junit
     from ndld_flow.report.exports.pull_requests import comparison_markdown
     from ndld_flow.report.exports.spreadsheets import comparison_csv
     from ndld_flow.report.noted_failures import noting
@@ -351,7 +350,6 @@ def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile
         "trace.json": lambda: chrome_trace(_labelled(comparison, profiles)),
     }
     notes: list[str] = []
-    write_text_atomically(folder / comparison.file_name, comparison.to_json())
     for name, text in texts.items():
         with noting(name, notes):
             write_text_atomically(folder / name, text())
@@ -385,7 +383,7 @@ def _write_picture(comparison: Comparison, profiles: Sequence[Sequence[Profile]]
         path.unlink(missing_ok=True)  # a picture of an earlier comparison
         return
     # Imported here, as matplotlib takes half a second.
-    from ndld_flow.report.exports.comparison_picture import comparison_picture
+    from ndld_flow.report.exports.pictures import comparison_picture
 
     with temporary_folder() as aside:
         picture = comparison_picture(comparison, profiles, aside / path.name)

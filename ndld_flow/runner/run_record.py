@@ -1,31 +1,149 @@
-"""Build the record of a run, finished or not: its gates, its outcome, and the error that ended it."""
+"""Build the record of a run, finished or not: its gates, its steps, its outcome, and the error that ended it."""
 
 from __future__ import annotations
 
 import platform
 import time
 import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError, is_interruption
+from ndld_flow.base.quantities import counted, quantity
 from ndld_flow.base.text import shortened, visible_name, visible_text
 from ndld_flow.base.users import name_me
-from ndld_flow.machine.description import describe_machine
+from ndld_flow.execution.events import Notice, StepFinished, StepLogged, describe_progress
+from ndld_flow.execution.listener import Listener
+from ndld_flow.history.series import read_measurements
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.recipe.calibrated_checks import doubt_checks
-from ndld_flow.recipe.gates import Gate, GateError
-from ndld_flow.recipe.recipe import SOURCE, Recipe
+from ndld_flow.recipe.gates import HISTORY, Gate, GateError
+from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
+from ndld_flow.records.history import MetricSeries
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.outcomes import ENDINGS, Outcome, RunOutcome, judge
 from ndld_flow.records.run_folder import find_file
-from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord, RunStep, SourceRecord, metrics_of
+from ndld_flow.records.run_record import (
+    GateResult,
+    RunFailure,
+    RunRecord,
+    RunStep,
+    SourceRecord,
+    StepRecord,
+    metrics_of,
+)
+from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.run_state import RunState
-from ndld_flow.runner.step_results import skip_step
+from ndld_flow.runs.metric_history import read_earlier
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_credentials
+from ndld_flow.store.store import Store
+
+if TYPE_CHECKING:
+    from ndld_flow.execution.execute import Work
+
+LAST_LINES = 40
+"""Number of lines of a failed step's log that are recorded."""
+
+
+def gather_work(run: RunState, decision: Decision, name: str = "") -> Work:
+    """Return the work of a step; all its inputs exist. `name` replaces the step's in events, its log and errors."""
+    from ndld_flow.execution.execute import Work
+
+    step, parts = decision.step, decision.parts
+    shown = name or step.name
+    assert parts is not None  # all inputs of a step are computed before the step
+    run.planner.store.locks.use([decision.key])
+
+    def progress(done: int, total: int, what: str) -> None:
+        run.listener(describe_progress(shown, done, total, hide_credentials(what)))
+
+    last_lines = run.logs[step.name] = deque[str](maxlen=LAST_LINES)
+
+    def logged(line: str) -> None:
+        last_lines.append(line)
+        run.listener(StepLogged(name=shown, text=hide_credentials(visible_text(line))))
+
+    artifacts = {key: run.artifacts[name] for key, name in step.reads.items()}
+    inputs = run.recipe.file.inputs if step.inputs is None else step.inputs
+    return Work(replace(step, name=shown), parts, artifacts, inputs, progress, run.recipe.name, logged)
+
+
+def set_damaged_aside(step: str, key: str, store: Store, listener: Listener) -> str:
+    """Set a damaged result of a step aside before it is recomputed, and report that; return a short description."""
+    damaged = store.clear(key)
+    if damaged is None:
+        return ""
+    listener(
+        Notice(
+            text=f"the result of step {step} was damaged ({damaged.damage}); it was moved to {damaged.place} "
+            "and is recomputed",
+            warning=True,
+        )
+    )
+    return f"{damaged.damage}; set aside as {damaged.place.name}"
+
+
+def clear_damage(run: RunState, decisions: Sequence[Decision]) -> list[Decision]:
+    """Set the damaged results of these decisions aside, and add that to their details. Their keys must be locked."""
+    cleared = []
+    for decision in decisions:
+        detail = set_damaged_aside(decision.step.name, decision.key, run.planner.store, run.listener)
+        cleared.append(replace(decision, detail=detail) if detail else decision)
+    return cleared
+
+
+def place_records(
+    run: RunState, decisions: Sequence[Decision], records: Sequence[StepRecord], outcome: Outcome, wall_s: float
+) -> list[RunStep]:
+    """Make artifacts readable for later steps; return the finished steps, each with a duration of `wall_s`."""
+    placed = []
+    for decision, record in zip(decisions, records, strict=True):
+        step = decision.step
+        kind = step.type.cls.kinds()[1]
+        folder = run.planner.store.object_folder(record.artifact.digest)
+        run.artifacts[step.name] = kind(folder / kind.main, step.name, record.artifact.digest)
+        placed.append(
+            RunStep(
+                name=step.name,
+                step=step.type.name,
+                outcome=outcome if record.passed else "inconclusive" if record.inconclusive else "failed",
+                reason=decision.reason.text,
+                detail=decision.detail,
+                wall_s=wall_s,
+                record=record,
+                target=run.target_of(step) if outcome == "done" else step.target,
+            )
+        )
+    return placed
+
+
+def skip_step(step: RecipeStep, reason: str) -> RunStep:
+    """Return the entry of a step that does not run."""
+    return RunStep(
+        name=step.name, step=step.type.name, outcome="skipped", reason=reason, wall_s=0.0, target=step.target
+    )
+
+
+def describe_end(step: RunStep) -> StepFinished:
+    return StepFinished(
+        name=step.name,
+        step=step.step,
+        outcome=step.outcome,
+        reason=step.reason,
+        detail=step.detail,
+        summary=step.record.summary if step.record else "",
+        wall_s=step.wall_s,
+        metrics=step.record.metrics if step.record else {},
+    )
+
 
 LIBRARIES = ("ndld-flow", "onnx", "onnx-ir", "onnxruntime", "polygraphy", "numpy", "protobuf", "hydra-core", "pydantic")
 _LONGEST_MESSAGE = 5_000
@@ -115,8 +233,6 @@ def decide_gates(run: RunState, *, as_far_as_known: bool = False) -> tuple[GateR
             continue  # it is decided once, at the end
         try:
             if gate.history:
-                from ndld_flow.runner.history_gates import decide_by_history
-
                 result = decide_by_history(gate, run.outputs, run.recipe.name, run.steps, metrics)
             else:
                 result = gate.decide(metrics)
@@ -213,3 +329,51 @@ def _all_steps(run: RunState, outcome: RunOutcome, failed: tuple[str, ...]) -> I
             )
         else:
             yield skip_step(step, reason)
+
+
+def decide_by_history(
+    gate: Gate, outputs: Outputs, recipe: str, steps: Sequence[RunStep], metrics: Mapping[str, Metric]
+) -> GateResult:
+    """Return the result of a gate that names levels of the history.
+
+    They are those of earlier measurements that may be compared with this run's: on the same kind of machine, by the
+    same runtime, with the same inputs. The measurement itself, which earlier runs may show too, is left out. Without a
+    good one the gate is undecided: a gate that compares with nothing must not pass. Raises GateError for a missing
+    metric.
+    """
+    name = gate.names[0]
+    known = {**metrics, **dict.fromkeys(HISTORY, metrics.get(name, Metric(value=0.0)))}
+    measured = gate.decide(known).left if gate.left.names else gate.decide(known).right
+    series = _earlier(outputs, recipe, steps, name)
+    levels = {"history.best": series.best, "history.last": series.good_level} if series is not None else {}
+    missing = [level for level in gate.history if levels.get(level) is None]
+    if series is None or missing:
+        if series is None:
+            absent = "no earlier run has a measurement on this kind of machine with this runtime and these inputs"
+        else:
+            earlier = counted(len(series.points), "earlier measurement")
+            absent = f"none of {earlier} is a baseline ({series.points[-1].doubt})"
+        return GateResult(
+            gate=gate.text,
+            passed=False,
+            left=measured,
+            right=0.0,
+            unit=metrics[name].unit,
+            undecided=f"{absent}; the next run is compared with this one",
+        )
+    unit = metrics[name].unit
+    values = {level: Metric(value=value, unit=unit) for level, value in levels.items() if value is not None}
+    result = gate.decide({**metrics, **values})
+    used = (f"{level} is {quantity(values[level].value, unit)}" for level in dict.fromkeys(gate.history))
+    good = sum(not point.doubt for point in series.points)
+    note = f"{', '.join(used)}, from {counted(good, 'measurement')} until {series.points[-1].run}"
+    return result.model_copy(update={"note": note})
+
+
+def _earlier(outputs: Outputs, recipe: str, steps: Sequence[RunStep], metric: str) -> MetricSeries | None:
+    step = next(step for step in steps if step.name == metric.partition(".")[0])
+    alone = step.model_dump(mode="json", include={"name", "record"})
+    tree = {"steps": [alone], "gates": [], "passed": True}
+    name = metric.partition(".")[2]
+    own = next(each for each in read_measurements(tree) if name in each.what.units)
+    return read_earlier(outputs, recipe, metric, own)

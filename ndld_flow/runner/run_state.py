@@ -1,4 +1,4 @@
-"""Runs in progress, and how they are opened. `step_results.py` has the steps that a run computes."""
+"""Runs in progress, and how they are opened. `run_record.py` has the steps that a run computes."""
 
 from __future__ import annotations
 

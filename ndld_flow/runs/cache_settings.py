@@ -17,10 +17,9 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import Problem, RecipeError, RequestError
-from ndld_flow.base.lazy_pattern import lazy_pattern
 from ndld_flow.base.quantities import Milliseconds
 from ndld_flow.base.settings import Settings
-from ndld_flow.base.text import suggest
+from ndld_flow.base.text import lazy_pattern, suggest
 from ndld_flow.recipe.targets import Target, expand_targets
 from ndld_flow.store.hidden_credentials import Credentials
 

@@ -21,9 +21,8 @@ from ndld_flow.profiles.compare.engines import (
 from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognize
 from ndld_flow.profiles.read.sources import find_source
 from ndld_flow.profiles.read.untrusted_files import read_ends
-from ndld_flow.records.build import Build
+from ndld_flow.records.build import Build, EngineComparison, EngineLock
 from ndld_flow.records.document import read_document
-from ndld_flow.records.engine_lock import EngineComparison, EngineLock
 from ndld_flow.records.run_folder import COMPARISON_PAGE, find_file, read_run_record
 from ndld_flow.report.engines_page import draw_engines
 from ndld_flow.runs.disk import explaining_disk

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ndld_flow.base.errors import FormatError, OutputsError, RequestError, require_utf8
-from ndld_flow.base.lazy_pattern import lazy_pattern
+from ndld_flow.base.text import lazy_pattern
 from ndld_flow.records.document import DAMAGE, read_bounded, read_tree
 from ndld_flow.records.outcomes import ENDINGS, RunOutcome, is_complete, judge
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD

@@ -190,7 +190,7 @@ def _describe(folder: Path, stamp: str) -> tuple[bytes, bool]:
 
 def _needs(record: Tree) -> Needs | None:
     """Return what a run needs, by its record; None if that is not valid, for which `gc` has an error."""
-    from ndld_flow.records.run_record import RunRecord  # not where all runs have a line
+    from ndld_flow.records.run_record import RunRecord
 
     try:
         return RunRecord.model_validate_json(to_json(record, inf_nan_mode="constants")).needs()

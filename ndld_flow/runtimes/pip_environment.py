@@ -67,7 +67,7 @@ def _make_environment(folder: Path, note: Callable[[str], None]) -> str:
 
 
 def _run(command: Sequence[str], note: Callable[[str], None]) -> None:
-    from ndld_flow.processes.program import Program, run_program
+    from ndld_flow.processes.launch import Program, run_program
 
     run_program(Program(command, _environment(), PIP_TIMEOUT_S), note)
 

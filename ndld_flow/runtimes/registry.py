@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # measuring processes import this module
     from importlib.metadata import EntryPoint
     from pathlib import Path
 
-    from ndld_flow.machine.description import Check
+    from ndld_flow.machine.host import Check
     from ndld_flow.runtimes.kept_library import KeptLibrary
     from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.runtimes.settings import Builder, RuntimeSettings

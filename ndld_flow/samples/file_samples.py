@@ -23,8 +23,15 @@ from ndld_flow.records.measurement import DISTORTED
 from ndld_flow.samples.audio import AudioFile
 from ndld_flow.samples.generated_values import is_float
 from ndld_flow.samples.images import ImageInput, count_frames, count_video, image_frames, image_size, video_frames
-from ndld_flow.samples.texts import TextFile, open_lines, open_table
-from ndld_flow.samples.value_files import StoredArray, cast_to_model, check_family, open_array
+from ndld_flow.samples.value_files import (
+    StoredArray,
+    TextFile,
+    cast_to_model,
+    check_family,
+    open_array,
+    open_lines,
+    open_table,
+)
 from ndld_flow.samples.wanted_inputs import Feed, FileSamples, ImageOrigin, Pattern, WantedInput, fits, want_inputs
 from ndld_flow.store.files import make_folder
 from ndld_flow.store.found_files import (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ndld_flow.profiles.compare.comparison import RoundsEvidence
     from ndld_flow.profiles.compare.measured import Measured, Rules
     from ndld_flow.profiles.compare.rounds import RoundsPlan
-    from ndld_flow.records.comparison import Comparison, ProfileComparison, Subject
+    from ndld_flow.records.comparison import Comparison, ProfileComparison
     from ndld_flow.records.model_diff import GraphChange
     from ndld_flow.records.noise import Round
     from ndld_flow.steps.profile import ProfileModel
@@ -107,6 +107,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     def run(self, source: ProfileDocument, out: Path, context: Context) -> Result:
         from ndld_flow.profiles.compare.comparison import compare
         from ndld_flow.profiles.compare.measured import Measured
+        from ndld_flow.records.comparison import Subject
         from ndld_flow.records.document import read_document
         from ndld_flow.records.profile import Profile
 
@@ -117,7 +118,13 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         ]
         evidence = self.measure(measured, context)
         rules = self._rules(evidence)
-        subjects = _subjects(measured)
+        labels = [each.step for each in measured]
+        if labels[0] == labels[1]:
+            labels[1] += " again"
+        subjects = [
+            Subject(label=label, location=f"step {each.step}", kind="profile", measured_at=each.profile.measured_at)
+            for label, each in zip(labels, measured, strict=True)
+        ]
         comparison = compare(subjects, {source.label: measured}, rules, self.gates, evidence=evidence)
         (compared,) = comparison.profiles
         graphs, missing = _compare_graphs(measured, [base, source], context)
@@ -176,7 +183,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
 
     def _find_models(self, measured: Sequence[Measured]) -> tuple[str, list[ProfileModel]]:
         """Return why the pair cannot be measured in rounds, or the settings that it was profiled with."""
-        from ndld_flow.machine.description import describe_machine
+        from ndld_flow.machine.host import describe_machine
         from ndld_flow.profiles.compare.differences import circumstances_of
         from ndld_flow.steps.profile import ProfileModel
 
@@ -242,18 +249,6 @@ def _log(comparison: Comparison, context: Context) -> None:
             context.log.info("%s %s: %s", verdict.metric, verdict.verdict, verdict.why)
     for gate in comparison.gates:
         context.log.info("gate %s %s: %s", gate.gate, gate.outcome, gate.why)
-
-
-def _subjects(measured: list[Measured]) -> list[Subject]:
-    from ndld_flow.records.comparison import Subject
-
-    labels = [each.step for each in measured]
-    if labels[0] == labels[1]:
-        labels[1] += " again"
-    return [
-        Subject(label=label, location=f"step {each.step}", kind="profile", measured_at=each.profile.measured_at)
-        for label, each in zip(labels, measured, strict=True)
-    ]
 
 
 def _compare_graphs(

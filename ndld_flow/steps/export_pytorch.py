@@ -94,7 +94,7 @@ class ExportPytorch(SampleSettings, Step[Onnx, TorchModule]):
     def _compare(self, exported: ExportedModule, source: Onnx, out: Path, context: Context) -> list[OutputDistance]:
         from ndld_flow.export.pytorch.export_model import ModuleCheck, compare_module
         from ndld_flow.models.files import model_inputs
-        from ndld_flow.processes.program import log_to
+        from ndld_flow.processes.launch import log_to
         from ndld_flow.samples.sample_feeds import make_samples
 
         context.progress(1, 2, "comparing it with ONNX Runtime")

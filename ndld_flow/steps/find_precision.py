@@ -17,8 +17,8 @@ from ndld_flow.base.declared_metrics import metric_text
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Milliseconds, count, counted, milliseconds
 from ndld_flow.base.text import first_of, short_name
-from ndld_flow.engines.trial_engines import TrialEngineSettings
-from ndld_flow.machine.description import describe_machine
+from ndld_flow.engines.building import TrialEngineSettings
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, loaded_paths

@@ -11,7 +11,7 @@ from pydantic import Discriminator, Tag, field_validator, model_validator
 
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.quantities import counted, milliseconds, ratio_change, size_change
-from ndld_flow.engines.trial_engines import TrialEngineSettings
+from ndld_flow.engines.building import TrialEngineSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.quantize.settings import ModelOpt, PlacementSettings, QuantizeSettings
@@ -269,7 +269,7 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
     def _quantize(
         self, source: Path, out: Path, data: QuantizeInputs, workspace: Workspace, context: Context
     ) -> Quantization:
-        from ndld_flow.processes.program import log_to
+        from ndld_flow.processes.launch import log_to
         from ndld_flow.quantize.modelopt import Settings, quantize_by_modelopt
         from ndld_flow.quantize.quantize_file import quantize_file
 

@@ -167,7 +167,7 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.graph.model_tool import copy_model, move_model, run_on_model
         from ndld_flow.models.files import describe_change
-        from ndld_flow.processes.program import Program, log_to, minimal_environment, run_program
+        from ndld_flow.processes.launch import Program, log_to, minimal_environment, run_program
 
         folder, scratch = context.scratch / "output", context.scratch / "scratch"
         folder.mkdir()

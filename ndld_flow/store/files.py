@@ -27,7 +27,7 @@ from uuid import uuid4
 
 from blake3 import blake3
 
-from ndld_flow.base.lazy_pattern import lazy_pattern
+from ndld_flow.base.text import lazy_pattern
 
 
 def shared_mode(folder: Path | int) -> int:

@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.lazy_pattern import lazy_pattern
-from ndld_flow.base.text import visible_name
+from ndld_flow.base.text import lazy_pattern, visible_name
 
 VALUE_SUFFIXES = (".npy", ".npz", ".pb")
 ANIMATION_SUFFIXES = (".gif", ".webp")

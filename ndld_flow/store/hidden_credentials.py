@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, unquote_plus
 
-from ndld_flow.base.lazy_pattern import lazy_pattern
-from ndld_flow.base.text import visible_text
+from ndld_flow.base.text import lazy_pattern, visible_text
 
 if TYPE_CHECKING:
     from pydantic import JsonValue

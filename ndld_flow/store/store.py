@@ -31,7 +31,7 @@ from blake3 import blake3
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import BackendError, FormatError, OutputsError, RequestError
-from ndld_flow.base.lazy_pattern import lazy_pattern
+from ndld_flow.base.text import lazy_pattern
 from ndld_flow.records.document import naming_file, read_bounded
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.store.digest import DigestMemory, describe_folder, digest_json, find_damage, find_fault
@@ -134,7 +134,7 @@ class Store:
             text = unseal(read_bounded(path))
         except (OSError, ValueError):
             return None, "its record cannot be read"
-        from ndld_flow.records.run_record import StepRecord  # a plan that finds no record does not need its classes
+        from ndld_flow.records.run_record import StepRecord
 
         try:
             with naming_file(path):

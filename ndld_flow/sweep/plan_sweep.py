@@ -22,16 +22,16 @@ from ndld_flow.execution.executor import Executor, Task
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
 from ndld_flow.execution.ssh.targets import open_targets
-from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunStep, StepRecord
 from ndld_flow.runner.check_inputs import Inputs, find_wrong_inputs
-from ndld_flow.runner.expected_times import hardware_of, is_this_machine
 from ndld_flow.runner.open_run import open_cache
 from ndld_flow.runner.plan import Reason, Unit, arrange_steps
+from ndld_flow.runner.run import hardware_of, is_this_machine
 from ndld_flow.runner.run_state import RunOpener, choose_forced
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.digest import digest_json

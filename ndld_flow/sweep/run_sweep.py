@@ -20,7 +20,7 @@ from ndld_flow.base.users import name_me
 from ndld_flow.execution.events import Notice, SweepFinished, SweepStarted
 from ndld_flow.execution.listener import Listener, synchronized
 from ndld_flow.execution.request import Request
-from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.recipe.apply_point import apply_point
 from ndld_flow.recipe.config_files import finds_the_same
 from ndld_flow.recipe.gates import GateError
@@ -29,7 +29,7 @@ from ndld_flow.records.outcomes import ENDINGS, judge, outcome_of_code
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, RunDocuments, read_sweep_record
 from ndld_flow.records.run_record import RunFailure, RunRecord, StepRecord
 from ndld_flow.records.sweep import MeasuredAgain, PointStep, SweepAxis, SweepObjective, SweepPoint, SweepRecord
-from ndld_flow.report.exports.sweep_exports import write_sweep_exports
+from ndld_flow.report.exports.spreadsheets import write_sweep_exports
 from ndld_flow.report.run_page import draw_documents
 from ndld_flow.report.sweep.outcome import summarize_sweep
 from ndld_flow.report.sweep.page import draw_sweep

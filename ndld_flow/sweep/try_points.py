@@ -23,7 +23,7 @@ from ndld_flow.records.key_parts import KeyParts
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.records.sweep import MeasurementSession
 from ndld_flow.runner.plan import Decision, Reason, look_ahead, refuse_impossible_run
-from ndld_flow.runner.step_results import gather_work, set_damaged_aside
+from ndld_flow.runner.run_record import gather_work, set_damaged_aside
 from ndld_flow.step import Reuse
 from ndld_flow.sweep.state import Judgement, PointRun, SweepState, describe_trial, judge_point
 from ndld_flow.sweep_search.search import Search, find_method

@@ -67,8 +67,8 @@ from ndld_flow.runtimes.registry import DEFAULT
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Rules
+    from ndld_flow.records.build import EngineComparison
     from ndld_flow.records.comparison import Comparison
-    from ndld_flow.records.engine_lock import EngineComparison
     from ndld_flow.records.measurement import Allowance
     from ndld_flow.runner.compare_models import ComparedModels, ModelOptions
     from ndld_flow.runner.compare_runs import Compared
@@ -207,7 +207,7 @@ def command(
         if as_json:
             print_json(OUTPUT, engines.comparison)
         else:
-            from ndld_flow.cli.diff_text import print_engines
+            from ndld_flow.cli.comparison_table import print_engines
 
             print_engines(" -> ".join(subjects), engines.comparison, f"report {engines.report}")
         return {"identical": 0, "equal": 0, "different": 1, "undecided": 4}[engines.comparison.verdict]

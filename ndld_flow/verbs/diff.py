@@ -39,7 +39,7 @@ from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
 
 if TYPE_CHECKING:
-    from ndld_flow.records.engine_lock import EngineComparison
+    from ndld_flow.records.build import EngineComparison
     from ndld_flow.records.model_diff import ModelDiff, Part
 
 READS_MODELS = True
@@ -65,7 +65,7 @@ def diff(
     attributes and neighbours too, so that a renamed node is only a renamed node. `parts` are the parts to compare,
     by default all; `compare_values` includes the values of weights; `page` is the path of an HTML page.
     """
-    from ndld_flow.report.diff_page import draw_diff
+    from ndld_flow.report.model_page import draw_diff
     from ndld_flow.runs.outputs import Outputs
     from ndld_flow.runs.references import diff_subjects
 
@@ -120,7 +120,7 @@ def command(
     as_json: bool,
 ) -> int:
     refuse_missing([before, after])
-    from ndld_flow.cli.diff_text import print_diff, print_engines
+    from ndld_flow.cli.comparison_table import print_diff, print_engines
 
     if markdown and as_json:
         raise RequestError("--markdown and --json both write to standard output; give one of them.")

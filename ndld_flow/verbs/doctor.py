@@ -18,7 +18,7 @@ from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:
-    from ndld_flow.machine.description import Check
+    from ndld_flow.machine.host import Check
 
 
 SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": ("BROKEN ", "red")}

@@ -36,8 +36,7 @@ from ndld_flow.execution.listener import Listener, ignore
 if TYPE_CHECKING:
     from ndld_flow.execution.events import Event
     from ndld_flow.execution.request import AnyRecipe
-    from ndld_flow.runner.described_results import StepDecision
-    from ndld_flow.runner.plan import Decision
+    from ndld_flow.runner.plan import Decision, StepDecision
     from ndld_flow.sweep.plan_sweep import PlannedPoint, SweepPlan
 
 READS_MODELS = True
@@ -144,7 +143,7 @@ def _print_warning(event: Event) -> None:
 def _print(decisions: Sequence[Decision], as_json: bool) -> int:
     foreseen = [decision.foresee() for decision in decisions]
     if as_json:
-        from ndld_flow.runner.described_results import describe_decisions
+        from ndld_flow.runner.plan import describe_decisions
 
         print_json(OUTPUT, describe_decisions(decisions, foreseen))
     else:

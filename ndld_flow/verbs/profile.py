@@ -44,7 +44,7 @@ from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:
-    from ndld_flow.runner.described_results import ProfileOutput
+    from ndld_flow.profiles.diagnose.diagnose import ProfileOutput
     from ndld_flow.runner.measure_model import Profiled
 
 OUTPUT: VerbOutput[ProfileOutput] = VerbOutput(__name__, "The profile, and its summary.", version=3)
@@ -87,7 +87,7 @@ def command(model: str, loudness: Loudness | None, as_json: bool, **options: Giv
         # The triage replaces the verdict of a run with one step.
         profiled = profile(model, **options, listener=leave_out_end(listener))
     if as_json:
-        from ndld_flow.runner.described_results import ProfileOutput
+        from ndld_flow.profiles.diagnose.diagnose import ProfileOutput
 
         print_json(OUTPUT, ProfileOutput(profile=profiled.profile, triage=profiled.triage()))
         return

@@ -17,7 +17,7 @@ from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement
 from ndld_flow.records.measurement import Metric
-from ndld_flow.samples.model_matching import pair_names
+from ndld_flow.samples.feeds import pair_names
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.store.kinds import AccuracyDocument, Onnx
 from tests.support.models_run import Given, Ran, run_step, write_model

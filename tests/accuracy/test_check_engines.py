@@ -17,8 +17,8 @@ from ndld_flow import api
 from ndld_flow.base.errors import BackendError, KilledError, RecipeError, RequestError
 from ndld_flow.base.extras import EngineBackend
 from ndld_flow.machine import gpu_state
-from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.machine.gpu_state import Gpu
+from ndld_flow.machine.host import has_nvidia_gpu
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build

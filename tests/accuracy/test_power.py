@@ -28,7 +28,7 @@ from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.panels.power import collect_power
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
-from ndld_flow.samples.model_matching import shared_inputs
+from ndld_flow.samples.feeds import shared_inputs
 from tests.accuracy.test_check_accuracy import compare
 from tests.support.models_run import Given, write_model
 from tests.support.run_fixtures import run_record

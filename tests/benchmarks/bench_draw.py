@@ -18,8 +18,8 @@ from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.graph import Look, Reading
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.graph.drawn_graph import read_graph
-from ndld_flow.report.collect_graph import collect_graphs
 from ndld_flow.report.encoding import packed
+from ndld_flow.report.report_data import collect_graphs
 from ndld_flow.runs.draw import draw_page
 from tests.support.graph_page import collect_graph, residual_profile
 from tests.support.models import GraphBuilder, rename_output, save, tensor

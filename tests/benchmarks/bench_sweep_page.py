@@ -15,7 +15,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.report.exports.sweep_exports import write_sweep_exports
+from ndld_flow.report.exports.spreadsheets import write_sweep_exports
 from ndld_flow.report.sweep.page import draw_sweep
 from tests.benchmarks.bench_report import TIMED
 from tests.support.sweep_samples import builds, large

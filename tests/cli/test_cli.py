@@ -19,7 +19,7 @@ from onnx import helper
 from ndld_flow import __version__, api
 from ndld_flow.cli.verbs import list_verbs
 from ndld_flow.execution.events import RunFinished
-from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.runs import collect_garbage
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn

@@ -17,10 +17,9 @@ from ndld_flow import api
 from ndld_flow.cli.verb_output import format_value
 from ndld_flow.cli.verbs import list_outputs
 from ndld_flow.execution.events import StepFinished
-from ndld_flow.profiles.diagnose.diagnose import LayerGroup, TopLayer, Triage
+from ndld_flow.profiles.diagnose.diagnose import LayerGroup, ProfileOutput, TopLayer, Triage
 from ndld_flow.profiles.diagnose.subject import Bound
 from ndld_flow.records.measurement import Metric
-from ndld_flow.runner.described_results import ProfileOutput
 from ndld_flow.verbs.profile import OUTPUT
 from tests.support.busy_runs import write_busy_run
 from tests.support.command_line import ndld_flow

@@ -8,7 +8,7 @@ from ndld_flow.drawing.engine_graph import engine_graph
 from ndld_flow.drawing.graph import FAMILIES
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.collect_graph import GraphShape, collect_graphs
+from ndld_flow.report.report_data import GraphShape, collect_graphs
 from tests.support.a100_exports import a100_exports
 from tests.support.graph_page import collect_graph, layer, profile_of, residual_profile
 

@@ -21,9 +21,8 @@ from ndld_flow.engines.building import build_engine
 from ndld_flow.inputs import InputSpec
 from ndld_flow.processes import launch
 from ndld_flow.profiles.read.engine_layers import read_engine_info
-from ndld_flow.records.build import Build, ShapeRange
+from ndld_flow.records.build import Build, EngineLock, ShapeRange
 from ndld_flow.records.document import read_document
-from ndld_flow.records.engine_lock import EngineLock
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.step import Reuse
 from ndld_flow.steps.build_engine import BuildEngine

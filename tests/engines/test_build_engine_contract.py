@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings
-from ndld_flow.engines.unsupported_settings import refuse_settings
+from ndld_flow.engines.foresight import refuse_settings
 from ndld_flow.records.build import Build
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.runtimes.tensorrt.release_names import names_of_release

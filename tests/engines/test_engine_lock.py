@@ -15,9 +15,8 @@ from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.engines.building import build_engine
 from ndld_flow.engines.engine_lock import compare_engines
 from ndld_flow.engines.foresight import foresee_build
-from ndld_flow.records.build import Build
+from ndld_flow.records.build import Build, EngineLock
 from ndld_flow.records.document import read_document
-from ndld_flow.records.engine_lock import EngineLock
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.store.kinds import Engine
 from tests.support.engine_builds import Asked, build_all

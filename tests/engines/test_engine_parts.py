@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.engines.build_settings import BatchSetting, BuildSettings, ShapeSetting
 from ndld_flow.engines.building import see_one_gpu
+from ndld_flow.engines.network import read_compiled_layers
 from ndld_flow.engines.optimization_profiles import NetworkInput, choose_profiles
-from ndld_flow.engines.trt_json import read_compiled_layers
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.build import ShapeRange
 from ndld_flow.runtimes.tensorrt.build_log import BuildLog, join_reasons, reason_of

@@ -29,9 +29,8 @@ from ndld_flow.engines.build_settings import (
     TypingPlan,
     decide_typing,
 )
-from ndld_flow.engines.foresight import foresee_build
-from ndld_flow.engines.unsupported_settings import OWN_SETTINGS, refuse_settings
-from ndld_flow.machine.description import describe_machine
+from ndld_flow.engines.foresight import OWN_SETTINGS, foresee_build, refuse_settings
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.runtimes.tensorrt import required_library
 from ndld_flow.runtimes.tensorrt.library import Library
 from ndld_flow.runtimes.tensorrt.release_names import Names, known_releases, names_of_release

@@ -16,13 +16,12 @@ import pytest
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.execution.executor import compute_steps
 from ndld_flow.execution.listener import ignore
-from ndld_flow.execution.messages import Alive, Failed
+from ndld_flow.execution.messages import Alive, Failed, transfer_files
 from ndld_flow.execution.ray import executor as on_ray
 from ndld_flow.execution.ray import node as ray_node
 from ndld_flow.execution.ray.cluster import Conversation
 from ndld_flow.execution.ray.executor import SILENCE_S, LostError, OnRay, TaskMonitor, have_arrived
 from ndld_flow.execution.ray.messages import BridgeMessage, NodeOrder, read_node_message
-from ndld_flow.execution.transfer import transfer_files
 from ndld_flow.execution.workers import TaskListener
 from ndld_flow.store.files import remove_folder
 from tests.support.ray_toys import make_task

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.gpu_state import visible_gpus
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.machine.versions import find_version
 
 LIMIT_S, ONE_TEST_S = 480, 100

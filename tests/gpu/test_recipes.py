@@ -22,7 +22,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.extras import EngineBackend
 from ndld_flow.execution.ssh.connection import SSH_VARIABLE
-from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.graph.diff.diff_models import diff_models
-from ndld_flow.graph.diff.listing import MOST_ITEMS
+from ndld_flow.graph.diff.matches import MOST_ITEMS
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.records.model_diff import ModelDiff
 from tests.support import models

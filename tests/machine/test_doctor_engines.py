@@ -16,7 +16,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.execution.doctor import examine
-from ndld_flow.machine.description import Check
+from ndld_flow.machine.host import Check
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.runtimes.tensorrt.probe import Probe, _show_gpu, probe_gpu, probe_library
 from tests.runtimes.test_tensorrt_library import hide_installed, installed_rtx, make_environment, write

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.machine import hardware, host
-from ndld_flow.machine.description import describe_machine, read_conditions
+from ndld_flow.machine.host import describe_machine, read_conditions
 
 SMI = """#!/bin/sh
 [ "$1" = --query-gpu=name,driver_version ] || exit 9
@@ -94,6 +94,6 @@ def test_what_the_system_does_not_report_is_left_out(monkeypatch: pytest.MonkeyP
 
 def test_nothing_heavy_is_imported() -> None:
     heavy = "[m for m in ('numpy', 'onnx', 'onnxruntime') if m in sys.modules]"
-    code = f"import sys, ndld_flow.machine.description; print({heavy})"
+    code = f"import sys, ndld_flow.machine.host; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

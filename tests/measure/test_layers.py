@@ -17,7 +17,8 @@ from ndld_flow.base.errors import BackendError
 from ndld_flow.profiles.read import onnxruntime_profile as onnxruntime_timeline
 from ndld_flow.profiles.read.onnxruntime_profile import read_one_pass, read_passes
 from ndld_flow.records.profile import Layer
-from ndld_flow.runtimes.onnxruntime import device_roofs, layer_recording
+from ndld_flow.runtimes.onnxruntime import layer_recording
+from ndld_flow.runtimes.onnxruntime import request as onnxruntime_request
 from ndld_flow.runtimes.onnxruntime.layer_pass import count_events, read_layers
 from ndld_flow.runtimes.onnxruntime.layer_recording import OPTIMIZED, WARMUP_PASSES, record_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
@@ -406,26 +407,26 @@ def test_times_on_a_device_are_noted_as_host_times(tmp_path: Path) -> None:
 
 
 def test_roofs_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_roofs, "_measured", {})
-    monkeypatch.setattr(device_roofs, "_ENOUGH_S", 0.0)
-    monkeypatch.setattr(device_roofs, "_ROWS", (256,))
-    monkeypatch.setattr(device_roofs, "_COLUMNS", 256)
+    monkeypatch.setattr(onnxruntime_request, "_measured", {})
+    monkeypatch.setattr(onnxruntime_request, "_ENOUGH_S", 0.0)
+    monkeypatch.setattr(onnxruntime_request, "_ROWS", (256,))
+    monkeypatch.setattr(onnxruntime_request, "_COLUMNS", 256)
     settings = SessionSettings(threads=1, free_dimensions={"n": 3})
-    roofs = device_roofs.measure_roofs(settings)
+    roofs = onnxruntime_request.measure_roofs(settings)
     assert roofs is not None
     # Between a very slow machine and the fastest device of these years.
     assert 1e8 < roofs.macs_per_s < 1e16
     assert 1e8 < roofs.bytes_per_s < 1e14
     assert "float32" in roofs.how
     half = Layer(index=0, name="y", type="MatMul", precision="float16", macs=100, samples_ms=(1.0,))
-    assert device_roofs.measure_roofs(SessionSettings(threads=1), [half]) is roofs
+    assert onnxruntime_request.measure_roofs(SessionSettings(threads=1), [half]) is roofs
 
 
 def test_roofs_are_left_out_where_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_roofs, "_measured", {})
+    monkeypatch.setattr(onnxruntime_request, "_measured", {})
 
     def refuse(path: Path, settings: SessionSettings) -> None:
         raise BackendError("no kernel")
 
-    monkeypatch.setattr(device_roofs, "open_model", refuse)
-    assert device_roofs.measure_roofs(SessionSettings()) is None
+    monkeypatch.setattr(onnxruntime_request, "open_model", refuse)
+    assert onnxruntime_request.measure_roofs(SessionSettings()) is None

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.measure.preflight import CpuTime, disturbance, disturbed, doubts, look_around, read_cpu_time
 from ndld_flow.measure.stopping import MeasuringPlan, Tally, go_on, spread, spread_text, stopped_because
 from ndld_flow.measure.timing_pass import TimingPlan

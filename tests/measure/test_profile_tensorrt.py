@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import BackendError, KilledError, RequestError
 from ndld_flow.base.extras import EngineBackend
-from ndld_flow.machine.description import has_nvidia_gpu
+from ndld_flow.machine.host import has_nvidia_gpu
 from ndld_flow.measure.timing_pass import TimingPlan, time_passes
 from ndld_flow.measure.worker_job import Job
 from ndld_flow.models.tensors import TensorSpec
@@ -34,9 +34,9 @@ from ndld_flow.runner.measure_model import profile_model
 from ndld_flow.runtimes.protocol import DeviceTimes, Timing
 from ndld_flow.runtimes.tensorrt.engine import cuda_runtime
 from ndld_flow.runtimes.tensorrt.engine.engine_layers import read_engine_layers
+from ndld_flow.runtimes.tensorrt.engine.engine_session import Recording
 from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, note_casts, refuse_other_model, refuse_shape
 from ndld_flow.runtimes.tensorrt.engine.execution import EngineBinding
-from ndld_flow.runtimes.tensorrt.engine.layer_recording import Recording
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.runtimes.tensorrt.request import EngineRequest
 from ndld_flow.step import Context, Turn

@@ -20,8 +20,8 @@ from ndld_flow.profiles.diagnose.published_peaks import PeakShares
 from ndld_flow.profiles.diagnose.subject import Bound, Subject
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import BatchPoint, Layer, LayerTimes, Profile, ProfileRun, Roofs, Span, TensorInfo
-from ndld_flow.runtimes.onnxruntime.device_roofs import measure_roofs
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.runtimes.onnxruntime.request import measure_roofs
 from tests.support.layer_passes import measure_layers
 from tests.support.runtime_traits import with_traits
 

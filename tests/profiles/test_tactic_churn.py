@@ -19,7 +19,7 @@ from ndld_flow.records.comparison import TacticChurn
 from ndld_flow.records.profile import Layer, LayerTimes, Profile, ProfileRun
 from ndld_flow.records.sweep import PointStep, SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.render import environment
-from ndld_flow.report.sweep.collect_churn import ChurnView, collect_churn
+from ndld_flow.report.sweep.collect_effects import ChurnView, collect_churn
 from tests.support.a100_exports import a100_exports
 from tests.support.engine_samples import BUILT_AT, build, detector, tensor, write_engine_run
 from tests.support.run_fixtures import MACHINE, digest_of

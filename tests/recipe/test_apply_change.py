@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ndld_flow.profiles.diagnose.recipe_change import FUSE, AddedStep, RecipeChange
+from ndld_flow.profiles.diagnose.subject import FUSE, AddedStep, RecipeChange
 from ndld_flow.recipe.apply_point import change_file, change_record
 
 TEXT = """\

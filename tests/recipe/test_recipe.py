@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.recipe.compose import compose_recipe
-from ndld_flow.recipe.compose_plain import compose_plain
-from ndld_flow.recipe.config_files import find_folders
+from ndld_flow.recipe.config_files import compose_plain, find_folders
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.yaml_file import MAX_DIGITS, parse_yaml, read_yaml
 from tests.support.models import make_cnn

@@ -33,14 +33,11 @@ from ndld_flow.records.comparison import (
 )
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Span, TensorInfo
-from ndld_flow.report.comparison.layers import layer_changes
-from ndld_flow.report.exports import picture_file
-from ndld_flow.report.exports.chrome_trace import chrome_trace
-from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, comparison_junit
-from ndld_flow.report.exports.comparison_picture import comparison_picture
-from ndld_flow.report.exports.github_markdown import code, mermaid_bars, prose, table
-from ndld_flow.report.exports.picture_file import picture_text
-from ndld_flow.report.exports.pull_requests import comparison_markdown
+from ndld_flow.report.comparison.verdicts import layer_changes
+from ndld_flow.report.exports import pictures
+from ndld_flow.report.exports.ci_formats import chrome_trace, comparison_benchmark_json, comparison_junit
+from ndld_flow.report.exports.pictures import comparison_picture, picture_text
+from ndld_flow.report.exports.pull_requests import code, comparison_markdown, mermaid_bars, prose, table
 from ndld_flow.report.exports.spreadsheets import LAYER_COLUMNS, comparison_csv, layers_csv, layers_frame
 
 HOSTILE = (
@@ -359,7 +356,7 @@ def test_hostile_names_are_drawn(name: str, tmp_path: Path) -> None:
     measured = profiles_of(labels, [name, f"{name}b", f"{name}c"])
     comparison = two_profiles(name, labels, why=name, left_out=(name,), noise=name, gates=(gate("failed", name=name),))
     with Image.open(comparison_picture(comparison, [measured], tmp_path / "p.png")) as picture:
-        assert picture.size[0] == picture_file.WIDTH_IN * picture_file.DPI
+        assert picture.size[0] == pictures.WIDTH_IN * pictures.DPI
 
 
 @pytest.mark.thorough
@@ -406,7 +403,7 @@ def colours_in(path: Path) -> set[tuple[int, ...]]:
 
 @pytest.mark.thorough
 def test_the_image_is_opaque_and_shows_all_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picture_file, "DPI", 200)
+    monkeypatch.setattr(pictures, "DPI", 200)
     comparison = two_profiles()
     path = comparison_picture(comparison, [profiles_of(["main", "branch"])], tmp_path / "p.png")
     with Image.open(path) as picture:

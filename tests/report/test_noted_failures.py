@@ -14,8 +14,8 @@ import pytest
 from ndld_flow.records.accuracy import noise_of
 from ndld_flow.report import panel
 from ndld_flow.report.encoding import rounded
-from ndld_flow.report.exports import comparison_picture, spreadsheets, sweep_picture
-from ndld_flow.report.exports.sweep_exports import write_sweep_exports
+from ndld_flow.report.exports import pictures, spreadsheets
+from ndld_flow.report.exports.spreadsheets import write_sweep_exports
 from ndld_flow.report.noted_failures import ReportWarning, page_with_notes
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.sweep.page import draw_sweep
@@ -92,7 +92,7 @@ def test_a_disk_that_is_full_is_no_note(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("module", "function", "file"),
-    [(comparison_picture, "comparison_picture", "comparison.png"), (spreadsheets, "comparison_csv", "layers.csv")],
+    [(pictures, "comparison_picture", "comparison.png"), (spreadsheets, "comparison_csv", "layers.csv")],
     ids=["picture", "table"],
 )
 def test_a_file_of_a_comparison_that_fails_is_a_note(
@@ -108,7 +108,7 @@ def test_a_file_of_a_comparison_that_fails_is_a_note(
 
 
 def test_a_picture_of_a_sweep_that_fails_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_picture, "sweep_picture", fail)
+    monkeypatch.setattr(pictures, "sweep_picture", fail)
     record = sweep_samples.builds()
     with pytest.warns(ReportWarning):
         notes = write_sweep_exports(record, tmp_path)

@@ -33,11 +33,9 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.report.comparison.page import collect_comparison
 from ndld_flow.report.comparison.verdicts import metric_values
-from ndld_flow.report.exports.comparison_picture import largest_changes, picture_groups
+from ndld_flow.report.exports.pictures import largest_changes, picture_groups, sweep_drawing
 from ndld_flow.report.exports.pull_requests import comparison_markdown, run_markdown
-from ndld_flow.report.exports.spreadsheets import comparison_csv, layers_csv
-from ndld_flow.report.exports.sweep_exports import points_csv, sweep_markdown
-from ndld_flow.report.exports.sweep_picture import sweep_drawing
+from ndld_flow.report.exports.spreadsheets import comparison_csv, layers_csv, points_csv, sweep_markdown
 from ndld_flow.report.panels.optimization import collect
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.tables import ABSENT

@@ -13,9 +13,8 @@ from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, Roofs, RuntimeTraits, TensorInfo
 from ndld_flow.report.collect_layers import collect_layers, collect_reformats
-from ndld_flow.report.collect_stacks import StacksView, collect_stacks
 from ndld_flow.report.comparison.page import draw_comparison
-from ndld_flow.report.measured import batch_of
+from ndld_flow.report.measured import StacksView, batch_of, collect_stacks
 from ndld_flow.report.panel import find_panels, panels_of
 from ndld_flow.report.panels import convolutions, device, distribution, pointwise, treemap
 from ndld_flow.report.report_data import Ceilings, Tensors, timed_layers

@@ -36,17 +36,16 @@ from ndld_flow.report.collect_latency import collect_latency
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.collect_summary import collect_gates
 from ndld_flow.report.comparison.page import COMPARISON_PAGE
-from ndld_flow.report.diff_page import DIFF_PAGE
 from ndld_flow.report.engines_page import ENGINES_PAGE
 from ndld_flow.report.history_page import HISTORY_PAGE
-from ndld_flow.report.measured import profiler_words
+from ndld_flow.report.measured import machine_settings, profiler_words, settings_of, shape_text
+from ndld_flow.report.model_page import DIFF_PAGE
 from ndld_flow.report.panels.accuracy import collect_accuracy
 from ndld_flow.report.panels.latency import collect_profiles
 from ndld_flow.report.panels.steps import lay_out
 from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT, environment, write_page
 from ndld_flow.report.run_page import RunPage, collect_page, draw_report
 from ndld_flow.report.sweep.page import SWEEP_PAGE
-from ndld_flow.report.value_text import machine_settings, settings_of, shape_text
 from ndld_flow.report.verdict import describe_results, summarize_run
 from tests.support.page_data import data_of, texts_of
 from tests.support.run_fixtures import (

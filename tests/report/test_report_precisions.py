@@ -16,7 +16,7 @@ from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import channels_text, collect_layers
-from ndld_flow.report.exports.chrome_trace import chrome_trace
+from ndld_flow.report.exports.ci_formats import chrome_trace
 from ndld_flow.report.exports.spreadsheets import layers_csv
 from tests.support import trtexec_exports as trt
 from tests.support.command_line import ndld_flow

@@ -11,8 +11,7 @@ from ndld_flow import api
 from ndld_flow.records.run_folder import RunDocuments, read_run
 from ndld_flow.records.run_record import RunFailure
 from ndld_flow.report.collect_summary import collect_summary
-from ndld_flow.report.exports.github_markdown import prose
-from ndld_flow.report.exports.pull_requests import RUN_SUMMARY, run_markdown
+from ndld_flow.report.exports.pull_requests import RUN_SUMMARY, prose, run_markdown
 from ndld_flow.report.verdict import verdict_lines
 from tests.support.models import make_cnn
 

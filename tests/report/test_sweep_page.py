@@ -28,12 +28,11 @@ from ndld_flow.records.document import PLAIN_VERSIONS
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
 from ndld_flow.records.sweep import MeasuredAgain, SweepObjective, SweepPoint, SweepRecord
-from ndld_flow.report.exports.sweep_exports import points_csv, sweep_markdown, write_sweep_exports
-from ndld_flow.report.exports.sweep_picture import _curve
+from ndld_flow.report.exports.pictures import _curve
+from ndld_flow.report.exports.spreadsheets import points_csv, sweep_markdown, write_sweep_exports
 from ndld_flow.report.sweep.dimensions import collect_curves, collect_dimensions, saturates_at
-from ndld_flow.report.sweep.outcome import summarize_sweep, sweep_verdict
+from ndld_flow.report.sweep.outcome import find_own_point, points_words, recipe_lines, summarize_sweep, sweep_verdict
 from ndld_flow.report.sweep.page import collect_page, draw_sweep
-from ndld_flow.report.sweep.points import find_own_point, points_words, recipe_lines
 from tests.support import sweep_samples as sweeps
 
 

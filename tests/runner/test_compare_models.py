@@ -15,7 +15,7 @@ from ndld_flow.execution.events import Event, Notice
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.run_folder import read_run
-from ndld_flow.report import value_text
+from ndld_flow.report import measured
 from ndld_flow.report.collect_summary import collect_summary
 from ndld_flow.report.verdict import latency_words
 from tests.support.command_line import ndld_flow
@@ -74,7 +74,7 @@ def test_sizes_that_nobody_gave_are_named_beside_the_speed(in_folder: Path) -> N
     assert min(shape) == 1 < max(shape)
     assert any(f"x {shape_text(shape)}" in event.text for event in events if isinstance(event, Notice))
     assert summary.latency is not None
-    assert f"x {value_text.shape_text(shape)} " in latency_words(summary)
+    assert f"x {measured.shape_text(shape)} " in latency_words(summary)
 
 
 def test_sizes_that_the_candidate_has_fixed_are_those_of_both(in_folder: Path) -> None:

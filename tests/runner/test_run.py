@@ -343,7 +343,7 @@ def test_a_plan_of_new_work_imports_no_records_of_finished_work(in_folder: Path)
         "ndld_flow.records.profile",
         "ndld_flow.records.run_record",
         "ndld_flow.execution.events",
-        "ndld_flow.runner.step_results",
+        "ndld_flow.runner.run_record",
     ]
     code = (
         "import sys; from ndld_flow import api\n"

@@ -11,7 +11,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
-from ndld_flow.records.engine_lock import EngineLock
+from ndld_flow.records.build import EngineLock
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.runtimes.tensorrt.library import find_library
 from tests.support.command_line import ndld_flow

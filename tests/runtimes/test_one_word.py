@@ -18,7 +18,7 @@ from ndld_flow.records.activations import Activations
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.report.sweep.points import find_own_point
+from ndld_flow.report.sweep.outcome import find_own_point
 from tests.support.accuracy_cases import IMAGES
 from tests.support.model_trials.subjects import WHEELS
 from tests.support.models import make_cnn

@@ -13,8 +13,7 @@ from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.execution.execute import Work
 from ndld_flow.execution.executor import Task
 from ndld_flow.execution.keys import describe_key
-from ndld_flow.execution.messages import read_order
-from ndld_flow.execution.transfer import transfer_files
+from ndld_flow.execution.messages import read_order, transfer_files
 from ndld_flow.inputs import names_one_file, patterns_of
 from ndld_flow.store import found_files
 from ndld_flow.store.digest import digest_file
@@ -278,7 +277,7 @@ def test_files_are_transferred_to_machines_without_them(toy: Toy, monkeypatch: p
         (step,), source = recipe.steps, Onnx(toy.folder / "model.onnx", "source", "ab" * 32)
         parts = describe_key(step, {"from": source.digest}, recipe.file.inputs, store)
         work = Work(step, parts, {"from": source}, recipe.file.inputs, lambda *_: None, recipe.name)
-        monkeypatch.setattr("ndld_flow.execution.transfer._Collector.collect_artifacts", lambda self, held: held)
+        monkeypatch.setattr("ndld_flow.execution.messages._Collector.collect_artifacts", lambda self, held: held)
         order = transfer_files(Task((work,)), store, trust=True).order
         with monkeypatch.context() as moved:
             moved.chdir("/")

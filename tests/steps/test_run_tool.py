@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError, KilledError, ModelError, RecipeError, RequestError
-from ndld_flow.processes.program import Program, run_program
+from ndld_flow.processes.launch import Program, run_program
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.steps.run_tool import RunTool
 from tests.support.models import make_cnn, make_ext

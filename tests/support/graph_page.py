@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
 from ndld_flow.report.bundle import bundle, report_files
-from ndld_flow.report.collect_graph import GraphShape, collect_graphs
+from ndld_flow.report.report_data import GraphShape, collect_graphs
 from tests.support.run_fixtures import MACHINE
 
 STYLES = ("tokens.css", "page.css", "charts.css", "tables.css", "graph.css")

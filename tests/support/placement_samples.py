@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.records.placement import (
     MeasuredRatio,
     PlacedRegion,

@@ -15,10 +15,9 @@ from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec, patterns_of
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
 from ndld_flow.records.activations import SampleShown
-from ndld_flow.samples.feeds import Feed
+from ndld_flow.samples.feeds import Feed, SharedInputs
 from ndld_flow.samples.generated_values import is_float, random_stream
 from ndld_flow.samples.images import find_layout, swap_red_and_blue, write_received_images
-from ndld_flow.samples.model_matching import SharedInputs
 from ndld_flow.samples.sample_feeds import Sample
 from ndld_flow.samples.sample_settings import Noise, SampleSettings
 

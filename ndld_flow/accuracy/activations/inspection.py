@@ -31,7 +31,7 @@ from ndld_flow.runtimes.onnxruntime.execution_providers import full_name
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import Session, SessionRequest
 from ndld_flow.runtimes.session_process import open_session
-from ndld_flow.samples.model_matching import shared_inputs
+from ndld_flow.samples.feeds import shared_inputs
 from ndld_flow.samples.sample_settings import Noise, SampleSettings
 
 

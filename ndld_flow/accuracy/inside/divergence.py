@@ -38,9 +38,8 @@ from ndld_flow.records.accuracy import LayerDivergence, noise_of
 from ndld_flow.records.execution import BuiltFile
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.runtimes.session_process import open_session
-from ndld_flow.samples.feeds import Feed
+from ndld_flow.samples.feeds import Feed, shared_inputs
 from ndld_flow.samples.generated_values import is_float
-from ndld_flow.samples.model_matching import shared_inputs
 
 USUAL_NOISE = 0.045
 """Relative RMS that is allowed if no bound is relative to the signal: that of a cosine of 0.999."""

@@ -22,7 +22,7 @@ from ndld_flow.base.text import short_name, shortened, visible_name
 from ndld_flow.execution.daemon_threads import DaemonThreads
 from ndld_flow.execution.executor import Task, are_results_of, find_records
 from ndld_flow.execution.listener import Listener
-from ndld_flow.execution.messages import NO_ANSWER, Alive, Died, End, News, Report
+from ndld_flow.execution.messages import NO_ANSWER, Alive, Died, End, News, Report, transfer_files
 from ndld_flow.execution.ray.cluster import (
     Demand,
     Node,
@@ -35,7 +35,6 @@ from ndld_flow.execution.ray.cluster import (
     read_nodes,
 )
 from ndld_flow.execution.ray.messages import BridgeMessage, NodeOrder, NodeQuestion, read_node_message
-from ndld_flow.execution.transfer import transfer_files
 from ndld_flow.execution.workers import TaskListener, read_end
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.targets import Needs

@@ -15,13 +15,23 @@ from ndld_flow.execution.events import Notice
 from ndld_flow.execution.executor import Task, are_results_of
 from ndld_flow.execution.keys import Site, installed_modules, make_key
 from ndld_flow.execution.listener import Listener
-from ndld_flow.execution.messages import Died, End, Failed, Logged, News, Progressed, Refused, Report
+from ndld_flow.execution.messages import (
+    Died,
+    End,
+    Failed,
+    Logged,
+    News,
+    Progressed,
+    Refused,
+    Report,
+    Transfer,
+    transfer_files,
+)
 from ndld_flow.execution.ssh import messages
 from ndld_flow.execution.ssh.connection import Connection, ConnectionLostError
 from ndld_flow.execution.ssh.deploy import start_node
-from ndld_flow.execution.transfer import Transfer, transfer_files
 from ndld_flow.execution.workers import read_end
-from ndld_flow.machine.description import Check
+from ndld_flow.machine.host import Check
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.targets import Target
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord

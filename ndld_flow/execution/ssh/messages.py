@@ -22,7 +22,7 @@ from blake3 import blake3
 from pydantic import Field, JsonValue, TypeAdapter
 
 from ndld_flow.execution.messages import Alive, End, News, Refused
-from ndld_flow.machine.description import Check
+from ndld_flow.machine.host import Check
 from ndld_flow.processes.lines import Line
 from ndld_flow.records.document import Count, Digest, InnerPath
 from ndld_flow.records.key_parts import ArtifactRecord

@@ -18,9 +18,8 @@ from pathlib import Path
 from ndld_flow.base.errors import BackendError, NdldFlowError
 from ndld_flow.execution.executor import match_records
 from ndld_flow.execution.keys import describe_libraries, describe_machine_of
-from ndld_flow.execution.messages import Alive, Done, describe_error
+from ndld_flow.execution.messages import Alive, Done, describe_error, move_order
 from ndld_flow.execution.ssh import messages
-from ndld_flow.execution.transfer import move_order
 from ndld_flow.execution.workers import Worker
 from ndld_flow.processes.lines import Line, Output
 from ndld_flow.processes.worker import ORPHANED, claim_input, run_under_watchdog

@@ -15,7 +15,7 @@ from ndld_flow.base.errors import Problem, RecipeError, RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.execution.keys import Site
 from ndld_flow.execution.listener import Listener
-from ndld_flow.machine.description import Check
+from ndld_flow.machine.host import Check
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.recipe.targets import HERE, ON, Target, is_host
 from ndld_flow.runs.cache_settings import PROJECT_FILE, read_settings, user_settings_file

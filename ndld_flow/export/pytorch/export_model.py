@@ -33,7 +33,7 @@ from ndld_flow.models.files import load_model
 from ndld_flow.models.nodes import constant_tensor, inline_functions, own_subgraphs
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array, shape_text
-from ndld_flow.processes.program import Program, minimal_environment, run_program
+from ndld_flow.processes.launch import Program, minimal_environment, run_program
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.samples.sample_feeds import Samples
 

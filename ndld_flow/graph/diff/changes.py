@@ -10,7 +10,14 @@ import onnx_ir as ir
 from blake3 import blake3
 
 from ndld_flow.base.text import shortened
-from ndld_flow.graph.diff.listing import (
+from ndld_flow.graph.diff.match_models import weights_of
+from ndld_flow.graph.diff.matches import (
+    Matches,
+    Pair,
+    Pairs,
+    Port,
+    Side,
+    Sides,
     attribute_key,
     attribute_text,
     changed_text,
@@ -20,8 +27,6 @@ from ndld_flow.graph.diff.listing import (
     most_important,
     tensor_item,
 )
-from ndld_flow.graph.diff.match_models import weights_of
-from ndld_flow.graph.diff.matches import Matches, Pair, Pairs, Port, Side, Sides
 from ndld_flow.graph.sanitize.edits import dims_of
 from ndld_flow.models.element_types import dtype_name, value_dtype
 from ndld_flow.models.external_data import MissingTensor, stored_as

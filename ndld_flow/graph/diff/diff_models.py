@@ -25,7 +25,9 @@ from ndld_flow.graph.diff.changes import (
     diff_weights,
     node_changes,
 )
-from ndld_flow.graph.diff.listing import (
+from ndld_flow.graph.diff.match_models import match_models
+from ndld_flow.graph.diff.matches import (
+    Sides,
     attribute_key,
     attribute_text,
     changed_text,
@@ -33,9 +35,8 @@ from ndld_flow.graph.diff.listing import (
     first,
     metadata_changes,
     most_important,
+    side_of,
 )
-from ndld_flow.graph.diff.match_models import match_models
-from ndld_flow.graph.diff.matches import Sides, side_of
 from ndld_flow.models.files import all_graphs, load_structure, summarize_model
 from ndld_flow.models.nodes import function_address, is_constant, node_label, op_name, values_of
 from ndld_flow.records.model_diff import (

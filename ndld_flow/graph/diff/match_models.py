@@ -14,8 +14,17 @@ from itertools import product
 
 import onnx_ir as ir
 
-from ndld_flow.graph.diff.listing import attribute_key
-from ndld_flow.graph.diff.matches import Key, Matches, Pair, Port, best_pairs, names_agree, ordered_pairs, unique_pairs
+from ndld_flow.graph.diff.matches import (
+    Key,
+    Matches,
+    Pair,
+    Port,
+    attribute_key,
+    best_pairs,
+    names_agree,
+    ordered_pairs,
+    unique_pairs,
+)
 from ndld_flow.models.external_data import MissingTensor, tensors_of
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.nodes import node_label, op_name, own_subgraphs

@@ -16,8 +16,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.names import Nesting
 from ndld_flow.graph.edit.node_groups import Neighbourhood, deep_nodes
 from ndld_flow.graph.edit.schemas import Schemas, check_inputs, port_index
-from ndld_flow.graph.sanitize.cleanup import detach_initializers_from_inputs
-from ndld_flow.graph.sanitize.edits import Edits
+from ndld_flow.graph.sanitize.edits import Edits, detach_initializers_from_inputs
 from ndld_flow.models.foreign_shapes import can_infer
 from ndld_flow.models.lazy_tensors import StreamedTensor, TransposedTensor
 from ndld_flow.models.nodes import (

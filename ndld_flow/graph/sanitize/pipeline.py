@@ -13,7 +13,8 @@ import onnx_ir as ir
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import first_of
-from ndld_flow.graph.sanitize.cleanup import (
+from ndld_flow.graph.sanitize.edits import (
+    Edits,
     detach_initializers_from_inputs,
     lift_constants,
     make_names_unique,
@@ -21,7 +22,6 @@ from ndld_flow.graph.sanitize.cleanup import (
     share_equal_initializers,
     share_equal_nodes,
 )
-from ndld_flow.graph.sanitize.edits import Edits
 from ndld_flow.graph.sanitize.folding import fold_constants, left_unfolded
 from ndld_flow.graph.sanitize.fusion import fuse_affine, fuse_nodes
 from ndld_flow.graph.sanitize.settings import SanitizeSettings

@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.graph.sanitize.cleanup import make_names_unique
 from ndld_flow.graph.sanitize.edits import (
     Dim,
     Edits,
     dims_of,
     int_attribute,
     ints_attribute,
+    make_names_unique,
     only_reader,
     producer_of_type,
     same_known_dims,

@@ -94,7 +94,7 @@ def find_kept_nodes(model: ir.Model, search: PrecisionSearch) -> list[ir.Node]:
 
 def _matching(model: ir.Model, search: PrecisionSearch, kept: KeptNode) -> list[ir.Node]:
     same_type = [node for node in model.graph.all_nodes() if op_name(node) == kept.op_type]
-    output = _key_output(kept)
+    output = next((name for name in kept.outputs if name), "")
     by_output = [node for node in same_type if output and first_output(node) == output]
     matching = by_output or [node for node in same_type if kept.node and node.name == kept.node]
     if not matching:
@@ -106,10 +106,6 @@ def _matching(model: ir.Model, search: PrecisionSearch, kept: KeptNode) -> list[
             "Give both steps the same `from`."
         )
     return matching
-
-
-def _key_output(kept: KeptNode) -> str:
-    return next((name for name in kept.outputs if name), "")
 
 
 _NARROW = ("fp16", "bf16")

@@ -15,8 +15,7 @@ from ndld_flow.models.files import blaming_model, load_model, save_model, summar
 from ndld_flow.models.lazy_tensors import FORMATS, Loss
 from ndld_flow.models.nodes import FLOATING, INTEGERS, QUANTIZED, precision_of
 from ndld_flow.precision.constraints.constraints import check_precision, ignored_notes
-from ndld_flow.precision.fp16.convert import prepare, refuse_broken
-from ndld_flow.precision.fp16.rewrite import Rewriter
+from ndld_flow.precision.fp16.convert import Rewriter, prepare, refuse_broken
 from ndld_flow.precision.type_groups import ALL_FLOATS, Group, Groups, group_places
 from ndld_flow.records.build import Constraint
 from ndld_flow.records.model_diff import GraphChange

@@ -131,7 +131,7 @@ def choose_fp32(groups: Groups) -> set[Group]:
         group = waiting.pop()
         makers = (groups.maker.get(use.value) for use in group.uses if use.value is not None)
         sources = [source for source in makers if source is not None]
-        readers = _readers(group, groups)
+        readers = [reader for value in group.values for reader in groups.readers.get(value, ()) if reader is not group]
         stays = all(map(is_fp32, sources)) and (any(map(is_fp32, readers)) or not readers)
         if group in undecided and not stays:
             undecided.discard(group)
@@ -139,10 +139,6 @@ def choose_fp32(groups: Groups) -> set[Group]:
     for group in undecided:
         group.kept = "it only moves values between fp32 nodes"
     return fixed | undecided
-
-
-def _readers(group: Group, groups: Groups) -> list[Group]:
-    return [reader for value in group.values for reader in groups.readers.get(value, ()) if reader is not group]
 
 
 @dataclass(frozen=True)

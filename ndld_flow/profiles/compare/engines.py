@@ -16,17 +16,18 @@ from pydantic import JsonValue
 from ndld_flow.base.quantities import counted, size
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.match_layers import match_layers
-from ndld_flow.records.build import Build, LayersBasis
-from ndld_flow.records.comparison import LayerRow, MatchMethod
-from ndld_flow.records.engine_lock import (
+from ndld_flow.records.build import (
+    Build,
     EngineComparison,
     EngineLock,
     EngineVerdict,
     LayerAspect,
+    LayersBasis,
     MatchedEngineLayer,
     stable_name,
     stable_names,
 )
+from ndld_flow.records.comparison import LayerRow, MatchMethod
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 

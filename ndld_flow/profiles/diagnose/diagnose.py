@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from ndld_flow.base.quantities import count, counted, milliseconds, share, three_digits
 from ndld_flow.profiles.diagnose import (
     rules_engines,
-    rules_fusion,
     rules_layers,
     rules_measurement,
     rules_overheads,
@@ -30,7 +29,7 @@ from ndld_flow.records.document import Record
 from ndld_flow.records.profile import Layer, Profile
 
 Rule = Callable[[Subject], Iterator[Insight]]
-_OF_PROFILES = (rules_overheads, rules_layers, rules_settings, rules_fusion, rules_measurement)
+_OF_PROFILES = (rules_overheads, rules_layers, rules_settings, rules_measurement)
 RULES: tuple[Rule, ...] = (*rules_in(*_OF_PROFILES), *LINTS)
 """Rules that may save time first; equal scores keep this order."""
 
@@ -181,6 +180,13 @@ class Triage(Record):
     by_role: tuple[LayerGroup, ...]
     bound: Bound
     insights: tuple[Insight, ...]
+
+
+class ProfileOutput(Record):
+    """A profile and its summary, from `ndld-flow profile`."""
+
+    profile: Profile
+    triage: Triage
 
 
 def triage(profile: Profile, top: int = 10) -> Triage:

@@ -8,8 +8,7 @@ from math import prod
 
 from ndld_flow.base.quantities import counted, milliseconds, share, three_digits
 from ndld_flow.base.text import one_line
-from ndld_flow.profiles.diagnose.recipe_change import FUSE, RecipeChange
-from ndld_flow.profiles.diagnose.subject import Insight, Subject
+from ndld_flow.profiles.diagnose.subject import FUSE, Insight, RecipeChange, Subject
 from ndld_flow.records.profile import Layer
 
 _LITTLE = 0.25

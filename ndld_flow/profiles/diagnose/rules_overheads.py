@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ndld_flow.base.quantities import count, counted, milliseconds, share
-from ndld_flow.profiles.diagnose.recipe_change import FUSE, RecipeChange
-from ndld_flow.profiles.diagnose.subject import Insight, Subject, changes_type
+from ndld_flow.profiles.diagnose.subject import FUSE, Insight, RecipeChange, Subject, changes_type
 from ndld_flow.records.profile import LayerRole
 
 _NOTABLE_SHARE = 0.03

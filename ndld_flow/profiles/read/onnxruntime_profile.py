@@ -198,7 +198,16 @@ def _take_nodes(measured: MeasuredPasses, events: list[Event], parent: Key | Non
         key = key_of(event, parent)
         node = measured.nodes.get(key)
         if node is None:
-            node = measured.nodes[key] = _measured(event, parent, depth)
+            node = measured.nodes[key] = MeasuredNode(
+                name=event.node_name,
+                op_type=text_of(event.args["op_name"]),
+                provider=text_of(event.args.get("provider")),
+                parent=parent,
+                depth=depth,
+                inputs=_types(event.args.get("input_type_shape")),
+                outputs=_types(event.args.get("output_type_shape")),
+                self_us=[],
+            )
         node.calls += 1
         node.self_us.extend([0] * (number + 1 - len(node.self_us)))
         enclosed = event.nodes
@@ -206,19 +215,6 @@ def _take_nodes(measured: MeasuredPasses, events: list[Event], parent: Key | Non
         node.self_us[number] += max(0, event.dur - sum(inner.dur for inner in enclosed))
         if depth < _MAX_DEPTH:
             _take_nodes(measured, enclosed, key, depth + 1, number)
-
-
-def _measured(event: Event, parent: Key | None, depth: int) -> MeasuredNode:
-    return MeasuredNode(
-        name=event.node_name,
-        op_type=text_of(event.args["op_name"]),
-        provider=text_of(event.args.get("provider")),
-        parent=parent,
-        depth=depth,
-        inputs=_types(event.args.get("input_type_shape")),
-        outputs=_types(event.args.get("output_type_shape")),
-        self_us=[],
-    )
 
 
 def _types(listed: Any) -> tuple[TypeAndShape, ...]:  # noqa: ANN401

@@ -240,6 +240,12 @@ def profile_of_tensorrt(source: Source) -> Profile:
     gpu = logged or (exports.device.name if exports.device is not None else "")
     library = "tensorrt-rtx" if exports.log.is_rtx else "tensorrt"
     versions = {library: exports.log.version, "cuda": exports.device.cuda if exports.device is not None else ""}
+    conditions: dict[str, JsonValue] = {
+        "device_properties": exports.device.properties if exports.device is not None else {},
+        "device_information": dict(exports.log.section("device_information")),
+        "command": exports.log.command,
+        "started_local_time": exports.log.started,
+    }
     return Profile(
         label=source.label,
         model_digest="",
@@ -248,7 +254,7 @@ def profile_of_tensorrt(source: Source) -> Profile:
         machine=Machine(gpus=(gpu,) if gpu else ()),
         versions={name: version for name, version in versions.items() if version},
         options={name: dict(exports.log.section(name)) for name in _OPTIONS if exports.log.section(name)},
-        conditions=_conditions(exports.log, exports.device),
+        conditions={name: value for name, value in conditions.items() if value},
         # The log has only dimensions.
         inputs=inputs or _from_log(exports.log.inputs),
         outputs=outputs or _from_log(exports.log.outputs),
@@ -326,13 +332,3 @@ def _profiler(exports: _Exports) -> Literal["on", "off", ""]:
 
 def _from_log(shapes: dict[str, tuple[int, ...]]) -> tuple[TensorInfo, ...]:
     return tuple(TensorInfo(name=name, dtype="", shape=shape) for name, shape in shapes.items())
-
-
-def _conditions(log: TrtexecLog, device: DeviceMetadata | None) -> dict[str, JsonValue]:
-    conditions: dict[str, JsonValue] = {
-        "device_properties": device.properties if device is not None else {},
-        "device_information": dict(log.section("device_information")),
-        "command": log.command,
-        "started_local_time": log.started,
-    }
-    return {name: value for name, value in conditions.items() if value}

@@ -18,10 +18,10 @@ from ndld_flow.records.activations import Activations, CapturedTensor, ChannelSt
 from ndld_flow.records.run_folder import STORED
 from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_within_folder, pack_maps, read_activations
 from ndld_flow.report.encoding import Columns, rounded
+from ndld_flow.report.measured import Figure, shape_text
 from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.tables import Column, Table
-from ndld_flow.report.value_text import Figure, shape_text
 
 Verdict = Literal["passed", "failed", "info"]
 

@@ -21,9 +21,6 @@ from ndld_flow.records.comparison import (
     ProfileComparison,
 )
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.collect_graph import GraphShape, collect_graphs
-from ndld_flow.report.collect_stacks import StacksView, collect_stacks
-from ndld_flow.report.comparison.layers import AlignedRow, check_rows, largest_changes
 from ndld_flow.report.comparison.subjects import (
     DifferenceView,
     RankedSubject,
@@ -38,22 +35,24 @@ from ndld_flow.report.comparison.subjects import (
     rank_subjects,
 )
 from ndld_flow.report.comparison.verdicts import (
+    AlignedRow,
     Decision,
     MetricRow,
+    check_rows,
     collect_decisions,
     collect_gates,
     collect_metrics,
+    largest_changes,
     measured_apart,
     ratio_text,
     with_values_of_verdicts,
 )
 from ndld_flow.report.diff_rows import ChangeView, collect_change
 from ndld_flow.report.encoding import evenly_sorted, rounded
-from ndld_flow.report.measured import UNKNOWN, quartiles_ms, short_provider
+from ndld_flow.report.measured import UNKNOWN, StacksView, collect_stacks, quartiles_ms, shape_text, short_provider
 from ndld_flow.report.noted_failures import page_with_notes
 from ndld_flow.report.render import PageParts, render, write_page
-from ndld_flow.report.report_data import TimelineSpans, timeline_spans
-from ndld_flow.report.value_text import shape_text
+from ndld_flow.report.report_data import GraphShape, TimelineSpans, collect_graphs, timeline_spans
 
 _GRAPH_LAYERS = 10_000
 """Maximum layers of all graphs of a page, to limit the time for layout."""

@@ -14,9 +14,16 @@ from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, estimated_ratio
 from ndld_flow.records.comparison import NOT_APPLICABLE, Comparison, ProfileComparison, Subject
 from ndld_flow.records.noise import PairedRounds, Round
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.measured import MeasuredView, batch_of, describe_measured, short_provider
+from ndld_flow.report.measured import (
+    MeasuredView,
+    batch_of,
+    describe_measured,
+    machine_settings,
+    shape_text,
+    short_provider,
+    value_text,
+)
 from ndld_flow.report.tables import ABSENT
-from ndld_flow.report.value_text import machine_settings, shape_text, value_text
 
 SERIES = 10
 """Number of series colours in tokens.css; further subjects reuse colours and differ by letter."""

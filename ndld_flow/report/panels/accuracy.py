@@ -12,10 +12,10 @@ from ndld_flow.base.quantities import number
 from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, LabelledMetric, OutputAgreement, SampleAgreement
 from ndld_flow.report.collect_divergence import DepthCurves, DepthView, bound_of, collect_depth, depth_curves
+from ndld_flow.report.measured import shape_text
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.search_outcome import is_outside
 from ndld_flow.report.tables import ABSENT, Column, Table
-from ndld_flow.report.value_text import shape_text
 
 _ROWS_SHOWN = 40
 _DOTS_SHOWN = 2000
@@ -267,6 +267,12 @@ def _view(step: str, accuracy: Accuracy) -> AccuracyView:
         )
     else:
         arithmetic = "native: computed as the execution provider does" if accuracy.arithmetic == "native" else "stored"
+    limits = [
+        _limit(output, metric, bound)
+        for output in accuracy.outputs
+        for metric, bound in metric_bounds(accuracy.output_tolerance.get(output.output, accuracy.tolerance)).items()
+        if metric in output.metrics
+    ]
     return AccuracyView(
         accuracy=accuracy,
         step=short_name(step),
@@ -279,7 +285,7 @@ def _view(step: str, accuracy: Accuracy) -> AccuracyView:
             bound_text(metric, accuracy.tolerance[metric]) if metric in accuracy.tolerance else "" for metric in metrics
         ),
         rows=tuple(_row(output, metrics, accuracy) for output in accuracy.outputs),
-        limits=_limits(accuracy),
+        limits=tuple(sorted(limits, key=lambda row: (row.passed, -row.used))),
         elementwise=f"mismatched: elements where |candidate - reference| > {atol} + {rtol} |reference|"
         if accuracy.tolerance.keys() & {"rtol", "atol"}
         else "",
@@ -341,16 +347,6 @@ def _is_broken(output: OutputAgreement, metric: str) -> bool:
 
 
 # --- limits ---
-
-
-def _limits(accuracy: Accuracy) -> tuple[LimitRow, ...]:
-    limits = [
-        _limit(output, metric, bound)
-        for output in accuracy.outputs
-        for metric, bound in metric_bounds(accuracy.output_tolerance.get(output.output, accuracy.tolerance)).items()
-        if metric in output.metrics
-    ]
-    return tuple(sorted(limits, key=lambda row: (row.passed, -row.used)))
 
 
 def _limit(output: OutputAgreement, metric: str, bound: float) -> LimitRow:

@@ -9,8 +9,8 @@ from urllib.parse import quote
 from ndld_flow.base.text import short_name
 from ndld_flow.records.activations import Activations
 from ndld_flow.report.activations.page import PAGE, Verdict, figures, result_of, title_of, verdict_of
+from ndld_flow.report.measured import Figure
 from ndld_flow.report.panel import Panel
-from ndld_flow.report.value_text import Figure
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,9 @@ from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.published_peaks import moved_bytes
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.measured import views_by_profile
+from ndld_flow.report.measured import shape_text, views_by_profile
 from ndld_flow.report.panel import profiles_panel
 from ndld_flow.report.tables import Column, Table, Value, without_empty_columns
-from ndld_flow.report.value_text import shape_text
 
 _SHOWN = 60
 _WINDOWS_SHOWN = 12

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -12,7 +12,7 @@ from ndld_flow.base.quantities import count, size
 from ndld_flow.base.text import short_name, shortened, visible_name
 from ndld_flow.profiles.diagnose.diagnose import insights_of_engine
 from ndld_flow.profiles.diagnose.subject import EngineSubject, is_product, missed_precisions
-from ndld_flow.records.build import Build, BuildMemory, Constraint, TimingCacheUse
+from ndld_flow.records.build import Build, Constraint, TimingCacheUse
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
@@ -26,10 +26,9 @@ from ndld_flow.report.collect_layers import (
     knows_units,
     layer_table,
 )
-from ndld_flow.report.measured import UNKNOWN
+from ndld_flow.report.measured import UNKNOWN, Fact, settings_of
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.tables import Table
-from ndld_flow.report.value_text import Fact, settings_of
 
 USUAL: dict[str, JsonValue] = {
     "typing": "default",
@@ -79,27 +78,23 @@ def collect_build(build: Build) -> BuiltView:
     outcomes = Counter(short_name(constraint.outcome, 120) for constraint in build.constraints)
     gpus = build.machine.gpus
     own = gpus[build.device] if build.device < len(gpus) else ""
+    sizes = {
+        "activations": build.memory.activation_bytes,
+        "weights": build.memory.weights_bytes,
+        "largest scratch space of a layer": build.memory.scratch_bytes,
+        "builder's peak on the host": build.memory.build_peak_bytes,
+    }
     return BuiltView(
         build=build,
         built_for=build.compute_capabilities or (own or "this machine's GPU",),
         built_for_kind="compute capability" if build.compute_capabilities else f"device {build.device} of the builder",
-        memory=tuple(_memory(build.memory)),
+        memory=tuple(((what, bytes_) for what, bytes_ in sizes.items() if bytes_)),
         constraints=tuple(sorted(build.constraints, key=lambda each: not each.is_ignored)[:_CONSTRAINTS_SHOWN]),
         constraint_outcomes=tuple(outcomes.most_common(8)),
         cache=_cache(build.timing_cache) if build.timing_cache else "",
         chosen=settings_of(chosen),
         usual=settings_of({name: value for name, value in flat.items() if name not in chosen}),
     )
-
-
-def _memory(memory: BuildMemory) -> Iterator[tuple[str, int]]:
-    sizes = {
-        "activations": memory.activation_bytes,
-        "weights": memory.weights_bytes,
-        "largest scratch space of a layer": memory.scratch_bytes,
-        "builder's peak on the host": memory.build_peak_bytes,
-    }
-    return ((what, bytes_) for what, bytes_ in sizes.items() if bytes_)
 
 
 def _cache(cache: TimingCacheUse) -> str:

@@ -251,6 +251,7 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
     accuracies = documents.of(Accuracy).items()
     checks = tuple((name, accuracy) for name, accuracy in accuracies if accuracy.candidate in models)
     part = cost.measured.part if cost.measured else None
+    names = dict.fromkeys([*search.tolerance, *search.metrics_found, *search.metrics_whole])
     return SearchView(
         search=search,
         step=short_name(step),
@@ -258,7 +259,15 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         sentences=tuple(map(passages, search_sentences(search, outcome))),
         cost_words=passages(cost_words(cost, len(search.kept))),
         insights=tuple(map(insight_view, insights_of_search(SearchSubject(step, search, cost.users, checks, part)))),
-        metrics=_metrics(search),
+        metrics=tuple(
+            (
+                short_name(name, 60),
+                _text(name, search.metrics_whole.get(name)),
+                _text(name, search.metrics_found.get(name)),
+                bound_text(name, search.tolerance[name]) if name in search.tolerance else "",
+            )
+            for name in names
+        ),
         kept=_kept_rows(search, documents.of(Profile), depth),
         causes=tuple(Counter[str](node.cause for node in search.kept).most_common()),
         trial_table=_trial_table(search.trials[:_TRIALS_SHOWN], trial_metrics),
@@ -283,19 +292,6 @@ def search_depth(search: PrecisionSearch) -> DepthView | None:
         curves[stay] = search.layers_found
     there = {words: layers for words, layers in curves.items() if layers}
     return collect_depth(there, is_kept, search.first_divergent, bound_of(search.tolerance), search.precision)
-
-
-def _metrics(search: PrecisionSearch) -> tuple[tuple[str, str, str, str], ...]:
-    names = dict.fromkeys([*search.tolerance, *search.metrics_found, *search.metrics_whole])
-    return tuple(
-        (
-            short_name(name, 60),
-            _text(name, search.metrics_whole.get(name)),
-            _text(name, search.metrics_found.get(name)),
-            bound_text(name, search.tolerance[name]) if name in search.tolerance else "",
-        )
-        for name in names
-    )
 
 
 def _text(metric: str, value: float | None) -> str:

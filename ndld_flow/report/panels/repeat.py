@@ -11,8 +11,8 @@ from pydantic import JsonValue
 
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.run_record import RunRecord
+from ndld_flow.report.measured import Fact
 from ndld_flow.report.panel import Panel
-from ndld_flow.report.value_text import Fact
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.collect_stacks import StacksView, collect_stacks
-from ndld_flow.report.measured import profile_titles
+from ndld_flow.report.measured import StacksView, collect_stacks, profile_titles
 from ndld_flow.report.panel import profiles_panel
 
 

@@ -13,8 +13,8 @@ from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.run_record import RunRecord, RunStep, SourceRecord
 from ndld_flow.report.collect_summary import has_failed_check
 from ndld_flow.report.diff_rows import ChangeView, DiffRow, collect_change
+from ndld_flow.report.measured import Fact, settings_of
 from ndld_flow.report.panel import Panel
-from ndld_flow.report.value_text import Fact, settings_of
 
 SOURCE = "source"
 

@@ -16,7 +16,7 @@ from ndld_flow.base.text import short_name, shortened
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.encoding import rounded
-from ndld_flow.report.sweep.points import is_number, key_of, short_names, value_words
+from ndld_flow.report.sweep.outcome import is_number, key_of, short_names, value_words
 
 _ROOM = 16
 """Maximum characters of a label on an axis of the parallel coordinates."""

@@ -11,7 +11,7 @@ from ndld_flow.base.errors import BackendError, NdldFlowError
 from ndld_flow.runtimes.registry import Runtime
 
 if TYPE_CHECKING:
-    from ndld_flow.machine.description import Check
+    from ndld_flow.machine.host import Check
     from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.runtimes.settings import RuntimeSettings
 
@@ -31,7 +31,7 @@ class _OnnxRuntime(Runtime):
         return OnnxruntimeRequest(**{**values, "custom_ops": tuple(values.get("custom_ops", ()))})
 
     def examine(self, library: Path | None) -> Iterable[Check]:
-        from ndld_flow.machine.description import Check
+        from ndld_flow.machine.host import Check
 
         for provider in _TRIED:
             name = f"onnxruntime {provider}"

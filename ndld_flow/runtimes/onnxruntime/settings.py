@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ndld_flow.base.settings import Settings
-from ndld_flow.machine.description import has_nvidia_gpu
+from ndld_flow.machine.host import has_nvidia_gpu
 from ndld_flow.machine.versions import find_cuda_lack, read_version
 from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
 from ndld_flow.step import DataFile, Foresight, RunsCode

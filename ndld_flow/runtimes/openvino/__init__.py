@@ -11,7 +11,7 @@ from ndld_flow.runtimes.registry import Runtime
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ndld_flow.machine.description import Check
+    from ndld_flow.machine.host import Check
     from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.runtimes.settings import RuntimeSettings
 
@@ -29,7 +29,7 @@ class _Openvino(Runtime):
 
     def examine(self, library: Path | None) -> Iterable[Check]:
         from ndld_flow.base.extras import EXTRAS
-        from ndld_flow.machine.description import Check
+        from ndld_flow.machine.host import Check
 
         extra = EXTRAS["openvino"]
         if not extra.is_installed:

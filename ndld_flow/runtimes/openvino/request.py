@@ -44,7 +44,7 @@ class OpenvinoRequest(CompileSettings, PrivatePackages, SessionRequest):
     def record_layers(
         self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
     ) -> Path | None:
-        from ndld_flow.runtimes.openvino.layer_recording import record_layers
+        from ndld_flow.runtimes.openvino.openvino_session import record_layers
 
         return record_layers(model, self, feeds, plan.passes, folder, report)
 

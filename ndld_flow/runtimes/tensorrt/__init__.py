@@ -10,7 +10,7 @@ from ndld_flow.runtimes.registry import Runtime
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ndld_flow.machine.description import Check
+    from ndld_flow.machine.host import Check
     from ndld_flow.runtimes.kept_library import KeptLibrary
     from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.runtimes.settings import RuntimeSettings

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.machine.description import Check, describe_machine
+from ndld_flow.machine.host import Check, describe_machine
 from ndld_flow.processes.launch import name_signal
 from ndld_flow.runtimes.tensorrt.library import Library, find_libraries
 from ndld_flow.runtimes.tensorrt.release_names import names_of_release

@@ -86,7 +86,7 @@ class EngineRequest(EngineSettings, SessionRequest):
     def record_layers(
         self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
     ) -> Path:
-        from ndld_flow.runtimes.tensorrt.engine.layer_recording import record_engine_layers
+        from ndld_flow.runtimes.tensorrt.engine.engine_session import record_engine_layers
 
         return record_engine_layers(self, feeds, plan.passes, folder, report)
 

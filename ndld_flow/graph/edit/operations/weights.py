@@ -214,8 +214,7 @@ class ShareInitializers(Operation):
     """Larger ones are not compared; they are shared only when they are the same range of a data file."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.sanitize.cleanup import share_equal_initializers
-        from ndld_flow.graph.sanitize.edits import Edits
+        from ndld_flow.graph.sanitize.edits import Edits, share_equal_initializers
 
         edits = Edits(edited.model, self.up_to)
         share_equal_initializers(edits)

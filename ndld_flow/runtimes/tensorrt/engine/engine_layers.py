@@ -17,7 +17,7 @@ from ndld_flow.profiles.read.trtexec_files import Pass
 from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Layer
 from ndld_flow.runtimes.protocol import LayerPass, Timing
-from ndld_flow.runtimes.tensorrt.engine.layer_recording import INSPECTED, Recording
+from ndld_flow.runtimes.tensorrt.engine.engine_session import INSPECTED, Recording
 
 _Key = tuple[str, int]
 """A layer's name, and its index among layers of the same name."""
