@@ -63,8 +63,8 @@ def _identity(profile: Profile) -> _Identity:
             layer.type,
             layer.role,
             layer.onnx_nodes,
-            tuple(tensor.shape for tensor in layer.outputs),
-            tuple(tensor.shape for tensor in layer.inputs),
+            tuple((tensor.name, tensor.shape) for tensor in layer.outputs),
+            tuple((tensor.name, tensor.shape) for tensor in layer.inputs),
             tuple(weight.digest for weight in layer.weights),
         )
         for layer in profile.layers
