@@ -15,10 +15,11 @@ from onnx import helper, numpy_helper
 from ndld_flow import api
 from ndld_flow.execution.events import Event, Notice, PointFinished, StepStarted
 from ndld_flow.measure.trial_pass import InputTrial
+from ndld_flow.models.external_files import declared_inputs
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.optimize.compose import Composer, read_model
 from ndld_flow.optimize.options import OptimizeOptions
-from ndld_flow.recipe.sample_files import Samples, find_data, split_data
+from ndld_flow.recipe.sample_files import Samples, find_data, refuse_other_data, split_data
 from ndld_flow.records.optimization import Optimization
 from ndld_flow.samples.likely_inputs import LikelyInput
 from tests.support import pages
@@ -114,7 +115,7 @@ def test_data_that_cannot_be_split_is_refused(here: Path) -> None:
     with pytest.raises(api.RequestError, match="their numbers differ: x 1, z 4"):
         split((f"x={single}", f"z={two}"), tried)
     with pytest.raises(api.RequestError, match="'zz' is not"):
-        split((f"zz={two}",), tried)
+        refuse_other_data((f"zz={two}",), declared_inputs(here / "model.onnx"))
 
 
 def test_a_search_is_written_and_can_be_read(here: Path) -> None:

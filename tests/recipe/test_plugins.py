@@ -152,7 +152,7 @@ def other_kinds(in_folder: Path) -> Path:
     info = folder / "kinds-1.0.dist-info"
     info.mkdir(parents=True)
     page = (Path(plugin.__file__).parents[1] / "CONTRIBUTING.md").read_text()
-    for name, place in {"long_name": "graph/lint/checks", "reference": "runtimes"}.items():
+    for name, place in {"long_name": "graph/lint/checks", "onnx_reference": "runtimes"}.items():
         source = page.partition(f"# ndld_flow/{place}/{name}.py\n")[2].partition("\n```\n")[0]
         tree = ast.parse(source)
         for node in tree.body:
@@ -162,7 +162,7 @@ def other_kinds(in_folder: Path) -> Path:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kinds\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[ndld_flow.checks]\nmy_long_name = kinds_long_name:LongName\n"
-        "[ndld_flow.runtimes]\nreference = kinds_reference:RUNTIME\n"
+        "[ndld_flow.runtimes]\nonnx_reference = kinds_onnx_reference:RUNTIME\n"
     )
     return folder
 
@@ -177,7 +177,7 @@ def test_a_package_offers_checks_and_runtimes(other_kinds: Path, monkeypatch: py
     Path("r.yaml").write_text(
         "{name: r, model: model.onnx, steps: {lint: {checks: [my_long_name]}, "
         "other: {step: lint, skip: [my_long_name], fail_on: never}, "
-        f"speed: {{step: profile, from: source, backend: reference, {quick}}}}}}}"
+        f"speed: {{step: profile, from: source, backend: onnx_reference, {quick}}}}}}}"
     )
 
     def say(*arguments: str) -> str:
@@ -193,9 +193,9 @@ def test_a_package_offers_checks_and_runtimes(other_kinds: Path, monkeypatch: py
     findings = read_document(Findings, Path("outputs/runs/r/latest/lint/findings.json"))
     assert [(finding.check, finding.severity) for finding in findings.findings] == [("my_long_name", "info")]
     profile = read_document(Profile, Path("outputs/runs/r/latest/speed/profile.json"))
-    assert (profile.backend, profile.providers) == ("reference", ("Reference",))
+    assert (profile.backend, profile.providers) == ("onnx_reference", ("Reference",))
     assert reasons() == {"lint": "reused", "other": "reused", "speed": "reused"}
-    for name in ("long_name", "reference"):  # each may read the other's file, which is next to it
+    for name in ("long_name", "onnx_reference"):  # each may read the other's file, which is next to it
         path = other_kinds / f"kinds_{name}.py"
         path.write_text(path.read_text() + "\nCHANGED = True\n")
         assert {step for step, reason in reasons().items() if reason != "reused"} == {"lint", "speed"}

@@ -43,7 +43,7 @@ def test_the_page_answers_and_its_table_has_every_layer(browser: Browser, page_f
     details = page.locator(".detail")
     expect(details).to_contain_text("float32")
     expect(details).to_contain_text("names")
-    field.fill("change:type match:names")
+    field.fill("change:type match:structure")
     expect(page.locator(".grid-row")).to_have_count(1)
     watch.check()
 
