@@ -18,8 +18,8 @@ from ndld_flow.profiles.compare.pair_matching import Link, match_pair
 from ndld_flow.records.comparison import LayerRow, MatchMethod
 from ndld_flow.records.profile import Layer, Profile
 
-_Shapes = tuple[tuple[int, ...], ...]
-_Looks = tuple[str, str, str, tuple[str, ...], _Shapes, _Shapes, tuple[str, ...]]
+_Tensors = tuple[tuple[str, tuple[int, ...]], ...]
+_Looks = tuple[str, str, str, tuple[str, ...], _Tensors, _Tensors, tuple[str, ...]]
 _Identity = tuple[int, tuple[_Looks, ...]]
 _QUICK = 20_000
 """Total number of layers in all pairs up to which every pair of profiles is matched, a few seconds."""
