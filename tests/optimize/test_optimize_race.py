@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -585,6 +586,22 @@ def test_time_for_a_proof_is_left_once_a_variant_seems_to_be_faster_than_the_sou
         for name, value in (("source", 0.0), ("late", log))
     )
     assert (running._left() < 500) == reserved
+
+
+def test_no_variant_starts_in_less_time_than_the_slowest_took(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second search of 85 s used the time of the proof of what the first had found."""
+    running, nothing, tried = race_of(net), cast("Any", None), list[str]()
+    running._job = running._job.model_copy(update={"seconds": 100.0, "variants": ("source", "a", "b", "c", "d")})
+    source = race.Entrant("source", "", nothing, nothing, racer("source", {}), lambda: None)
+    source.racer.ms = 1.0
+    monkeypatch.setattr(race, "time", Mock(monotonic=lambda: 30.0 * len(tried)))
+    monkeypatch.setattr(running, "_start", 0.0)
+    monkeypatch.setattr(running, "_enter", lambda _: source)
+    monkeypatch.setattr(running, "_try", tried.append)
+    for unused in ("_agreement", "_finish"):
+        monkeypatch.setattr(running, unused, Mock())
+    running.run()
+    assert tried == ["a", "b", "c"]
 
 
 def race_of(net: Path, **more: object) -> race.Race:
