@@ -73,7 +73,8 @@ def identifying_bytes(arrays: Mapping[str, Array]) -> Iterator[bytes]:
     for name, array in sorted(arrays.items()):
         values = np.ascontiguousarray(array)
         yield f"{name} {values.dtype} {values.shape}\n".encode()
-        yield values.tobytes()
+        # The bytes of an array of texts are addresses, at which other texts may be later.
+        yield repr(values.tolist()).encode() if values.dtype.hasobject else values.tobytes()
 
 
 def refuse_unfit_feeds(model: Path, declared: Sequence[TensorSpec], feeds: Mapping[str, Array]) -> None:

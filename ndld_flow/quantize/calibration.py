@@ -19,7 +19,7 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 from ndld_flow.accuracy.inside.capture import capture_with_inputs
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.streaming_statistics import Extremes
-from ndld_flow.models.tensors import Array
+from ndld_flow.models.tensors import Array, identifying_bytes
 from ndld_flow.quantize.prepared_model import PreparedModel
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.runtimes.protocol import SessionRequest
@@ -120,9 +120,8 @@ class Measured:
 def digest_values(values: Mapping[str, Array]) -> bytes:
     """Return a digest of the inputs of a sample."""
     digest = hashlib.blake2b(digest_size=16)
-    for name, array in values.items():
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+    for part in identifying_bytes(values):
+        digest.update(part)
     return digest.digest()
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from ndld_flow.accuracy.power.measure_power import seconds_for
 from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.models.tensors import identifying_bytes
 from ndld_flow.precision_search import search as searching
 from ndld_flow.precision_search.evidence import percent
 from ndld_flow.records.power import PartsReached
@@ -526,3 +527,12 @@ def test_thin_headroom_is_part_of_the_verdict(scale: float, kept: tuple[str, ...
     assert result.passed
     assert any(note.startswith("thin headroom") for note in result.notes) == thin
     assert ("thin headroom" in ran.result.summary) == thin
+
+
+def test_texts_are_identified_by_their_letters() -> None:
+    """Their arrays hold addresses, so that equal texts had other bytes, and other texts may have the same."""
+    texts = np.array([["".join(("a", letter))] for letter in "bc"], object)
+    same = np.array([["".join(("a", letter))] for letter in "bc"], object)
+    assert [*identifying_bytes({"x": texts})] == [*identifying_bytes({"x": same})]
+    texts[0, 0] = "xy"
+    assert [*identifying_bytes({"x": texts})] != [*identifying_bytes({"x": same})]
