@@ -99,7 +99,7 @@ def _read_annotation(function: Callable[..., object], annotation: Any) -> Any:  
     unknown = set(re.findall(r"\w+", annotation)) - vars(module).keys()
     homes = names_for_checkers(module.__name__) if unknown - vars(builtins).keys() else {}
     names = {name: getattr(importlib.import_module(homes[name]), name) for name in unknown & homes.keys()}
-    # `get_type_hints` reads all annotations, and those in what a name stands for, which another module imports.
+    # `get_type_hints` would evaluate all annotations, also those behind aliases, whose names only other modules import.
     return eval(annotation, vars(module), names)  # noqa: S307 - our own code
 
 

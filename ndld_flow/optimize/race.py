@@ -120,8 +120,8 @@ class Race:
             self._agreement(self._source)
             slowest_s = 0.0
             for name in self._job.variants[1:]:
-                # Some time is left for the end of the race, and none starts that may not end: a search for exceptions
-                # takes a minute where a proof needs it.
+                # Leave time to finish the race, and start nothing that may be cut off: a second search for exceptions
+                # once used up the minute that a proof needed.
                 passes_s, start = _END_PASSES * self._leader.racer.ms / 1e3, time.monotonic()
                 end_s = min(max(_END_S, passes_s), _END_SHARE * self._job.seconds)
                 if self._left() <= max(end_s, slowest_s):

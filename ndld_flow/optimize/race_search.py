@@ -31,7 +31,7 @@ check is worth comes on top, if there is time."""
 _LONGER = 1.1
 """Time of a further proof as a multiple of the longest before it."""
 _FAR = 0.9
-"""Ratio to the best from which a form that is not right is far faster: a search that makes it right comes first."""
+"""Ratio to the best below which a form that is not right is far faster: what may make it right is tried first."""
 _LEAST_S = 5.0
 """Least time for which another race is started."""
 
@@ -76,7 +76,7 @@ class RaceSearch(Search):
             self._prove_best(certain=certain)
 
     def _promising(self) -> Iterator[str]:
-        """Yield the searches for exceptions to what is not right, and far faster than the best that is."""
+        """Yield the costly variants that may make right what is far faster than the best right variant."""
         tried = self._result.tried
         best = next((tried[name].speed for name in self._result.ranking if name in tried), None)
         for variant in self._composer.variants:

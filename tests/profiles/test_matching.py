@@ -304,7 +304,7 @@ def test_branches_that_may_be_exchanged_are_matched_together_unless_names_distin
 
 
 def test_profiles_without_names_of_layers_are_not_equal_if_their_data_flow_differs() -> None:
-    """Else each layer would be matched with that of its position, as surely as in the same profile twice."""
+    """Otherwise layers are matched by position, with the confidence of two identical profiles."""
 
     def network(read: str) -> Profile:
         def unary(kind: str, source: str, target: str) -> Layer:

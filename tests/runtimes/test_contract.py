@@ -1,4 +1,4 @@
-"""What every runtime must keep. Runtimes are discovered: a new one is tested here without a line being written."""
+"""The contract of every runtime. Runtimes are discovered, so that a new one is tested without a change here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every search method must keep. Methods are discovered: a new one is tested here without a line being written."""
+"""The contract of every search method. Methods are discovered, so that a new one is tested without a change here."""
 
 from __future__ import annotations
 
