@@ -6,9 +6,12 @@ Bonferroni's inequality (Hahn and Meeker, "Statistical Intervals", section 4.8).
 
 Errors of numeric formats spread over orders of magnitude, so that their logarithms are modelled, above the median only:
 that some samples are nearly exact shows nothing of the worst. Some inputs are far worse than a normal distribution
-foresees; Student's t with 8 degrees of freedom allows for these, and with fewer for the spread of fewer samples. Of 70
-variants of eight models whose worst of 36 samples held a bound, 6 violated it on 24 others: this rejects these 6, and 7
-more.
+foresees; Student's t with 8 degrees of freedom allows for these, and with fewer for the spread of fewer samples.
+
+Measured on 87 variants of 16 models with 60 samples each, which were divided anew 40 times, for all bounds up to 32
+times the worst error that was seen: of the bounds that hold on 36 samples, 7.9 % fail on 24 others; of those that this
+accepts, 66 %, 1.5 % fail. To demand that the worst error is at most a fourth of the bound accepts 60 %; 2.7 % of these
+fail.
 """
 
 from __future__ import annotations

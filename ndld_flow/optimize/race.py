@@ -125,7 +125,7 @@ class Race:
                 passes_s, start = _END_PASSES * self._leader.racer.ms / 1e3, time.monotonic()
                 end_s = min(max(_END_S, passes_s), _END_SHARE * self._job.seconds)
                 if self._left() <= max(end_s, slowest_s):
-                    self._tell(TriedVariant(name=name, runtime="", outcome="not tried", why="the time was used up"))
+                    self._tell(TriedVariant(name=name, runtime="", outcome="not tried", why="too little time was left"))
                     continue
                 self._emit(Racing(variant=name))
                 self._try(name)

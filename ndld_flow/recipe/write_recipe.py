@@ -234,12 +234,19 @@ def try_data(
 
     Raises as `try_model` does, and RequestError for data that do not fit the model.
     """
-    trial = try_model(model, options, ask, progress)
-    found = find_data(options.data, trial)
-    shapes = {**found.shapes(trial), **options.shapes}
-    if shapes != dict(options.shapes):
-        trial = try_model(model, replace(options, shapes=shapes), ask, progress)
-    return trial, found
+    declared = declared_inputs(model)
+    for name, shape in options.shapes.items():
+        if name not in declared:
+            raise RequestError(f"--shape: {name!r} is not an input of {model}; {suggest(name, declared)}")
+        refuse_misfit(name, declared[name].shape, shape)
+    refuse_other_data(options.data, declared)
+    from ndld_flow.measure.trial_pass import InputTrial
+    from ndld_flow.samples.likely_inputs import likely_inputs
+
+    likely = InputTrial(next(likely_inputs(model, options.shapes)))
+    found = find_data(options.data, likely)
+    shapes = {**found.shapes(likely), **options.shapes}
+    return try_model(model, replace(options, shapes=shapes), ask, progress), found
 
 
 def try_with_data(
@@ -265,14 +272,8 @@ def try_model(
 ) -> InputTrial:
     """Return inputs that the model accepts, or likely ones with the error.
 
-    Raises ModelError for a model that cannot be read, RequestError if an option does not fit it.
+    Raises ModelError for a model that cannot be read.
     """
-    declared = declared_inputs(model)
-    for name, shape in options.shapes.items():
-        if name not in declared:
-            raise RequestError(f"--shape: {name!r} is not an input of {model}; {suggest(name, declared)}")
-        refuse_misfit(name, declared[name].shape, shape)
-    refuse_other_data(options.data, declared)
     from ndld_flow.measure.trial_pass import try_inputs
     from ndld_flow.models.files import load_model
     from ndld_flow.samples.likely_inputs import likely_inputs

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -63,6 +64,18 @@ def test_sizes_that_no_trial_finds_are_asked_for(in_folder: Path) -> None:
     assert asked == [("x", "nx3xhxw")]
     assert not written.trial.error
     assert load_recipe(written.path).file.inputs["x"].run_shape == (1, 3, 17, 17)
+
+
+def test_sizes_that_the_data_have_are_neither_tried_first_nor_asked_for(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picky_model(in_folder / "model.onnx", 17)
+    np.save(in_folder / "x.npy", np.zeros((5, 3, 17, 17), np.float32))
+    run = Mock(side_effect=trial_pass.try_inputs)
+    monkeypatch.setattr(trial_pass, "try_inputs", run)
+    written = write(RecipeOptions(data=("x.npy",)), ask=lambda *_: pytest.fail("the data have the sizes"))
+    assert load_recipe(written.path).file.inputs["x"].run_shape == (1, 3, 17, 17)
+    assert run.call_count == 1 and not written.trial.error
 
 
 def test_without_an_answer_the_recipe_notes_that_the_model_was_not_run(in_folder: Path) -> None:
