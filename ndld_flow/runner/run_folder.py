@@ -250,17 +250,21 @@ def _write_exports(documents: RunDocuments, built: Path) -> list[str]:
     from ndld_flow.records.profile import Profile
     from ndld_flow.report.exports.ci_formats import chrome_trace
     from ndld_flow.report.exports.pull_requests import RUN_SUMMARY, run_markdown
-    from ndld_flow.report.exports.spreadsheets import engine_layers_csv, layers_csv
     from ndld_flow.report.noted_failures import noting
 
     texts: dict[str, Callable[[], str]] = {RUN_SUMMARY: partial(run_markdown, documents)}
+    # Spreadsheets are imported where they are written: the message of a refused run, which has none, does not wait.
     for step, profile in documents.of(Profile).items():
         labelled = [(profile.label, profile)]
         if profile.layers:
+            from ndld_flow.report.exports.spreadsheets import layers_csv
+
             texts[f"{step}/layers.csv"] = partial(layers_csv, labelled)
         if profile.timeline:
             texts[f"{step}/trace.json"] = partial(chrome_trace, labelled)
     for step, build in documents.of(Build).items():
+        from ndld_flow.report.exports.spreadsheets import engine_layers_csv
+
         texts[f"{step}/layers.csv"] = partial(engine_layers_csv, build.label, build.layers)
     notes: list[str] = []
     for name, text in texts.items():

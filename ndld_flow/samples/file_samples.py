@@ -17,7 +17,6 @@ from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import visible_name
 from ndld_flow.inputs import InputSpec
-from ndld_flow.models.files import model_inputs
 from ndld_flow.models.tensors import TEXT, Array, dtype_text, shape_text
 from ndld_flow.records.measurement import DISTORTED
 from ndld_flow.samples.audio import AudioFile
@@ -378,6 +377,8 @@ def write_samples(model: Path, given: Mapping[str, InputSpec], most: int, folder
     Of more than `most` samples, these are taken at equal distances. A file with one sample is returned itself, and so
     are images, which a step reads with settings of its own. Raises RequestError for a file that does not fit.
     """
+    from ndld_flow.models.files import model_inputs  # imports onnx_ir, which a check of the recipe's files need not
+
     wanted = want_inputs(model_inputs(model), given, model.name)
     files = open_files(wanted, None)
     count = max(files.counts.values(), default=1)

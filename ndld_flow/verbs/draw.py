@@ -31,12 +31,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ndld_flow.base.errors import explaining_file
+from ndld_flow.base.errors import RequestError, explaining_file
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.cli.options import options_of, refuse_missing
 from ndld_flow.cli.public_functions import public
 
 if TYPE_CHECKING:
-    from ndld_flow.drawing.graph import Look, Reading
+    from ndld_flow.drawing.graph import DrawnGraph, Look, Reading
 
 READS_MODELS = True
 
@@ -64,17 +65,66 @@ def draw(
     refuse_missing([model])
     from ndld_flow.drawing.draw import check_look, picture_bytes
     from ndld_flow.drawing.graph import Look, Reading
-    from ndld_flow.runs.draw import SUFFIXES, draw_page, read_drawn
     from ndld_flow.store.files import write_bytes_atomically
 
     path = Path(target) if target is not None else Path(f"{Path(model).stem}.svg")
-    if path.suffix.lower() in SUFFIXES:
-        return draw_page(Path(model), path, reading or Reading(), look or Look())
+    if path.suffix.lower() in (".html", ".htm"):
+        return _draw_page(Path(model), path, reading or Reading(), look or Look())
     check_look(path.suffix, look or Look())
-    picture = picture_bytes(read_drawn(Path(model), reading or Reading()), path.suffix, look or Look())
+    picture = picture_bytes(_read_graph(Path(model), reading or Reading()), path.suffix, look or Look())
     with explaining_file(path):
         write_bytes_atomically(path, picture)
     return path
+
+
+def _read_graph(path: Path, reading: Reading) -> DrawnGraph:
+    """Read the graph of a model, or the layers of an engine or a profile.
+
+    Raises `RequestError` or `ModelError` if the file is none of these, has no layers, or lacks the parts in `reading`.
+    """
+    from ndld_flow.drawing.engine_graph import engine_graph
+    from ndld_flow.profiles.read.read_profile import read_profile, recognize
+
+    if recognize(path) is None:
+        from ndld_flow.graph.drawn_graph import read_graph
+
+        return read_graph(path, reading)
+    if reading.depth or reading.subgraph or reading.constants:
+        raise RequestError(f"{path}: layers have no bodies and no constants: remove depth, subgraph and constants.")
+    profile = read_profile(path)
+    if not profile.layers:
+        raise RequestError(f"{path} has no layers to draw.")
+    return engine_graph(profile, reading.title or path.name, reading.shapes)
+
+
+def _draw_page(model: Path, target: Path, reading: Reading, look: Look) -> Path:
+    """Write the page of a model and return its path.
+
+    Raises `RequestError` for options that a page does not have, and for a file that is not a model; `ModelError` and
+    `OutputsError` if it cannot be read or written.
+    """
+    from ndld_flow.profiles.read.read_profile import recognize
+
+    fields = dataclasses.fields(look)
+    asked = [field.name for field in fields if getattr(look, field.name) != field.default]
+    asked += ["depth"] if reading.depth else []
+    if asked:
+        raise RequestError(
+            f"{' and '.join(asked)}: these options are only for pictures. A page has its own theme, zoom and depth."
+        )
+    if recognize(model) is not None:
+        raise RequestError(
+            f"{model} contains layers of an engine or a profile: `ndld-flow report {model}` draws their page."
+        )
+    from ndld_flow.graph.drawn_graph import read_document
+
+    with paused_garbage_collection():
+        document = read_document(model, reading)
+    from ndld_flow.report.model_page import write_model_page
+
+    with explaining_file(target, "the page"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    return write_model_page(document, target)
 
 
 @click.command("draw", help=__doc__, params=options_of(draw))

@@ -11,12 +11,18 @@ needed.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.cli.options import Given, options_of, outputs_option
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+
+if TYPE_CHECKING:
+    from ndld_flow.runs.references import FoundSubject
 
 
 @click.argument("run", default="latest")
@@ -34,9 +40,48 @@ def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | 
     The page of a profile file or a folder of exports is written to `to`, or to the current directory. If `to` ends in
     `.xlsx` or `.csv`, the layers of the subject are written there as a table.
     """
-    from ndld_flow.runs.draw import draw_any
+    from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
+    from ndld_flow.report.run_page import draw_build, draw_profile, draw_report
+    from ndld_flow.runs.outputs import Outputs
+    from ndld_flow.runs.references import find_subject, is_profile_file
+    from ndld_flow.store.files import share
 
-    return draw_any(run, Path(outputs), Path(to) if to is not None else None)
+    kept, to = Outputs(Path(outputs)), Path(to) if to is not None else None
+    if to is not None and to.suffix.lower() in (".xlsx", ".csv"):
+        return _write_table(find_subject(run, kept), to)
+    if not is_profile_file(run):
+        folder = kept.find_any(run, unfinished=True)
+        if to is not None:
+            raise RequestError(f"{run} is a run or a sweep: its report is in its folder. Remove --to.")
+        if (folder / SWEEP_RECORD).is_file():
+            from ndld_flow.report.sweep.page import draw_sweep
+
+            drawn = draw_sweep(read_sweep_record(folder), folder)
+        else:
+            drawn = draw_report(folder, kept.outcome(folder))
+        share(drawn)
+        return drawn
+    subject = find_subject(run, kept)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", subject.label).strip("-.") or "profile"
+    target = (to or Path(f"{name}.html")).absolute()
+    if subject.kind == "build":
+        from ndld_flow.profiles.read.read_profile import read_build
+
+        return draw_build(read_build(Path(run)), subject.label, target)
+    return draw_profile(subject.profiles[0].profile, subject.label, target)
+
+
+def _write_table(subject: FoundSubject, target: Path) -> Path:
+    """Write the layers of a subject's profiles as a workbook or as CSV. Raises RequestError if there are none."""
+    from ndld_flow.report.exports.spreadsheets import layers_csv, layers_workbook
+    from ndld_flow.store.files import write_bytes_atomically
+
+    profiles = [(found.name, found.profile) for found in subject.profiles if found.profile.layers]
+    if not profiles:
+        raise RequestError(f"{subject.reference} has no layers to write to {target}.")
+    is_csv = target.suffix.lower() == ".csv"
+    write_bytes_atomically(target, layers_csv(profiles).encode() if is_csv else layers_workbook(profiles))
+    return target
 
 
 @click.command("report", help=__doc__, params=options_of(report))

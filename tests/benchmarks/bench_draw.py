@@ -20,7 +20,7 @@ from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.graph.drawn_graph import read_graph
 from ndld_flow.report.encoding import packed
 from ndld_flow.report.report_data import collect_graphs
-from ndld_flow.runs.draw import draw_page
+from ndld_flow.verbs.draw import draw
 from tests.support.graph_page import collect_graph, residual_profile
 from tests.support.models import GraphBuilder, rename_output, save, tensor
 
@@ -82,7 +82,7 @@ def bench_models(paths: list[Path]) -> None:
         print(f"{path.name}: {len(graph.nodes):,} nodes, read {read:.2f} s, svg {svg:.2f} s, png {png:.2f} s")
         with tempfile.TemporaryDirectory() as folder:
             page = Path(folder) / "page.html"
-            built = seconds(partial(draw_page, path, page, Reading(), Look()))
+            built = seconds(partial(draw, path, page))
             print(f"{path.name}: its page {built:.2f} s, {page.stat().st_size:,} bytes")
 
 
