@@ -21,7 +21,7 @@ from ndld_flow.accuracy.model_comparison import (
     Progress,
     reduced_precision,
 )
-from ndld_flow.accuracy.power.measure_power import Check, JudgedOutput
+from ndld_flow.accuracy.power.measure_power import Check, JudgedOutput, is_blind
 from ndld_flow.accuracy.sequence_judgement import SequenceCriteria, judge_sequence
 from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, UNITS, Tolerance, outside
 from ndld_flow.base.declared_metrics import higher_is_better
@@ -228,7 +228,7 @@ def summarize(accuracy: Accuracy, kept: Collection[str] = ()) -> str:
         judged = ", ".join(each for each in figures if each not in unbounded.values())
         within = f"{judged or 'nothing to compare'}: within {limit}" if judged or not unbounded else ""
         text = "; ".join(filter(None, (gated, within, f"{unjudged}: not judged" if unjudged else "")))
-        text += accuracy.power.caveat if accuracy.power is not None else ""
+        text += f", weak: {first_of(accuracy.weak, 1)}" if accuracy.weak else ""
     elif accuracy.outcome == "inconclusive" and not undecided:
         text = f"weak: {first_of(accuracy.weak, 1)}"
     elif accuracy.outcome == "inconclusive":
@@ -404,7 +404,11 @@ class Criteria:
 
     def check_of(self, pair: ModelPair, outputs: Sequence[ComparedOutput]) -> Check:
         """Return the check of these outputs, whose power is to be measured."""
-        judged = tuple(
+        return Check(pair.reference.path, pair.reference.settings, pair.complete_samples, self.judged(outputs))
+
+    def judged(self, outputs: Sequence[ComparedOutput]) -> tuple[JudgedOutput, ...]:
+        """Return how each output is judged."""
+        return tuple(
             JudgedOutput(
                 each.name,
                 each.yardstick,
@@ -415,7 +419,6 @@ class Criteria:
             )
             for each in outputs
         )
-        return Check(pair.reference.path, pair.reference.settings, pair.complete_samples, judged)
 
     def _own(self, output: str) -> Tolerance | None:
         """Return the tolerance given for an output, or for the sequence that contains it."""
@@ -465,6 +468,7 @@ def compose_accuracy(
         inputs=compared.inputs,
         tolerance=tolerance,
         by_rounding=bool(criteria.rounding),
+        blind=steps is None and judged is None and is_blind(criteria.judged(compared.outputs), compared.kept_reference),
         output_tolerance={
             **{name: dict(bounds) for name, bounds in criteria.rounding.items()},
             **{name: own.given(criteria.topk) for name, own in criteria.by_output.items()},

@@ -16,6 +16,7 @@ from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import BudgetEndedError
 from ndld_flow.optimize.compose import Composer, ProofTime
+from ndld_flow.optimize.conditions import BLIND
 from ndld_flow.optimize.objectives import Objective
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.recipe.gates import GateError, parse_expression
@@ -214,10 +215,9 @@ class Prover:
             outcome, why = "not proved", "; ".join(gain.describe() for gain in gains)
         judged = [name for name in ("agree", "held") if (run / name).is_dir()]
         documents = {name: read_stored(Accuracy, find_file(run / name, Accuracy.file_name)) for name in judged}
-        samples = [sample for document in documents.values() for sample in document.samples]
-        near = self.composer.conditions.near_bound(samples)
-        if outcome == "delivered" and near and not variant.is_source:
-            outcome, why = "near the bound", near
+        doubt = self._doubt([*documents.values()])
+        if outcome == "delivered" and doubt is not None and not variant.is_source:
+            outcome, why = doubt
         held = documents[judged[-1]] if judged else None
         is_raced = measured and not self.composer.preset.built_only
         return Proof(
@@ -242,6 +242,14 @@ class Prover:
             finished=finished,
             took_s=took_s,
         )
+
+    def _doubt(self, checks: Sequence[Accuracy]) -> tuple[VariantOutcome, str] | None:
+        """Return the outcome and the reason if the samples, all of which hold the conditions, do not suffice."""
+        near = self.composer.conditions.near_bound([sample for check in checks for sample in check.samples])
+        if near:
+            return "near the bound", near
+        is_blind = bool(checks) and all(check.blind and not check.by_rounding for check in checks)
+        return ("not judged", BLIND) if is_blind else None
 
 
 def _judge(record: RunRecord) -> tuple[VariantOutcome, str]:

@@ -30,7 +30,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.optimize.compose import SOURCE
-from ndld_flow.optimize.conditions import Conditions
+from ndld_flow.optimize.conditions import BLIND, Conditions
 from ndld_flow.optimize.objectives import PAYS
 from ndld_flow.optimize.race_process import NAME, USELESS, Finished, RaceJob, Racing, Ranked, Tried
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
@@ -108,16 +108,17 @@ class Race:
         self._wrong = {name for name, outcome in job.known.items() if outcome == "not right"}
         self._useless = {name for name, outcome in job.known.items() if outcome in USELESS}
         self._source: Entrant | None = None
+        self._blind = False
         self._reference: ReferenceRun | None = None
 
     def run(self) -> None:
         """Run the race. Raises NdldFlowError if the source cannot be built, run or judged."""
         with self._outputs.store.locks.working(), tempfile.TemporaryDirectory(dir=self._job.folder) as scratch:
             self._scratch = Path(scratch)
-            self._source = self._leader = self._enter(SOURCE)
+            self._source = self._leader = self._enter(SOURCE, self._sweep.point({"variant": SOURCE}))
             self._alive = [self._source]
             # What is wrong with any of the samples is known before a variant is tried.
-            self._agreement(self._source)
+            self._blind = self._agreement(self._source).blind
             slowest_s = 0.0
             for name in self._job.variants[1:]:
                 # Leave time to finish the race, and start nothing that may be cut off: a second search for exceptions
@@ -154,7 +155,10 @@ class Race:
                 raise LostError("cannot win", f"{part} quantizes less, and is not right")
             if useless is not None:
                 raise LostError("cannot win", f"it needs {useless}, which failed or changed nothing")
-            entrant = self._enter(name)
+            recipe = self._sweep.point({"variant": name})
+            if self._blind and not _keeps_values(recipe):
+                raise LostError("not judged", BLIND)
+            entrant = self._enter(name, recipe)
             self._qualify(entrant)
         except LostError as lost:
             self._lose(name, entrant, lost, time.monotonic() - start)
@@ -214,9 +218,8 @@ class Race:
 
     # Building and opening
 
-    def _enter(self, name: str) -> Entrant:
+    def _enter(self, name: str, recipe: Recipe) -> Entrant:
         """Build a variant and open it. Raises NdldFlowError, and LostError for one that is the same as another."""
-        recipe = self._sweep.point({"variant": name})
         speed = _step(recipe, "speed")
         model = self._build(recipe, speed.reads["from"])
         assert isinstance(speed.step, ProfileModel)
@@ -346,7 +349,7 @@ class Race:
         pair = step.step.pair(entrant.model, context)
         if self._reference is None:
             self._reference = run_reference(pair, Path(tempfile.mkdtemp(dir=self._scratch)), context.progress)
-        is_kept = step.step.tolerance == "rounding"
+        is_kept = _keeps_values(entrant.recipe)
         check = step.step.model_copy(update={"tolerance": Tolerance()}) if is_kept else step.step
         return check.judge(pair, entrant.model, context, self._reference)[0]
 
@@ -399,6 +402,12 @@ class Race:
                 widest = max((ratio.half for key, ratio in ratios.items() if by_racer[key] in racing), default=0.0)
                 if len(racing) == 1 or rounds >= _MOST_ROUNDS or widest < _EQUAL or self._left() <= 0:
                     return best
+
+
+def _keeps_values(recipe: Recipe) -> bool:
+    """Return whether the steps of a variant keep all values, so that rounding alone moves its outputs."""
+    check = _step(recipe, "agree").step
+    return isinstance(check, CheckAccuracy) and check.tolerance == "rounding"
 
 
 def _step(recipe: Recipe, name: str) -> RecipeStep:

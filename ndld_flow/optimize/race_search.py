@@ -267,6 +267,8 @@ def find_hopeless(
         why = f"{equal} is right without exceptions" if equal is not None else _too_slow(variant, cheap, tried)
         if whole is not None and whole.speed is not None and whole.speed.low > PAYS:
             why = f"{whole.name} is not faster than the source, and quantizes no less"
+        if whole is not None and whole.outcome == "not judged" and whole.speed is None:
+            why = f"{whole.name} cannot be judged: {whole.why}"
         if why:
             reasons[variant.name] = why
     return reasons

@@ -325,7 +325,10 @@ class Optimization(Document):
     def _tried(self) -> str:
         losers = [each for each in self.variants if each.outcome != "delivered" and each.name != "source"]
         counts = Counter(each.outcome for each in losers)
-        lost = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()) or "nothing else"
+        unjudged = next((f" ({each.why})" for each in losers if each.outcome == "not judged" and each.why), "")
+        described = {outcome: f"{count} {outcome}" for outcome, count in counts.most_common()}
+        described |= {"not judged": described["not judged"] + unjudged} if unjudged else {}
+        lost = ", ".join(described.values()) or "nothing else"
         return f"{self.describe_search()}: {lost}{self._fastest_loser(losers)}"
 
     def _fastest_loser(self, losers: Sequence[TriedVariant]) -> str:
@@ -342,7 +345,8 @@ class Optimization(Document):
     def describe_search(self) -> str:
         """Return the number of variants, the time, and why the search ended."""
         untried = ("not tried", "cannot win")
-        count = sum(each.outcome not in untried and each.name != "source" for each in self.variants)
+        others = [each for each in self.variants if each.outcome not in untried and each.name != "source"]
+        count = sum(each.outcome != "not judged" or each.speed is not None for each in others)
         tried = counted(count, "variant")
         of_budget = f" of {seconds(self.budget_s)}" if self.budget_s is not None else ""
         return f"{tried} tried in {seconds(self.wall_s)}{of_budget} ({self.stopped_because})"

@@ -111,11 +111,6 @@ class Power(Record):
         return tuple(reasons)
 
     @property
-    def caveat(self) -> str:
-        """The first weakness, `, weak: output y is constant`, to append to a verdict; empty if there is none."""
-        return f", weak: {first_of(self.weak, 1)}" if self.weak else ""
-
-    @property
     def remarks(self) -> tuple[str, ...]:
         """`notices 12 of 20 planted faults, 3 unseen`; empty if none was planted."""
         faults = counted(len(self.faults), "planted fault")
@@ -125,6 +120,7 @@ class Power(Record):
 
 def qualify(power: Power | None, remarks: Sequence[str] = ()) -> str:
     """Return `, weak: output y is constant (notices 12 of 20 planted faults, 3 unseen)`, to append to a verdict."""
-    caveat, noticed = ("", ()) if power is None else (power.caveat, power.remarks)
+    weak, noticed = ((), ()) if power is None else (power.weak, power.remarks)
+    caveat = f", weak: {first_of(weak, 1)}" if weak else ""
     details = "; ".join((*remarks, *noticed))
     return f"{caveat} ({details})" if details else caveat

@@ -332,16 +332,11 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
 
 def _weak(documents: RunDocuments) -> dict[str, tuple[str, ...]]:
     """Return step -> why it shows little, of the checks and searches that passed."""
-    passed = {step: accuracy for step, accuracy in documents.of(Accuracy).items() if accuracy.passed}
-    judged: dict[str, Accuracy | PrecisionSearch | Placement] = {
-        **documents.of(PrecisionSearch),
-        **documents.of(Placement),
-        **passed,
-    }
+    searches: dict[str, PrecisionSearch | Placement] = {**documents.of(PrecisionSearch), **documents.of(Placement)}
+    weak = {step: search.power.weak for step, search in searches.items() if search.power is not None}
+    weak |= {step: accuracy.weak for step, accuracy in documents.of(Accuracy).items() if accuracy.passed}
     return {
-        short_name(step): tuple(short_name(reason, 200) for reason in each.power.weak)
-        for step, each in judged.items()
-        if each.power is not None and each.power.weak
+        short_name(step): tuple(short_name(each, 200) for each in reasons) for step, reasons in weak.items() if reasons
     }
 
 

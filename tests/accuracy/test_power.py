@@ -123,6 +123,25 @@ def test_a_weak_check_is_inconclusive_on_request(tmp_path: Path) -> None:
     assert compare(tmp_path / "all", TABLE, TABLE, read_all, **settings)[1].outcome == "passed"
 
 
+@pytest.mark.parametrize(("largest", "blind"), [(1.0, True), (30.0, False)])
+def test_samples_without_what_a_model_detects_make_the_check_weak(tmp_path: Path, largest: float, blind: bool) -> None:
+    """A detector of seals gives 1e-7 for all pages without one: INT8 that detects nothing passes, and was delivered."""
+    detector = f"""g (float[1, 8] x) => (float[1, 1] y) <{weights(w=np.ones((8, 1)), b=[-20.0])}> {{
+        h = MatMul(x, w)
+        s = Add(h, b)
+        y = Sigmoid(s)
+    }}"""
+    for number, values in enumerate([0.1, 0.5, largest]):
+        np.save(tmp_path / f"{number}.npy", np.full((1, 8), values, np.float32))
+    ran, accuracy = compare(tmp_path, detector, detector, {"x": {"data": str(tmp_path / "*.npy")}})
+    assert (accuracy.passed, accuracy.blind, bool(accuracy.weak)) == (True, blind, blind)
+    assert ("weak" in ran.result.summary) == blind
+
+
+def test_a_single_sample_is_not_called_blind(tmp_path: Path) -> None:
+    assert not compare(tmp_path, LAYERS, LAYERS, {"x": {"shape": [1, 8]}})[1].blind
+
+
 def test_many_rows_of_a_large_table_are_enough(tmp_path: Path) -> None:
     assert PartsReached(parts="rows", of="t", reached=58, count=30_000).is_weak
     assert not PartsReached(parts="rows", of="t", reached=59, count=30_000).is_weak

@@ -253,10 +253,10 @@ def test_a_crash_loses_neither_other_variants_nor_what_was_found(net: Path, monk
         "    from ndld_flow.optimize import race\n"
         "    race.Race._finish = lambda _: os.kill(os.getpid(), 11)\n"
         "    enter, qualify = race.Race._enter, race.Race._qualify\n"
-        "    def crash(self, name):\n"
+        "    def crash(self, name, recipe):\n"
         "        if name == 'INT8 by integer operators':\n"
         "            os.kill(os.getpid(), 11)\n"
-        "        return enter(self, name)\n"
+        "        return enter(self, name, recipe)\n"
         "    def refuse(self, entrant):\n"
         "        if entrant.name == 'INT8 of dense layers':\n"
         "            raise race.LostError('not right', 'as this test says')\n"
@@ -596,7 +596,7 @@ def test_no_variant_starts_in_less_time_than_the_slowest_took(net: Path, monkeyp
     source.racer.ms = 1.0
     monkeypatch.setattr(race, "time", Mock(monotonic=lambda: 30.0 * len(tried)))
     monkeypatch.setattr(running, "_start", 0.0)
-    monkeypatch.setattr(running, "_enter", lambda _: source)
+    monkeypatch.setattr(running, "_enter", lambda *_: source)
     monkeypatch.setattr(running, "_try", tried.append)
     for unused in ("_agreement", "_finish"):
         monkeypatch.setattr(running, unused, Mock())
@@ -707,6 +707,23 @@ def test_a_runtime_that_refuses_the_source_gets_no_other_variant(net: Path, monk
     assert tried["source in OpenVINO"] == "failed"
     assert [tried[name] for name in others] == ["cannot win"] * 3
     assert tried["clean"] != "cannot win"
+
+
+@pytest.mark.parametrize(("largest", "judged"), [(1.0, False), (30.0, True)])
+def test_samples_that_show_nothing_judge_no_int8(in_folder: Path, largest: float, judged: bool) -> None:
+    text = "g (float[1,3,8,8] x, float[4,3,3,3] c, float[4] b) => (float[1,4,6,6] y) {h = Conv(x, c, b) y = Sigmoid(h)}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    values = (np.full((4, 3, 3, 3), 1 / 27), np.full(4, -20.0))
+    for name, value in zip(("c", "b"), values, strict=True):
+        model.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
+    del model.graph.input[1:]
+    onnx.save(model, "detector.onnx")
+    shades = np.linspace(0.1, largest, 9, dtype=np.float32).reshape(9, 1, 1, 1)
+    np.save("x.npy", np.broadcast_to(shades, (9, 3, 8, 8)))
+    tried = raced_in_folder(Path("detector.onnx"), "INT8 of dense layers", "clean", data=("x.npy",), keep=())
+    outcomes = {item.name: item.outcome for item in tried}
+    assert (outcomes["INT8 of dense layers"] != "not judged") == judged
+    assert outcomes["clean"] != "not judged", "it keeps all values"
 
 
 def test_what_is_wrong_on_held_out_samples_is_not_measured(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -428,3 +428,16 @@ class _FaultJudgement:
 
 _MEANS: Mapping[str, float] = {"slice_rms": 0.5, "rmse": 0.5, "mean_abs": 1.0, "mismatched": 1.0}
 """Metric that is a mean over all samples -> the power of the samples' share by which those seen bound it from below."""
+
+
+def is_blind(outputs: Sequence[JudgedOutput], right: StoredOutputs) -> bool:
+    """Return whether a check would pass a candidate that gives each sample the outputs for the next one.
+
+    Such samples show nothing of what the model computes, as pages without a seal do of a detector of seals.
+    """
+    judgement, count = _FaultJudgement(outputs, len(right)), len(right)
+    for i in range(count):
+        judgement.add(i, right[i], right[(i + 1) % count])
+        if judgement.outcome == "noticed":
+            return False
+    return count > 1 and judgement.passes and any(output.bounds for output in outputs)
