@@ -169,6 +169,7 @@ def test_a_request_is_compared_with_the_base_branch(after_push: Project, forge: 
 def test_a_failed_gate_fails_the_job_after_the_comment(project: Project, forge: Forge) -> None:
     recipe = "name: ci\nmodel: model.onnx\nsteps: {sanitize: {}}\ngates: ['sanitize.nodes <= 1']\n"
     job = project.job("pull_request", recipe)
+    job.starts_programs = project.service == "GitHub"
     assert project.carry_out(job) == 1, job.log
     assert "### ❌ FAILED ci" in forge.comments[0]["body"]
     if project.service == "GitHub":
@@ -213,10 +214,14 @@ def test_the_workflow_for_forks_comments(
 
 @pytest.mark.thorough
 def test_the_action_installs_its_own_version(tmp_path: Path, forge: Forge) -> None:
-    """Without dependencies and the isolation of the build: these are the business of pip."""
+    """Without dependencies, the isolation of the build and an own pip: these are the business of pip and Python."""
     job = Project(tmp_path, forge, "GitHub").job("push")
+    python = forge.programs / "python3"
+    python.write_text(f'#!/bin/sh\n[ "$1 $2" != "-m venv" ] || set -- "$@" --without-pip\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     offline = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
-    names = {"GITHUB_ACTION_PATH": str(ROOT), "PACKAGE": "", "EXTRAS": ""}
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    names = {"GITHUB_ACTION_PATH": str(ROOT), "PACKAGE": "", "EXTRAS": "", "PATH": path}
     assert job.shell((ROOT / ".github/actions/install.sh").read_text(), names | offline) == 0, job.log
     assert f"ndld-flow {__version__}" in job.log
     assert (job.temporary / "path.txt").read_text().strip() == str(job.temporary / "ndld-flow/bin")

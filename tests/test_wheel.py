@@ -69,6 +69,7 @@ def test_examples_and_presets_work_from_a_wheel_in_an_empty_folder(installed: In
     used = installed.python("import ndld_flow; print(ndld_flow.__file__)", tmp_path)
     assert Path(used).is_relative_to(installed.folder)
     work(installed, tmp_path, "init", "--example", "resnet50")
+    lend_samples(tmp_path / "outputs/store")
     planned = work(installed, tmp_path, "plan", "pipelines/resnet50.yaml", "profiling@steps.speed=thorough", "--json")
     assert json.loads(planned)
     assert not (tmp_path / "configs").exists()
@@ -118,6 +119,7 @@ def test_a_missing_extra_is_named_before_anything_runs(
     installed: Installation, tmp_path: Path, recipe: str, overrides: tuple[str, ...], message: str
 ) -> None:
     work(installed, tmp_path, "init", "--example", recipe)
+    lend_samples(tmp_path / "outputs/store")
     done = installed.run("run", f"pipelines/{recipe}.yaml", *overrides, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert message in done.stderr
@@ -202,7 +204,7 @@ def check_two_commands(command: Callable[..., subprocess.CompletedProcess[str]],
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", slow_except(UNLIKE, "dynamic", "nhwc and two inputs", "text", "audio"))
+@pytest.mark.parametrize("kind", slow_except(UNLIKE, "nhwc and two inputs", "text", "audio"))
 def test_two_commands_lead_from_a_model_to_a_result(kind: str, tmp_path: Path) -> None:
     UNLIKE[kind](tmp_path / "model.onnx")
     check_two_commands(ndld_flow, tmp_path)

@@ -1,4 +1,8 @@
-"""A stand-in for the runners of GitHub and GitLab that carries out the shell of an action or a component."""
+"""A stand-in for the runners of GitHub and GitLab that carries out the shell of an action or a component.
+
+The `ndld-flow` of its shell hands its words to the test process, which carries them out without the seconds that
+starting the program takes.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,33 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
 
 from ndld_flow.processes.worker import IN_PROCESS
+from tests.support.command_line import ndld_flow
 from tests.support.forge import TOKEN
 
 ROOT = Path(__file__).parents[2]
+_STAND_IN = f"""#!{sys.executable} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as asked:
+    asked.connect(os.path.join(os.path.dirname(sys.argv[0]), "asked"))
+    asked.sendall(json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode() + b"\\n")
+    code, out, err = json.loads(asked.makefile().read())
+sys.stdout.write(out)
+sys.stderr.write(err)
+sys.exit(code)
+"""
 _EXPRESSION = re.compile(r"\$\{\{ (.+?) \}\}")
 
 
@@ -31,6 +50,8 @@ class Job:
     cache: Path
     saved: bool = False
     log: str = ""
+    starts_programs: bool = False
+    """True to start `ndld-flow` itself."""
     outputs: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def run_action(self, inputs: dict[str, str], skip: tuple[str, ...] = ("Install ndld-flow",)) -> int:
@@ -73,10 +94,9 @@ class Job:
             if name == IN_PROCESS or not name.startswith(("GITHUB_", "CI_", "NDLD_"))
         }
         environment = {**kept, **self.variables, "PATH": path, "RUNNER_TEMP": str(self.temporary), **variables}
-        done = subprocess.run(
-            [*shell, "-c", script], cwd=self.workspace, env=environment, check=False, capture_output=True, text=True
-        )
-        self.log += done.stdout + done.stderr
+        run = _run if self.starts_programs else _run_with_stand_in
+        done = run([*shell, "-c", script], self.workspace, environment)
+        self.log += done.stdout
         return done.returncode
 
     def _value(self, name: str, inputs: dict[str, str]) -> str:
@@ -117,3 +137,58 @@ class Job:
         script = "\n".join(line for line in job["script"] if "venv" not in line and "/tmp/ndld-flow/bin" not in line)
         script = script.replace("/tmp/ndld-flow", f"{self.temporary}/ndld-flow")
         return self.shell(script, {name: str(value) for name, value in job["variables"].items()}, ("sh", "-e"))
+
+
+def _run(command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _run_with_stand_in(
+    command: list[str], folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a command whose `ndld-flow` asks this process, which answers until the command ends."""
+    # The listener is closed first, so that a command whose question could not be answered does not ask the next.
+    with (
+        tempfile.TemporaryDirectory(prefix="job-") as programs,
+        ThreadPoolExecutor(1) as pool,
+        socket.socket(socket.AF_UNIX) as listener,
+    ):
+        program, address = Path(programs, "ndld-flow"), str(Path(programs, "asked"))
+        program.write_text(_STAND_IN)
+        program.chmod(0o755)
+        listener.bind(address)
+        listener.listen()
+        path = f"{programs}{os.pathsep}{environment['PATH']}"
+
+        def run() -> subprocess.CompletedProcess[str]:
+            try:
+                return _run(command, folder, {**environment, "PATH": path})
+            finally:
+                with socket.socket(socket.AF_UNIX) as last:
+                    last.connect(address)
+
+        running = pool.submit(run)
+        while _answer(listener):
+            pass
+        return running.result()
+
+
+def _answer(listener: socket.socket) -> bool:
+    """Carry out what one `ndld-flow` asks; return False when the command has ended."""
+    connection, _ = listener.accept()
+    with connection, connection.makefile() as asked:
+        question = asked.readline()
+        if question:
+            words, folder, environment = json.loads(question)
+            with mock.patch.dict(os.environ, environment, clear=True):
+                done = ndld_flow(*words, cwd=Path(folder))
+            connection.sendall(json.dumps([done.returncode, done.stdout, done.stderr]).encode())
+    return bool(question)
