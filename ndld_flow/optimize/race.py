@@ -405,9 +405,9 @@ class Race:
 
 
 def _keeps_values(recipe: Recipe) -> bool:
-    """Return whether the steps of a variant keep all values, so that rounding alone moves its outputs."""
+    """Return whether the steps and the runtime of a variant keep all values, so that its check is one of rounding."""
     check = _step(recipe, "agree").step
-    return isinstance(check, CheckAccuracy) and check.tolerance == "rounding"
+    return isinstance(check, CheckAccuracy) and check.tolerance == "rounding" and check.runtime is None
 
 
 def _step(recipe: Recipe, name: str) -> RecipeStep:

@@ -720,9 +720,10 @@ def test_samples_that_show_nothing_judge_no_int8(in_folder: Path, largest: float
     onnx.save(model, "detector.onnx")
     shades = np.linspace(0.1, largest, 9, dtype=np.float32).reshape(9, 1, 1, 1)
     np.save("x.npy", np.broadcast_to(shades, (9, 3, 8, 8)))
-    tried = raced_in_folder(Path("detector.onnx"), "INT8 of dense layers", "clean", data=("x.npy",), keep=())
+    lossy = ("INT8 of dense layers", "clean in OpenVINO") if find_spec("openvino") else ("INT8 of dense layers",)
+    tried = raced_in_folder(Path("detector.onnx"), *lossy, "clean", data=("x.npy",), keep=())
     outcomes = {item.name: item.outcome for item in tried}
-    assert (outcomes["INT8 of dense layers"] != "not judged") == judged
+    assert [outcomes[name] != "not judged" for name in lossy] == [judged] * len(lossy)
     assert outcomes["clean"] != "not judged", "it keeps all values"
 
 
