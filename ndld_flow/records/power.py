@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import first_of
@@ -112,14 +112,13 @@ class Power(Record):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """`notices 12 of 20 planted faults, 3 unseen`; empty if none was planted."""
-        faults = counted(len(self.faults), "planted fault")
-        noticed = f"notices {self.count('noticed')} of {faults}, {self.count('unseen')} unseen"
-        return (noticed,) if self.faults else ()
+        """`20 planted faults: 12 noticed, 5 within bounds, 3 unseen`; empty if none was planted."""
+        outcomes = [f"{found} {outcome}" for outcome in get_args(FaultOutcome) if (found := self.count(outcome))]
+        return (f"{counted(len(self.faults), 'planted fault')}: {', '.join(outcomes)}",) if outcomes else ()
 
 
 def qualify(power: Power | None, remarks: Sequence[str] = ()) -> str:
-    """Return `, weak: output y is constant (notices 12 of 20 planted faults, 3 unseen)`, to append to a verdict."""
+    """Return `, weak: output y is constant (20 planted faults: 12 noticed, 8 unseen)`, to append to a verdict."""
     weak, noticed = ((), ()) if power is None else (power.weak, power.remarks)
     caveat = f", weak: {first_of(weak, 1)}" if weak else ""
     details = "; ".join((*remarks, *noticed))

@@ -75,7 +75,7 @@ def test_a_check_reports_the_faults_that_it_would_notice(tmp_path: Path) -> None
     assert power.share("noticed") > 0.5
     for name, outcome in (("noticed", "noticed"), ("within_bounds", "within bounds"), ("unseen", "unseen")):
         assert ran.result.metrics[name].value == power.share(outcome)  # type: ignore[arg-type]
-    assert f"notices {power.count('noticed')} of 20 planted faults" in ran.result.summary
+    assert power.remarks[0] in ran.result.summary
     assert {fault.weight for fault in power.faults} == {"w", "b", ""}
     assert power.single_sizes == {"n": 16}
 
@@ -629,3 +629,6 @@ def test_the_interval_of_a_share_is_wilsons() -> None:
     assert Power().interval("unseen") == (0.0, 1.0)
     assert power(9, 20).weak == ("9 of 20 planted faults change nothing",)
     assert power(8, 20).weak == ()
+    assert power(8, 20).remarks == ("20 planted faults: 12 noticed, 8 unseen",)
+    assert power(1, 1).remarks == ("1 planted fault: 1 unseen",)
+    assert Power().remarks == ()

@@ -77,7 +77,7 @@ def test_layers_that_pay_are_quantized_and_equal_ones_measured_once(tmp_path: Pa
     assert placement.digest == digest_file(ran.out / "model.onnx")
     assert ran.result.metrics["ratio"] == placement.delivered.ratio
     assert placement.power is not None and placement.power.faults
-    assert f"of {len(placement.power.faults)} planted faults" in ran.result.summary
+    assert placement.power.remarks[0] in ran.result.summary
     assert len(placement.samples) == placement.sample_count == 4
     assert "accurate on the 4 samples" in ran.result.summary
     assert len(quantized_layers(onnx.load(ran.out / "model.onnx"))) == 4
