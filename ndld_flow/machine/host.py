@@ -260,6 +260,11 @@ def fingerprint_machine() -> str:
     return f"{machine.system} {machine.architecture}, {machine.cpu} x {machine.cpu_count}, {gpus}{driver}"
 
 
+def is_this_machine(machine: str) -> bool:
+    """Return whether a result was computed on a machine of this kind; pure transforms do not record the machine."""
+    return machine.partition("; ")[0] in ("", fingerprint_machine())
+
+
 class Check(Record):
     """The result of one check."""
 

@@ -73,6 +73,11 @@ class Machine(Record):
     driver: str = ""
     python: str = ""
 
+    @property
+    def hardware(self) -> tuple[str, int | None, tuple[str, ...]]:
+        """The hardware that decides how long work takes."""
+        return self.cpu, self.cpu_count, self.gpus
+
 
 def percentile(samples: Sequence[float], percent: float) -> float:
     """Return trtexec's percentile: the sorted sample at n - 1 - int((100 - percent) / 100 * n), at least the first.

@@ -15,9 +15,8 @@ from ndld_flow.execution.events import Notice, RunFinished, RunStarted, StepStar
 from ndld_flow.execution.keys import describe_settings
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
-from ndld_flow.machine.host import describe_machine, fingerprint_machine
+from ndld_flow.machine.host import describe_machine, is_this_machine
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
-from ndld_flow.records.measurement import Machine
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
@@ -302,14 +301,14 @@ class ExpectedTimes:
     @cached_property
     def _earlier_runs(self) -> Sequence[RunRecord]:
         """The newest runs of the recipe on this machine, the newest first."""
-        run, here = self.run, hardware_of(describe_machine())
+        run, here = self.run, describe_machine().hardware
         folders = (path.parent for path in (run.outputs.runs / run.recipe.name).glob(f"*/{RUN_RECORD}"))
         names = sorted((folder.name for folder in folders if folder.name not in (run.id, LATEST)), reverse=True)
         found = []
         for name in names[:_MOST_RUNS]:
             with contextlib.suppress(RequestError):
                 found.append(read_run_record(run.outputs.runs / run.recipe.name / name))
-        return [earlier for earlier in found if hardware_of(earlier.machine) == here]
+        return [earlier for earlier in found if earlier.machine.hardware == here]
 
     def _has_similar_inputs(self, step: RecipeStep, record: StepRecord, sizes: Mapping[str, int]) -> bool:
         models = {name: model.record.size_bytes for name, model in self.run.models.items()}
@@ -320,13 +319,3 @@ class ExpectedTimes:
             if before is None or (after is not None and max(before, after) > _SAME_SIZE * min(before, after)):
                 return False
         return True
-
-
-def is_this_machine(machine: str) -> bool:
-    """Return whether a result was computed on a machine of this kind; pure transforms do not record the machine."""
-    return machine.partition("; ")[0] in ("", fingerprint_machine())
-
-
-def hardware_of(machine: Machine) -> tuple[str, int | None, tuple[str, ...]]:
-    """Return the hardware that decides how long work takes."""
-    return machine.cpu, machine.cpu_count, tuple(machine.gpus)

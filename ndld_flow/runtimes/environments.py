@@ -17,21 +17,18 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.errors import BackendError
 from ndld_flow.base.settings import Settings
 from ndld_flow.machine.versions import installed_versions
 from ndld_flow.runtimes.kept_library import KeptLibrary, find_kept, kept_root, provide_kept
 from ndld_flow.runtimes.pip_environment import PipError, create_environment
 from ndld_flow.store.digest import digest_file, digest_json
-
-if TYPE_CHECKING:
-    from ndld_flow.runtimes.protocol import SessionRequest
 
 _KEPT, _CONTENTS, _LOCK = "environments", "contents", "lock.json"
 _SITES = ("lib/python3.*/site-packages", "Lib/site-packages")
@@ -154,27 +151,6 @@ def provide_environment(environment: Environment, report: Callable[[str], None])
     if kept is None:
         raise BackendError(f"the environment {environment.label} was created, and has no packages: run again")
     return kept
-
-
-def in_environment(request: "SessionRequest", environment: Environment | None) -> "SessionRequest":
-    """Return a request whose processes see the packages of an environment.
-
-    Raises RequestError for a runtime that finds its library by other means, and BackendError.
-    """
-    if environment is None:
-        return request
-    from ndld_flow.runtimes.protocol import PrivatePackages
-
-    if not isinstance(request, PrivatePackages):
-        raise RequestError(
-            f"`environment` applies to ONNX Runtime and OpenVINO, and not to {request.names().library}: set `release` "
-            "or `library` of the step that builds the engine"
-        )
-    kept = find_environment(environment)
-    if kept is None:
-        raise BackendError(f"the environment {environment.label} was removed while the run used it: run again")
-    placed: SessionRequest = replace(request, site=str(kept.site))
-    return placed
 
 
 def versions_in_key(environment: Environment | None) -> dict[str, str]:

@@ -16,7 +16,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # `plan` imports this module: no numpy
     from ndld_flow.models.tensors import Array, TensorSpec
     from ndld_flow.records.execution import BuiltFile
     from ndld_flow.records.profile import Layer, Roofs, RuntimeTraits, Span
+    from ndld_flow.runtimes.environments import Environment
 
 ReportPasses = Callable[[int, int], None]
 """Called as `report(done, total)` between passes."""
@@ -246,6 +247,18 @@ class SessionRequest(ABC):
         names = type(settings).model_fields.keys() & getattr(cls, "__dataclass_fields__", {}).keys()
         return cls(**{name: getattr(settings, name) for name in names})
 
+    def in_environment(self, environment: Environment | None) -> Self:
+        """Return the request for processes that see the packages of an environment.
+
+        Raises RequestError for a runtime that finds its library by other means, and BackendError.
+        """
+        if environment is None:
+            return self
+        raise RequestError(
+            f"`environment` applies to ONNX Runtime and OpenVINO, and not to {self.names().library}: set `release` or "
+            "`library` of the step that builds the engine"
+        )
+
     # In the process that measures:
 
     @abstractmethod
@@ -390,6 +403,16 @@ class PrivatePackages(SessionRequest):
     @property
     def needs_process(self) -> bool:
         return bool(self.site) or super().needs_process
+
+    def in_environment(self, environment: Environment | None) -> Self:
+        if environment is None:
+            return self
+        from ndld_flow.runtimes.environments import find_environment
+
+        kept = find_environment(environment)
+        if kept is None:
+            raise BackendError(f"the environment {environment.label} was removed while the run used it: run again")
+        return replace(self, site=str(kept.site))
 
     def environment(self, folder: Path) -> Mapping[str, str]:
         before = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []

@@ -15,13 +15,7 @@ from ndld_flow.accuracy.tolerance import MetricTolerance, Tolerance
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Milliseconds
-from ndld_flow.runtimes.environments import (
-    EnvironmentSetting,
-    describe_environment,
-    in_environment,
-    name_code,
-    versions_in_key,
-)
+from ndld_flow.runtimes.environments import EnvironmentSetting, describe_environment, name_code, versions_in_key
 from ndld_flow.runtimes.one_runtime import OneRuntime, versions_of
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
 from ndld_flow.runtimes.settings import RuntimeSettings
@@ -393,8 +387,8 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
             from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
             # The request opens the model in another process.
-            return replace(model, request=in_environment(OnnxruntimeRequest(**vars(model.settings)), environment))
-        request = in_environment(runtime.request(source, lambda setting: context.read(f"{key}.{setting}")), environment)
+            return replace(model, request=OnnxruntimeRequest(**vars(model.settings)).in_environment(environment))
+        request = runtime.request(source, lambda setting: context.read(f"{key}.{setting}")).in_environment(environment)
         built = request.describe_built_file()
         if built is not None and built.marked:
             raise RequestError(

@@ -221,7 +221,6 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         """Return the request to measure the model."""
         from ndld_flow.measure.process_runs import ProfilingRequest
         from ndld_flow.measure.stopping import MeasuringPlan
-        from ndld_flow.runtimes.environments import in_environment
 
         session = self.runtime.request(source, context.read)
         built = session.describe_built_file()
@@ -235,7 +234,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
             label=source.label,
             digest=source.digest,
             inputs=context.inputs,
-            session=in_environment(session, self.environment),
+            session=session.in_environment(self.environment),
             plan=MeasuringPlan(
                 runs=self.runs,
                 passes=self.passes,

@@ -22,7 +22,7 @@ from ndld_flow.execution.executor import Executor, Task
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
 from ndld_flow.execution.ssh.targets import open_targets
-from ndld_flow.machine.host import describe_machine
+from ndld_flow.machine.host import describe_machine, is_this_machine
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.document import Record
@@ -31,7 +31,6 @@ from ndld_flow.records.run_record import RunStep, StepRecord
 from ndld_flow.runner.check_inputs import Inputs, find_wrong_inputs
 from ndld_flow.runner.open_run import open_cache
 from ndld_flow.runner.plan import Reason, Unit, arrange_steps
-from ndld_flow.runner.run import hardware_of, is_this_machine
 from ndld_flow.runner.run_state import RunOpener, choose_forced
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.digest import digest_json
@@ -132,7 +131,7 @@ def _times_of_sweep(folder: Path | None) -> Iterator[tuple[str, str, float]]:
         sweep = read_sweep_record(folder) if folder is not None else None
     except RequestError:
         return
-    if sweep is None or hardware_of(sweep.machine) != hardware_of(describe_machine()):
+    if sweep is None or sweep.machine.hardware != describe_machine().hardware:
         return
     for point in sweep.points:
         yield from ((step.name, step.step, step.wall_s) for step in point.steps if step.outcome == "done")
