@@ -155,7 +155,8 @@ def _match_names(names: Collection[str], samples: Sequence[str]) -> tuple[dict[s
     for sample in samples:
         alike = by_file.get(_parts(sample)[-1], [])
         # One of the two is a suffix of the other's path.
-        fitting = [sample] if sample in names else [name for name in alike if _ends_alike(_parts(name), _parts(sample))]
+        fitting = [name for name in alike if all(map(operator.eq, reversed(_parts(name)), reversed(_parts(sample))))]
+        fitting = [sample] if sample in names else fitting
         if len(fitting) == 1:
             matched[sample] = fitting[0]
         else:
@@ -171,10 +172,6 @@ def _match_names(names: Collection[str], samples: Sequence[str]) -> tuple[dict[s
 
 def _parts(name: str) -> tuple[str, ...]:
     return PurePosixPath(name.replace("\\", "/")).parts or (name,)
-
-
-def _ends_alike(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
-    return all(map(operator.eq, reversed(first), reversed(second)))
 
 
 def _count_names(names: Iterable[str], singular: str, plural: str, counted: str = "") -> str:

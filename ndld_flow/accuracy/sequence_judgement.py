@@ -239,7 +239,8 @@ class _Reading:
         self._slices = output.yardstick.slices
         self._count = len(output.samples)
         is_cut = self._slices is not None and not self._slices.layout.smooth_map
-        self._windows = _windows_of(self._count) if is_cut else 0
+        windows = min(_WINDOWS, self._count // _WINDOW_STEPS) if is_cut else 0
+        self._windows = windows if windows > 1 else 0
         self._sums: dict[int, Array] = {}
         """Window -> for each slice the sums of its counts, values, squares and squared errors."""
         self._noise: list[float] = []
@@ -312,12 +313,6 @@ class _Reading:
                 beyond = [step for step in steps if self._noise[step] >= mean_noise / 2]
                 failures.append(_Window(steps[0], steps[-1], float(errors[worst]), bound, place, beyond))
         return failures
-
-
-def _windows_of(steps: int) -> int:
-    """Return the number of windows; 0 for too few steps."""
-    windows = min(_WINDOWS, steps // _WINDOW_STEPS)
-    return windows if windows > 1 else 0
 
 
 _HALF = 0.5

@@ -35,7 +35,8 @@ conditions, and as many new ones may not; `not judged`: the samples do not show 
 objective; `delivered`."""
 Ending = Literal["faster", "nothing pays", "not decided"]
 """`faster`: a variant is right, and better at 95 % confidence; `nothing pays`: everything was tried, and none is; `not
-decided`: the budget, noise or Ctrl-C left variants open, any of which may be better than the delivered source."""
+decided`: the budget, noise, Ctrl-C or too few samples left variants open, any of which may be better than the delivered
+source."""
 _AT_LEAST = 0.99
 """Largest upper end of a ratio that is a gain: two equal models may differ by 1 %."""
 _OPEN_BELOW = 0.97
@@ -82,6 +83,12 @@ class TriedVariant(Record):
     on_front: bool = False
     """True if no other variant is better in one objective and not worse in any; only with several objectives."""
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether it may be better than the source, for all that is known."""
+        may_be_right = self.outcome == "near the bound" and (self.speed is None or self.speed.ratio < _AT_LEAST)
+        return may_be_right or self.outcome in _OPEN
+
 
 def describe_runtime(runtime: str) -> str:
     """Return a runtime of a recipe with its settings: `openvino (inference_precision: default)`."""
@@ -93,7 +100,7 @@ def find_ending(variants: Sequence[TriedVariant], *, faster: bool) -> Ending:
     """Return the ending of a search: nothing pays only if everything was tried."""
     if faster:
         return "faster"
-    return "not decided" if any(each.outcome in _OPEN for each in variants) else "nothing pays"
+    return "not decided" if any(each.is_open for each in variants) else "nothing pays"
 
 
 class Gain(Record):
@@ -266,17 +273,12 @@ class Optimization(Document):
         if self.faster:
             return self._gain(), ""
         if self.ending == "nothing pays":
-            near = next((each.name for each in self.variants if each.outcome == "near the bound"), "")
-            samples = (
-                f"; {short_name(near, 60)} is near a bound: more samples decide whether it is right" if near else ""
-            )
-            undecided = (*_OPEN, "cannot win")
-            decided = [each for each in self.variants if each.outcome not in undecided and each.name != "source"]
+            decided = [each for each in self.variants if each.outcome != "cannot win" and each.name != "source"]
             return "Nothing pays", (
                 f"of {counted(len(decided), 'variant')}, none is right and at least 1 % {self._better} than the "
-                f"source at 95 % confidence{samples}"
+                "source at 95 % confidence"
             )
-        open_ones = [each for each in self.variants if each.outcome in _OPEN]
+        open_ones = [each for each in self.variants if each.is_open]
         named: dict[str, list[str]] = {}
         for each in open_ones:  # many are open for one reason, such as the budget
             named.setdefault(short_name(each.why or each.outcome, 80), []).append(short_name(each.name, 60))
@@ -284,6 +286,8 @@ class Optimization(Document):
         advice = "; a longer --budget, or a machine without other load, decides it" if self.budget_s is not None else ""
         if all(each.outcome == "not judged" for each in open_ones):
             advice = "; samples on which the outputs vary more decide it"
+        elif all(each.outcome == "near the bound" for each in open_ones):
+            advice = "; more samples decide it"
         reason = f"{first_of(names, _NAMED)} may be {self._better} than the source{advice}"
         return f"Not decided ({self.stopped_because})", reason
 

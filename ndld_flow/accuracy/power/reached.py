@@ -181,7 +181,8 @@ def _forest(node: ir.Node, names: UniqueNames) -> Iterator[Forest]:
     else:
         return
     if 0 < leaves < _MOST_LEAVES:
-        kept = [attribute for name, attribute in node.attributes.items() if name not in numbered and _is_of_nodes(name)]
+        of_nodes = [name for name in node.attributes if name.startswith(("nodes_", "tree_roots", "membership_values"))]
+        kept = [node.attributes[name] for name in of_nodes if name not in numbered]
         added = [ir.convenience.convert_attribute(name, value) for name, value in numbered.items()]
         name = names.node(f"{node.name}_leaves")
         copied = ir.Node(DOMAIN, op_type, [node.inputs[0]], [*kept, *added], num_outputs=1, name=name)
@@ -189,10 +190,6 @@ def _forest(node: ir.Node, names: UniqueNames) -> Iterator[Forest]:
         copied.outputs[0].name, copied.outputs[0].type = names.value(name), ir.TensorType(dtype)
         node.append(copied)
         yield Forest(copied.outputs[0].name, str(node.name or node.outputs[0].name), leaves)
-
-
-def _is_of_nodes(name: str) -> bool:
-    return name.startswith(("nodes_", "tree_roots", "membership_values"))
 
 
 def _numbered_ends(node: ir.Node) -> tuple[int, dict[str, Any]]:
