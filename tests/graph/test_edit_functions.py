@@ -267,7 +267,8 @@ def test_old_models_get_an_ir_version_that_has_functions() -> None:
     model.ir_version = 7
     edited = apply(model, "make_function", function="m::B", select=FIRST_BLOCK)
     assert edited.model.ir_version == 9
-    assert edited.notes == ["IR version 7 -> 9: the first that supports this"]
+    (note,) = edited.notes
+    assert "7 -> 9" in note
 
 
 @pytest.mark.parametrize(
@@ -286,10 +287,7 @@ def test_nodes_that_cannot_become_a_function_are_reported(settings_: dict[str, A
 
 def test_nodes_of_two_graphs_cannot_become_one() -> None:
     message = refusal(IFS, "make_function", function="m::B", select=["neg", "relu0"])
-    assert (
-        message
-        == "a function is made of nodes of one graph, and these are in '', 'if0/then_branch': choose one with `scope`"
-    )
+    assert "'', 'if0/then_branch'" in message and "`scope`" in message
 
 
 FUNCTIONS = """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
@@ -453,7 +451,8 @@ def test_deleted_functions_leave_custom_operators_when_asked() -> None:
     assert "f::Leaky is called by 'n'" in message
     edited = apply(FUNCTIONS, "remove_functions", select=["Leaky"], leave_calls=True)
     assert [key[1] for key in edited.model.functions] == ["Outer", "Twice", "Same", "Unused"]
-    assert edited.notes == ["2 calls of removed functions are now custom operators"]
+    (note,) = edited.notes
+    assert note.startswith("2 calls")
     assert not apply(FUNCTIONS, "remove_functions", select=["Unused"]).notes
     assert not apply(FUNCTIONS, "remove_functions", select=["*"], leave_calls=True).model.functions
 
@@ -468,7 +467,7 @@ def test_renamed_functions_are_called_by_their_new_name() -> None:
 
 def test_functions_cannot_share_a_name() -> None:
     message = refusal(FUNCTIONS, "rename_functions", select="*", to="m::Same")
-    assert message == "there is already a function 'm::Same' in this model; choose another name"
+    assert "'m::Same'" in message
     assert "`to`: '{nam}::x'" in refusal(FUNCTIONS, "rename_functions", select="Outer", to="{nam}::x")
 
 

@@ -304,7 +304,8 @@ def test_preprocessing_that_cannot_be_folded_is_reported_and_runs_first() -> Non
         '<ir_version: 8, opset_import: ["": 17]> g (float[1, 3, 4, 4] image) => (float[1, 3, 4, 4] y) {y = Neg (image)}'
     )
     changed, notes = operate(model, AddPreprocessing(mean=MEAN, std=STD, fold=True))
-    assert notes == ["nothing is folded into a Conv: image is not read by a single Conv"]
+    (note,) = notes
+    assert "image" in note and "Conv" in note
     frames = _frames(1, 4, 4, 3)
     assert_same([-_prepared(frames, swap=False)], outputs_of(changed, {"image": frames}), 1e-6)
 
@@ -324,7 +325,8 @@ def test_preprocessing_that_overflows_fp16_is_not_folded() -> None:
         w=numbers(4, 3, 1, 1, dtype=np.float16),
     )
     changed, notes = operate(model, AddPreprocessing(dtype="uint16", scale=1 / 65535, fold=True))
-    assert notes == ["nothing is folded into a Conv: uint16 frames exceed the range of FP16"]
+    (note,) = notes
+    assert "uint16" in note and "FP16" in note
     frames = np.full((1, 2, 2, 3), 65535, np.uint16)
     [result] = outputs_of(changed, {"image": frames})
     assert_same(outputs_of(model, {"image": np.ones((1, 3, 2, 2), np.float16)}), [result], 1e-2)

@@ -56,7 +56,7 @@ def test_swish_becomes_a_contrib_operator_in_either_order() -> None:
 
 def test_matches_are_counted_and_no_match_is_an_error() -> None:
     message = refusal("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **SWISH)
-    assert message == "the pattern has no match in this model"
+    assert "no match" in message and "skipped" not in message
     assert apply("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **SWISH, allow_empty=True)
 
 
@@ -88,10 +88,7 @@ def test_inner_tensors_with_other_readers_prevent_a_match_unless_allowed() -> No
     }"""
     for text in (read, handed, captured):
         message = refusal(text, "rewrite", **SWISH)
-        assert message == (
-            "the pattern has no match in this model that may be replaced; 1 skipped: an intermediate tensor "
-            "is read elsewhere (`allow_shared: true` accepts that)"
-        )
+        assert "1 skipped" in message and "`allow_shared: true`" in message
         after = rewritten(text, **SWISH, allow_shared=True)
         assert {"Sigmoid", "QuickGelu"} <= set(ops(after))
         feeds = {**X, "c": np.array(True)} if "bool c" in text else X
@@ -274,7 +271,7 @@ def test_matches_do_not_overlap_and_new_nodes_are_not_rewritten() -> None:
 def test_matched_nodes_are_distinct_and_inputs_come_from_outside(pattern: str) -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { r = Relu (x) y = Add (r, r) }"
     message = refusal(text, "rewrite", pattern=pattern, replacement="(x) => (y) { y = Neg (x) }")
-    assert message == "the pattern has no match in this model"
+    assert "no match" in message and "skipped" not in message
 
 
 def test_matches_are_limited_by_number_and_selection() -> None:

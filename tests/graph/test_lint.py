@@ -145,7 +145,7 @@ def test_a_tensor_with_two_producers_is_an_error_even_in_a_model_that_cannot_be_
     findings = lint(save(tmp_path, nodes=nodes))
     assert [(f.node, f.severity) for f in by_check(findings, "duplicate_name")] == [("second", "error")]
     assert by_check(findings, "load")
-    assert findings.checks_skipped["shape_inference"] == "the model cannot be loaded"
+    assert "shape_inference" in findings.checks_skipped
 
 
 def test_unknown_and_deprecated_operators_are_reported(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_a_check_that_hangs_ends_with_the_time_limit(tmp_path: Path, monkeypatch
     start = time.monotonic()
     findings = lint(save(tmp_path), checks=("onnxruntime",), time_limit=500.0)
     assert time.monotonic() - start < 20
-    assert findings.undecided == {"onnxruntime": "the time limit of 500 ms was reached"}
+    assert findings.undecided.keys() == {"onnxruntime"} and "500 ms" in findings.undecided["onnxruntime"]
     assert findings.findings == ()
 
 

@@ -151,7 +151,8 @@ def test_only_the_requested_kinds_are_removed() -> None:
     assert op_types(bare) == ["Identity", "Reshape", "Transpose", "Concat", "Mul", "Relu", "Identity"]
     same, notes = operate(parsed(_NOISE), RemoveNoops(kinds=("pad",)))
     assert op_types(same) == op_types(parsed(_NOISE))
-    assert notes == ["the model has no node of the kinds pad without effect"]
+    (note,) = notes
+    assert "kinds pad" in note
 
 
 def test_noops_in_branches_and_functions_are_removed() -> None:
@@ -198,7 +199,8 @@ def test_wrong_value_info_is_not_trusted(tmp_path: Path) -> None:
     edited = EditedModel(model=load_model(tmp_path / "model.onnx"), path=tmp_path / "model.onnx")
     RemoveNoops().apply(edited)
     assert [node.op_type for node in edited.model.graph] == ["Reshape", "ReduceSum"]
-    assert edited.notes == ["the model has no node without effect"]
+    (note,) = edited.notes
+    assert "no node" in note
 
 
 def test_weights_on_disk_are_transposed_when_they_are_written(tmp_path: Path) -> None:
@@ -499,7 +501,8 @@ def test_an_output_independent_of_the_batch_is_noted() -> None:
         g (float[1, 4] x) => (float[1, 4] y, float[1, 4] m) { y = Neg (x)  [mixing] m = ReduceMean <axes = [0]> (x) }"""
     )
     _, notes = operate(model, MakeBatchDynamic())
-    assert notes == ["outputs that do not follow the batch: m; it ends at mixing (ReduceMean)"]
+    (note,) = notes
+    assert note.endswith(": m; it ends at mixing (ReduceMean)")
 
 
 def test_a_batch_with_dependent_items_is_refused() -> None:
@@ -520,12 +523,13 @@ def test_the_dynamic_batch_is_checked_at_the_sizes_of_the_recipe(tmp_path: Path)
         w=numbers(7, 3),
     )
     free, notes = operate(model, MakeBatchDynamic())
-    assert [note.partition(": ")[0] for note in notes] == ["the dynamic batch was not tested"]
+    (note,) = notes
+    assert "not tested: " in note
     assert free.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     onnx.save(model, tmp_path / "model.onnx")
     path = tmp_path / "model.onnx"
     edited = EditedModel(model=load_model(path), path=path, inputs={"x": InputSpec(shape=(1, 7))})
-    assert MakeBatchDynamic().apply(edited) == "dynamic batch in x, y; 0 nodes with a fixed batch changed"
+    assert MakeBatchDynamic().apply(edited).startswith("dynamic batch in x, y; 0 nodes")
     assert edited.notes == []
 
 

@@ -136,7 +136,7 @@ def test_a_driver_too_old_for_the_real_library_is_reported(
     assert checks["gpu"].state == "ok"
     assert checks["gpu"].found == "NVIDIA Stand-in (compute capability 8.6), CUDA up to 11.4"
     engines = checks["tensorrt-rtx on this GPU"]
-    assert engines.found == "the driver supports CUDA up to 11.4, and this TensorRT-RTX needs a later version"
+    assert "CUDA up to 11.4" in engines.found and "TensorRT-RTX" in engines.found
     assert engines.advice == "update the NVIDIA driver"
     assert checks["tensorrt-rtx ahead of time"].state == "ok"
 
@@ -145,7 +145,7 @@ def test_a_driver_without_a_gpu_is_reported(driver: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("CUDA_STANDIN_INIT", "100")
     (only,) = probe_gpu()
     assert not only.works
-    assert only.found == "the NVIDIA driver finds no GPU (error 100, no CUDA-capable device is detected)"
+    assert "error 100" in only.found
 
 
 def test_a_working_library_builds_opens_and_runs_an_engine(tmp_path: Path, driver: Path) -> None:
@@ -209,19 +209,19 @@ def test_each_kind_of_gpu_failure_is_reported(
 def test_a_crash_names_what_was_tried(tmp_path: Path) -> None:
     (crashed,) = try_fake(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert not crashed.works
-    assert crashed.found == "the process that probed it crashed with SIGSEGV"
+    assert crashed.found.endswith(" SIGSEGV")
     shutil.rmtree(tmp_path / "venv")
     later = "class ComputeCapability:\n    @property\n    def __members__(self): import os; os.abort()\n"
     code = f"{WORKS}{later}ComputeCapability = ComputeCapability()\n"
     loads, crashed = try_fake(tmp_path, code)
     assert loads.works
-    assert (crashed.name, crashed.found) == ("ahead of time", "the process that probed it crashed with SIGABRT")
+    assert crashed.name == "ahead of time" and crashed.found.endswith(" SIGABRT")
 
 
 def test_a_hang_ends_at_the_limit(tmp_path: Path) -> None:
     begun = time.monotonic()
     (hung,) = try_fake(tmp_path, "import time; time.sleep(60)", limit_s=1)
-    assert hung.found == "the process that probed it did not answer within 1 s"
+    assert hung.found.endswith(" within 1 s")
     assert time.monotonic() - begun < 30
 
 

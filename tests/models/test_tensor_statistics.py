@@ -140,7 +140,7 @@ def test_tensors_above_the_limit_are_not_read(tmp_path: Path) -> None:
     before = data.stat()
     weight = largest(path)
     statistics = tensor_statistics(weight, limit_bytes=1000)
-    assert statistics.numbers is None and statistics.unread == "256 KiB exceed the limit of 1,000 B"
+    assert statistics.numbers is None and "256 KiB" in statistics.unread and "1,000 B" in statistics.unread
     assert (statistics.shape, statistics.size_bytes) == ((256, 256), 256 * 256 * 4)
     assert data.stat().st_atime_ns == before.st_atime_ns
     read = tensor_statistics(weight).numbers

@@ -340,7 +340,8 @@ def test_an_invalid_image_is_skipped(tmp_path: Path) -> None:
     folder = captured_maps.write(tmp_path, captured_maps.PAIR[:1], 1, model="a")
     (folder / "samples/0.png").write_text("<svg onload=alert(1)>")
     packed = pack_maps(read_activations(folder), folder, FULL)
-    assert packed.notes == ["samples/0.png is left out: not a PNG."]
+    (note,) = packed.notes
+    assert note.startswith("samples/0.png is left out: ")
     assert packed.pictures == {}
 
 

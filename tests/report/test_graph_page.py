@@ -209,7 +209,7 @@ def test_weights_over_the_limit_are_not_read(tmp_path: Path) -> None:
     graph = helper.make_graph(nodes, "g", [tensor("x", [1])], [tensor("y", None)], [weight])
     model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
     (held,) = document(save(model, tmp_path / "m.onnx")).held
-    assert held.numbers is None and held.unread == "95.4 MiB exceed the limit of 64.0 MiB"
+    assert held.numbers is None and "95.4 MiB" in held.unread and "64.0 MiB" in held.unread
     assert held.first[:2] == ("0", "0")
 
 

@@ -132,7 +132,8 @@ def test_another_rate_is_converted_if_the_models_is_known_and_a_caveat_if_not(in
     np.testing.assert_allclose(feed.values[0, 500:-500], 0.5 * sine(16000, 1000)[0, 500:-500], atol=1e-4)
     assert converted.notes == ()
     unknown = samples(WHOLE, {"data": "a.wav"})
-    assert unknown.notes == ("input x: a.wav has 44100 Hz and is used as it is: set `rate:` to the model's",)
+    (note,) = unknown.notes
+    assert note.startswith("input x: a.wav has 44100 Hz") and "`rate:`" in note
     assert next(iter(unknown)).feeds["x"].values.shape == (1, 22050)
 
 

@@ -36,10 +36,8 @@ def test_free_dimensions_are_one_and_described() -> None:
 
 def test_assumed_dimensions_are_noted() -> None:
     feeds = make_feeds([X, TensorSpec("k", "int64", ())], {})
-    assert note_assumed(feeds) == (
-        "input x runs at 1x3x1x1, with 1 for each size that nothing sets: set 'inputs.x.shape=[batch,3,h,w]', "
-        "or the same of the step's own `inputs:`",
-    )
+    (note,) = note_assumed(feeds)
+    assert note.startswith("input x runs at 1x3x1x1,") and "'inputs.x.shape=[batch,3,h,w]'" in note
     assert note_assumed(make_feeds([X], specs({"x": {"shape": [1, 3, 8, 8]}}))) == ()
     mask = TensorSpec("m", "bool", ("batch",))
     assert note_assumed(make_feeds([mask, X], specs({"x": {"shape": [1, 3, 8, 8]}}))) == ()

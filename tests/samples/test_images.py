@@ -149,9 +149,8 @@ def test_what_happens_to_an_image_is_described(in_folder: Path) -> None:
 
 def test_an_image_that_is_distorted_without_a_request_is_a_caveat(in_folder: Path) -> None:
     draw(16, 12)
-    assert fed((1, 3, 8, 8)).notes == (
-        "p.png is distorted, 16x12 -> 8x8 (stretch): set `resize:` to letterbox, crop or stretch",
-    )
+    (note,) = fed((1, 3, 8, 8)).notes
+    assert note.startswith("p.png is distorted, 16x12 -> 8x8") and "`resize:`" in note
     assert fed((1, 3, 8, 8), resize="stretch").notes == ()
     assert fed((1, 3, 6, 8)).notes == ()
     draw(801, 600)
@@ -164,10 +163,8 @@ def test_the_caveat_counts_the_distorted_files(in_folder: Path) -> None:
         draw(*size, f"c/{name}")
     spec = TensorSpec("x", "float32", (1, 3, 8, 8))
     samples = make_samples([spec], specs({"x": {"data": "c"}}), SampleSettings(), "half")
-    assert samples.notes == (
-        "input x: 2 of 4 files are distorted, b.png first, 8x6 -> 8x8 (stretch): set `resize:` to letterbox, crop or "
-        "stretch",
-    )
+    (note,) = samples.notes
+    assert "2 of 4 files" in note and "b.png first, 8x6 -> 8x8" in note and "`resize:`" in note
     quiet = make_samples([spec], specs({"x": {"data": "c", "resize": "crop"}}), SampleSettings(), "half")
     assert quiet.notes == ()
 
@@ -269,7 +266,8 @@ def test_transparent_pixels_are_a_caveat(in_folder: Path) -> None:
     assert fed((1, 3, 4, 4)).notes == ()
     Image.new("RGBA", (4, 4), (10, 20, 30, 0)).save("p.png")
     feed = fed((1, 3, 4, 4))
-    assert feed.notes == ("p.png has transparent pixels, whose hidden colors are used",)
+    (note,) = feed.notes
+    assert note.startswith("p.png has transparent pixels")
     assert feed.values[0, :, 0, 0].tolist() == [10, 20, 30]
 
 
