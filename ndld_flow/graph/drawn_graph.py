@@ -309,20 +309,20 @@ class ContentsReader:
         self.found: list[HeldTensor] = []
         self._values = values
         self._left = _LIMIT_TOGETHER_BYTES
-        self._places: dict[int, int] = {}
+        self._indices: dict[int, int] = {}
         self._kept: list[ir.TensorProtocol] = []
         """Keeps all tensors alive: they are identified by their ids."""
 
-    def place(self, tensor: ir.TensorProtocol) -> int:
+    def index_of(self, tensor: ir.TensorProtocol) -> int:
         """Return the index of a tensor in `found`. Raises `ModelError` if its data cannot be read."""
-        if id(tensor) not in self._places:
-            self._places[id(tensor)] = len(self.found)
+        if id(tensor) not in self._indices:
+            self._indices[id(tensor)] = len(self.found)
             self._kept.append(tensor)
             try:
                 self.found.append(self._read(tensor))
             except OSError as error:
                 raise ModelError(f"tensor {tensor.name!r} cannot be read: {error}") from None
-        return self._places[id(tensor)]
+        return self._indices[id(tensor)]
 
     def _read(self, tensor: ir.TensorProtocol) -> HeldTensor:
         contents = self._statistics(tensor)
@@ -407,7 +407,7 @@ class _Reader:
     nodes: list[ModelNode] = field(default_factory=list)
     nodes_of: dict[ir.Graph, list[int]] = field(default_factory=dict)
     tensors: list[ModelTensor] = field(default_factory=list)
-    places: dict[ir.Value, int] = field(default_factory=dict)
+    indices: dict[ir.Value, int] = field(default_factory=dict)
     dims: DimNames = field(default_factory=DimNames)
 
     def read(self) -> None:
@@ -415,9 +415,9 @@ class _Reader:
         self.scopes = {graph: index for index, graph in enumerate(graphs.values())}
         self.functions = functions_by_graph(self.model)
         self.addresses = list(graphs)
-        for graph, place in self.scopes.items():
+        for graph, index in self.scopes.items():
             for node in graph:
-                self.parents |= {body: place for _, body in own_subgraphs(node)}
+                self.parents |= {body: index for _, body in own_subgraphs(node)}
         if sum(map(len, self.scopes)) > MOST_NODES:
             raise too_many_nodes("extract a part of the model and draw that")
         for graph in self.scopes:
@@ -467,7 +467,7 @@ class _Reader:
     def _attributes(self, node: ir.Node, opsets: dict[str, int]) -> Iterator[ModelAttribute]:
         for attribute in node.attributes.values():
             is_tensor = not attribute.is_ref() and attribute.type == ir.AttributeType.TENSOR
-            held = self.held.place(held_tensor(attribute)) if is_tensor else NONE
+            held = self.held.index_of(held_tensor(attribute)) if is_tensor else NONE
             yield ModelAttribute(attribute.name, attribute.type.name.lower(), attribute_text(attribute), held=held)
         for name, default in attribute_defaults(node.op_type, node.domain, opsets.get(node.domain, 1)).items():
             if name not in node.attributes:
@@ -481,10 +481,10 @@ class _Reader:
             self._tensor(value, "constant")
 
     def _tensor(self, value: ir.Value, kind: TensorKind = "computed") -> int:
-        if value not in self.places:
-            self.places[value] = len(self.tensors)
+        if value not in self.indices:
+            self.indices[value] = len(self.tensors)
             self.tensors.append(self._tensor_record(value, kind))
-        return self.places[value]
+        return self.indices[value]
 
     def _tensor_record(self, value: ir.Value, kind: TensorKind) -> ModelTensor:
         tensor = constant_tensor(value)
@@ -496,7 +496,7 @@ class _Reader:
             tensor = ir.serde.deserialize_tensor(onnx.load_tensor(file))
         if kind == "computed" and value.producer() is None and tensor is not None:
             kind = "initializer"
-        held = NONE if tensor is None else self.held.place(tensor)
+        held = NONE if tensor is None else self.held.index_of(tensor)
         contents = self.held.found[held] if held != NONE else None
         dtype = type_text_of(value) or (contents.dtype if contents else "")
         dims = shape_text_of(value) or (contents.dims if contents else "")
@@ -510,14 +510,14 @@ class _Reader:
         return ModelScope(
             self.addresses[self.scopes[graph]],
             self.parents.get(graph, NONE),
-            self._places(inputs),
-            self._places(outside),
-            self._places(graph.outputs),
+            self._indices_of(inputs),
+            self._indices_of(outside),
+            self._indices_of(graph.outputs),
             tuple(self.nodes_of[graph]),
             graph.doc_string or "",
         )
 
-    def _places(self, values: Iterable[ir.Value | None]) -> tuple[int, ...]:
+    def _indices_of(self, values: Iterable[ir.Value | None]) -> tuple[int, ...]:
         return tuple(self._tensor(value) for value in values if value is not None)
 
 

@@ -309,11 +309,11 @@ def _squares(part: Values) -> float:
 def _describe(raw: Values, series: Values, limited: Values, found: Sequence[tuple[int, int]], logs: bool) -> list[Step]:
     import numpy as np
 
-    places = [index for index, _ in found]
+    indices = [index for index, _ in found]
     steps = []
     for number, (index, found_at) in enumerate(found):
-        start = places[number - 1] if number else 0
-        end = places[number + 1] if number + 1 < len(places) else len(series)
+        start = indices[number - 1] if number else 0
+        end = indices[number + 1] if number + 1 < len(indices) else len(series)
         start, end = max(start, index - WINDOW), min(end, index + WINDOW)
         part = limited[start:end]
         sums = np.abs(np.cumsum(part - part.mean())[:-1])
@@ -325,7 +325,7 @@ def _describe(raw: Values, series: Values, limited: Values, found: Sequence[tupl
         likely = np.flatnonzero(fits >= fits[best] - 3.84 * max(spread, 1e-300)) + 1
         refined = start + best + 1
         before, after = series[start:refined], series[refined:end]
-        places[number] = refined
+        indices[number] = refined
         change = float(np.median(after) - np.median(before))
         error = 1.2533 * math.sqrt(spread * (1 / len(before) + 1 / len(after)))
         low, high = change - 1.96 * error, change + 1.96 * error

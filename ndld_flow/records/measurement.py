@@ -143,10 +143,10 @@ class LatencySummary(Record):
         ordered = [sorted(run) for run in runs_ms]  # each statistic would sort anew what is not in order
         typical = {word: statistics.median(map(reduce, ordered)) for word, reduce in STATISTICS.items()}
         by_latency = sorted(range(len(samples_ms)), key=samples_ms.__getitem__)
-        places = bisect_right(by_latency, typical["median"], key=samples_ms.__getitem__)
+        count = bisect_right(by_latency, typical["median"], key=samples_ms.__getitem__)
         return cls(
             sample_count=len(samples_ms),
-            median_pass=by_latency[max(places - 1, 0)],
+            median_pass=by_latency[max(count - 1, 0)],
             std_ms=std,
             cov=std / mean if mean else 0.0,
             **{f"{word}_ms": value for word, value in typical.items()},

@@ -65,7 +65,7 @@ def arrange_steps(recipe: Recipe) -> list[Unit]:
     That is the recipe's own order, except for measuring steps that take turns: they all run at the position of the last
     one, and the steps that read them run later.
     """
-    place = {step.name: position for position, step in enumerate(recipe.steps)}
+    positions = {step.name: position for position, step in enumerate(recipe.steps)}
     # Measuring steps are grouped by type, device, target and depth: the number of measuring steps on the longest path.
     # Therefore no two units wait for each other.
     depths = dict.fromkeys(recipe.models, 0)
@@ -75,7 +75,7 @@ def arrange_steps(recipe: Recipe) -> list[Unit]:
         depths[step.name] = max(depths[name] + measures.get(name, False) for name in step.reads.values())
         key = (step.type.name, step.step.device, step.target, depths[step.name]) if measures[step.name] else step.name
         units[key].append(step)
-    waiting = sorted([tuple(unit) for unit in units.values()], key=lambda unit: place[unit[-1].name])
+    waiting = sorted([tuple(unit) for unit in units.values()], key=lambda unit: positions[unit[-1].name])
     ready, ordered = set(recipe.models), []
     while waiting:
         unit = next(unit for unit in waiting if all(ready.issuperset(step.reads.values()) for step in unit))

@@ -32,7 +32,7 @@ def test_layers_are_joined_by_tensors() -> None:
     graph = graph_of(profile_of(layers, outputs=["c"]))
     assert joins(graph) == [(3, 0), (0, 1), (0, 2), (1, 2), (2, 4)]
     assert (graph.inputs, graph.outputs) == (["x"], ["c"])
-    assert [FAMILIES[place] for place in graph.family] == ["convolution", "elementwise", "other"]
+    assert [FAMILIES[index] for index in graph.family] == ["convolution", "elementwise", "other"]
     assert not graph.by_order
     assert len(graph.x) == len(graph.y) == 5 and len(graph.corners) == 5
 

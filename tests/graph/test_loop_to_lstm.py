@@ -477,10 +477,10 @@ def test_a_changed_body_keeps_its_outputs(seed: int) -> None:
         model = build(SAME[choose.choice(list(SAME))])
         (loop,) = (node for node in model.graph.node if node.op_type == "Loop")
         body = next(attribute.g for attribute in loop.attribute if attribute.name == "body")
-        place = choose.randrange(len(body.node))
-        node = body.node[place]
+        index = choose.randrange(len(body.node))
+        node = body.node[index]
         names = [item.name for item in (*body.input, *model.graph.initializer)] + ["x", "m", "count", "start"]
-        names += [name for other in body.node[:place] for name in other.output]
+        names += [name for other in body.node[:index] for name in other.output]
         node.input[choose.randrange(len(node.input))] = choose.choice(names)
         try:
             for steps, items in SIZES:

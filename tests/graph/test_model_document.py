@@ -23,7 +23,7 @@ def read(*sizes: int) -> list[HeldTensor]:
     """Read float32 tensors with these numbers of elements, in order."""
     reader = ContentsReader(values=True)
     for elements in sizes:
-        reader.place(ir.tensor(np.ones(elements, np.float32)))
+        reader.index_of(ir.tensor(np.ones(elements, np.float32)))
     return reader.found
 
 
@@ -52,8 +52,8 @@ def test_a_tensor_over_its_own_limit_is_not_one_over_that_of_all(monkeypatch: py
 def test_strings_do_not_count_towards_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawn_graph, "_LIMIT_TOGETHER_BYTES", LIMIT)
     reader = ContentsReader(values=True)
-    reader.place(ir.StringTensor(np.array([b"x" * 300], dtype=object)))
-    reader.place(ir.tensor(np.ones(LIMIT // 4, np.float32)))
+    reader.index_of(ir.StringTensor(np.array([b"x" * 300], dtype=object)))
+    reader.index_of(ir.tensor(np.ones(LIMIT // 4, np.float32)))
     assert reader.found[0].unread and reader.found[1].numbers is not None
 
 
@@ -62,7 +62,7 @@ def test_dtypes_are_spelled_as_in_numpy(values: bool) -> None:
     reader = ContentsReader(values)
     array = np.ones(3, ml_dtypes.float8_e4m3fn)
     tensor = ir.Tensor(array, dtype=ir.DataType.FLOAT8E4M3FN)
-    assert reader.place(tensor) == reader.place(tensor) == 0
+    assert reader.index_of(tensor) == reader.index_of(tensor) == 0
     assert [held.dtype for held in reader.found] == ["float8_e4m3fn"]
 
 

@@ -53,10 +53,10 @@ def other_tactic(layers: Sequence[Layer], *places: int) -> tuple[Layer, ...]:
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.sets(st.sampled_from(CONVOLUTIONS), max_size=4), min_size=1, max_size=4), st.randoms())
 def test_exactly_the_planted_changes_are_found(changes: list[set[int]], rng: random.Random) -> None:
-    builds = [LAYERS, *(other_tactic(LAYERS, *places) for places in changes)]
+    builds = [LAYERS, *(other_tactic(LAYERS, *indices) for indices in changes)]
     rng.shuffle(builds)
     churn = churn_of(*builds)
-    assert {item.name for item in churn.changed} == {LAYERS[place].name for place in set().union(*changes)}
+    assert {item.name for item in churn.changed} == {LAYERS[index].name for index in set().union(*changes)}
     assert {item.change for item in churn.changed} <= {"tactic"}
     assert {item.variants for item in churn.changed} <= {2}
     assert churn.layer_share == pytest.approx(len(set().union(*changes)) / len(LAYERS))
@@ -162,9 +162,9 @@ def test_real_layers_of_an_a100_are_compared() -> None:
     chosen = [index for index, layer in enumerate(layers) if layer.tactic and layer.role == "compute"][3:9:2]
     again = single.model_copy(update={"layers": other_tactic(layers, *chosen)})
     churn = find_churn([measured(single), measured(again)])
-    assert {item.name for item in churn.changed} == {layers[place].name for place in chosen}
+    assert {item.name for item in churn.changed} == {layers[index].name for index in chosen}
     times = LayerTimes(layers).ms
-    assert churn.time_share == pytest.approx(sum(times[place] for place in chosen) / sum(times))
+    assert churn.time_share == pytest.approx(sum(times[index] for index in chosen) / sum(times))
     precisions = find_churn([measured(single), measured(half)])
     assert precisions.layer_share > 0.9, "another precision is no rebuild, and nearly nothing stays"
 

@@ -30,7 +30,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         writes = flags is not None and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         _look(event, [path] if writes else [])
     elif event in _WRITES:
-        _look(event, [arguments[place] for place in _TO.get(event, (0,))], _folder_of(event, arguments))
+        _look(event, [arguments[index] for index in _TO.get(event, (0,))], _folder_of(event, arguments))
     elif event in _CODE and not _asks_git(event, arguments):
         _seen.append(f"{event} {arguments}")
 

@@ -380,4 +380,4 @@ def chain(length: int) -> Model:
     """So many nodes, one after the other."""
     names = ["x", *(f"c{index}" for index in range(length - 1)), "y"]
     pairs = enumerate(itertools.pairwise(names))
-    return _model([_node("Abs" if place % 2 else "Relu", [read], [pair]) for place, (read, pair) in pairs])
+    return _model([_node("Abs" if index % 2 else "Relu", [read], [pair]) for index, (read, pair) in pairs])

@@ -45,7 +45,7 @@ _WITHOUT_DATA = frozenset(
 def _in_turn(attacks: Iterable[str]) -> list[ParameterSet]:
     """Each attack with one verb, the next attack with the next; every third is quick."""
     pairs = enumerate(zip(attacks, itertools.cycle(_VERBS), strict=False))
-    return [pytest.param(*pair, marks=[pytest.mark.slow] if place % 3 else []) for place, pair in pairs]
+    return [pytest.param(*pair, marks=[pytest.mark.slow] if index % 3 else []) for index, pair in pairs]
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,7 @@ def metric_of(name: str, profiles: Sequence[Profile], **changes: Any) -> Compare
 
 
 def verdict_of(metric: ComparedMetric, candidate: int, verdict: Verdict) -> MetricVerdict:
-    base_value, candidate_value = (metric.values[place] or math.nan for place in (0, candidate))
+    base_value, candidate_value = (metric.values[index] or math.nan for index in (0, candidate))
     ratio = candidate_value / base_value
     return MetricVerdict(
         metric=metric.metric,

@@ -30,8 +30,8 @@ def a100(name: str) -> Profile:
 
 
 def column(table: Table, title: str) -> list[Any]:
-    place = [column.title for column in table.columns].index(title)
-    return [row[place] for row in table.rows]
+    index = [column.title for column in table.columns].index(title)
+    return [row[index] for row in table.rows]
 
 
 def layer(index: int, kind: str, ms: float = 1.0, **fields: Any) -> Layer:

@@ -218,8 +218,8 @@ def test_a_bound_on_outputs_is_drawn_as_relative_rms() -> None:
 @given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True), st.integers(0, 40))
 def test_curves_are_aligned_by_tensor(whole: list[int], found: list[int], first: int) -> None:
     curves = {
-        "a": [layer(place, relative_rms=place / 10) for place in whole],
-        "b": [layer(place, relative_rms=place / 20) for place in found],
+        "a": [layer(index, relative_rms=index / 10) for index in whole],
+        "b": [layer(index, relative_rms=index / 20) for index in found],
     }
     view = collect_depth(curves, lambda point: point.position % 2 == 0, f"n{first}", None)
     everywhere = sorted({*whole, *found})
@@ -231,7 +231,7 @@ def test_curves_are_aligned_by_tensor(whole: list[int], found: list[int], first:
     assert view.first == (everywhere.index(first) if first in everywhere else None)
     errors = depth_curves(view).error
     for column, there, scale in ((errors[0], whole, 10), (errors[1], found, 20)):
-        assert column == [float(f"{place / scale:.3g}") if place in there else None for place in everywhere]
+        assert column == [float(f"{index / scale:.3g}") if index in there else None for index in everywhere]
 
 
 def test_the_layers_with_the_largest_errors_come_first_in_text() -> None:

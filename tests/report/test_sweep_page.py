@@ -126,7 +126,7 @@ def test_all_charted_quantities_of_a_point_are_of_the_measurement_that_ranks_it(
     assert tail.finals[row] == 99.0 != tail.numbers[row]
     once = [index for index, point in enumerate(record.points) if point.again is None]
     assert once
-    assert all(goal.finals[place] == goal.numbers[place] for place in once)
+    assert all(goal.finals[index] == goal.numbers[index] for index in once)
 
 
 def test_the_front_is_named_with_several_objectives() -> None:

@@ -228,14 +228,14 @@ def reorder(traced: Traced, rng: random.Random) -> Traced:
     }
     nodes, order = list(graph.node), []
     while waiting:
-        ready = [place for place, needed in waiting.items() if not needed]
+        ready = [index for index, needed in waiting.items() if not needed]
         chosen = rng.choice(ready)
         order.append(chosen)
         del waiting[chosen]
         for needed in waiting.values():
             needed.discard(chosen)
     del graph.node[:]
-    graph.node.extend(nodes[place] for place in order)
+    graph.node.extend(nodes[index] for index in order)
     return result
 
 
@@ -293,14 +293,14 @@ def _pick(graph: onnx.GraphProto, at: float, types: Sequence[str]) -> onnx.NodeP
 
 def _insert_behind(traced: Traced, node: onnx.NodeProto, new: onnx.NodeProto) -> Traced:
     graph = traced.model.graph
-    place = list(graph.node).index(node)
+    index = list(graph.node).index(node)
     for other in graph.node:
         for position, name in enumerate(other.input):
             if name == node.output[0]:
                 other.input[position] = new.output[0]
     nodes = list(graph.node)
     del graph.node[:]
-    graph.node.extend([*nodes[: place + 1], new, *nodes[place + 1 :]])
+    graph.node.extend([*nodes[: index + 1], new, *nodes[index + 1 :]])
     return traced
 
 
@@ -501,7 +501,7 @@ def _with_neighbours(layers: Sequence[Layer], own: Sequence[Ids]) -> Iterator[Id
             yield truth
             continue
         before = [own[makers[tensor.name]] for tensor in layer.inputs if tensor.name in makers]
-        after = [own[place] for tensor in layer.outputs for place in readers[tensor.name]]
+        after = [own[index] for tensor in layer.outputs for index in readers[tensor.name]]
         yield frozenset(f"after {item}" for ids in before for item in ids) | {
             f"before {item}" for ids in after for item in ids
         }
@@ -610,10 +610,10 @@ def judge_pairs(pairs: Iterable[tuple[Places, Places]], sample: Sample, other: S
     spent = sample.profile.layer_times, other.profile.layer_times
     for mine, yours in pairs:
         ours, theirs = ([side.truth[at] for at in places] for side, places in ((sample, mine), (other, yours)))
-        longest = [max(places, key=times.ms.__getitem__) for times, places in zip(spent, (mine, yours), strict=True)]
+        longest = [max(indices, key=times.ms.__getitem__) for times, indices in zip(spent, (mine, yours), strict=True)]
         names = [
-            " + ".join(side.profile.layers[at].name for at in places)
-            for side, places in ((sample, mine), (other, yours))
+            " + ".join(side.profile.layers[at].name for at in indices)
+            for side, indices in ((sample, mine), (other, yours))
         ]
         result.append(
             Judged(
@@ -648,6 +648,6 @@ def recall(rows: Iterable[LayerRow], sample: Sample, other: Sample) -> tuple[int
     have = {index for index, ids in enumerate(sample.truth) if ids & there}
     matched = set()
     for row in rows:
-        theirs: Ids = frozenset().union(*(other.truth[place] for place in row.layers[1]))
-        matched |= {place for place in row.layers[0] if sample.truth[place] & theirs}
+        theirs: Ids = frozenset().union(*(other.truth[index] for index in row.layers[1]))
+        matched |= {index for index in row.layers[0] if sample.truth[index] & theirs}
     return len(have & matched), len(have)

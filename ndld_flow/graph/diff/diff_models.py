@@ -226,14 +226,14 @@ def changed_region(sides: Sides, diff: ModelDiff) -> DrawnGraph | None:
     if not regions:
         return None
     kept = max(regions, key=lambda region: sum(union.change_of(key) != "same" for key in region))[:_MOST]
-    places = {key: index for index, key in enumerate(key for key in union.nodes if key in set(kept))}
+    indices = {key: index for index, key in enumerate(key for key in union.nodes if key in set(kept))}
     drawn = sum(union.change_of(key) != "same" for key in kept)
     return DrawnGraph(
-        tuple(union.drawn(key) for key in places),
+        tuple(union.drawn(key) for key in indices),
         tuple(
-            DrawnEdge(places[source], places[target], "", name)
+            DrawnEdge(indices[source], indices[target], "", name)
             for source, target, name in union.edges
-            if source in places and target in places
+            if source in indices and target in indices
         ),
         subtitle=f"{count(drawn)} of {count(len(changed))} changed nodes" if drawn < len(changed) else "",
     )

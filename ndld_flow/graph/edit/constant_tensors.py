@@ -192,9 +192,9 @@ def to_sparse(tensor: ir.TensorProtocol, name: str) -> SparseInitializer:
     """Return the sparse form of a tensor: its nonzero values and their flat positions."""
     data, positions, start = [], [], 0
     for piece in element_pieces(tensor, UNPACKED_BYTES):
-        places = np.flatnonzero(piece)
-        data.append(element_bytes(piece[places], tensor.dtype))
-        positions.append(places + start)
+        nonzero = np.flatnonzero(piece)
+        data.append(element_bytes(piece[nonzero], tensor.dtype))
+        positions.append(nonzero + start)
         start += piece.size
     indices = np.concatenate(positions) if positions else np.zeros(0, np.int64)
     values = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=[indices.size], raw_data=b"".join(data))
@@ -208,26 +208,26 @@ def sparse_of(
 
     Raises `RequestError` for positions outside the shape, not ascending, or not as many as values.
     """
-    places = indices.numpy()
+    positions = indices.numpy()
     count = values.size
-    if not np.issubdtype(places.dtype, np.integer) or places.shape not in ((count,), (count, len(shape))):
+    if not np.issubdtype(positions.dtype, np.integer) or positions.shape not in ((count,), (count, len(shape))):
         raise RequestError(
-            f"`indices` has the shape {list(places.shape)}; {count} values need {count} numbers, or {count} rows of "
+            f"`indices` has the shape {list(positions.shape)}; {count} values need {count} numbers, or {count} rows of "
             f"{len(shape)} coordinates"
         )
-    if places.ndim == 2:
+    if positions.ndim == 2:
         try:
-            places = np.asarray(np.ravel_multi_index(tuple(places.astype(np.int64).T), tuple(shape)))
+            positions = np.asarray(np.ravel_multi_index(tuple(positions.astype(np.int64).T), tuple(shape)))
         except ValueError as error:
             raise RequestError(f"`indices` are outside the shape {list(shape)}: {error}") from None
-    if count and (places.min() < 0 or places.max() >= math.prod(shape) or np.any(np.diff(places) <= 0)):
+    if count and (positions.min() < 0 or positions.max() >= math.prod(shape) or np.any(np.diff(positions) <= 0)):
         raise RequestError(
             f"`indices` must be ascending, unique, and within the {math.prod(shape)} elements of the shape"
         )
     proto = ir.serde.serialize_tensor(values)
     proto.name = name
     proto.dims[:] = [count]
-    return _sparse(proto, places.astype(np.int64), shape)
+    return _sparse(proto, positions.astype(np.int64), shape)
 
 
 def to_dense(tensor: SparseInitializer, name: str) -> ir.TensorProtocol:

@@ -148,8 +148,8 @@ def axis_after_reshape(
         if front and outside % front == 0 and sizes[index] % (outside // front * size) == 0
     ]
     behind = len(before) - axis - 1
-    alone = [place for place in fitting if sizes[place] == size]
-    merged = [place for place in fitting if after[place + 1 :] == before[len(before) - behind :]]
+    alone = [index for index in fitting if sizes[index] == size]
+    merged = [index for index in fitting if after[index + 1 :] == before[len(before) - behind :]]
     if axis in alone:
         return axis
     return next(iter((*alone, *merged, *reversed(fitting))), None)
@@ -202,8 +202,8 @@ def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, in
     values = [value for node in model.graph for value in node.outputs if value.name]
     merged = dict.fromkeys(value for value in values if shapes.outer.get(value, 1) != 1)
     freed.merged = next((value.name or "" for value in merged if not _has_merged(value, merged)), "")
-    places = {value.name or "": shapes.axis(value) for value in values if value not in merged}
-    freed.inner.update({name: axis for name, axis in places.items() if axis is not None})
+    kept_axes = {value.name or "": shapes.axis(value) for value in values if value not in merged}
+    freed.inner.update({name: axis for name, axis in kept_axes.items() if axis is not None})
     _note_ends(edited, shapes, freed)
     return freed
 
@@ -273,19 +273,19 @@ def _reshape(edits: OperationEdits, shapes: BatchAxes, node: ir.Node) -> bool:
     old, new = shapes.before[source], shapes.before.get(output)
     if old is None or new is None:
         return False
-    place = axis_after_reshape(old, axis, new, shapes.batch.size, shapes.outer.get(source, 1))
-    if place is None or target[place] <= 0:
+    new_axis = axis_after_reshape(old, axis, new, shapes.batch.size, shapes.outer.get(source, 1))
+    if new_axis is None or target[new_axis] <= 0:
         return False
     numbers = [int(number) for number in target]
-    if place == axis and old[axis] == new[place]:
-        numbers[place] = 0
+    if new_axis == axis and old[axis] == new[new_axis]:
+        numbers[new_axis] = 0
     else:
         if -1 in numbers:
             other = new[numbers.index(-1)]
             if not isinstance(other, int):
                 return False
             numbers[numbers.index(-1)] = other
-        numbers[place] = -1
+        numbers[new_axis] = -1
     _put_target(edits, node, numbers)
     return True
 
@@ -297,10 +297,10 @@ def _expand(edits: OperationEdits, shapes: BatchAxes, node: ir.Node) -> bool:
     dims = shapes.before.get(source) if source is not None else None
     if axis is None or target is None or dims is None:
         return False
-    place = axis + target.size - len(dims)
-    if place < 0 or target[place] == 1:
+    target_axis = axis + target.size - len(dims)
+    if target_axis < 0 or target[target_axis] == 1:
         return False
-    _put_target(edits, node, [1 if i == place else int(number) for i, number in enumerate(target)])
+    _put_target(edits, node, [1 if i == target_axis else int(number) for i, number in enumerate(target)])
     return True
 
 
@@ -324,11 +324,11 @@ def _recurrent(edits: OperationEdits, shapes: BatchAxes, node: ir.Node) -> bool:
     axis = shapes.axis(source)
     if axis is None or source is None:
         return False
-    place = 0 if int_attribute(node, "layout", 0) else 1
+    state_axis = 0 if int_attribute(node, "layout", 0) else 1
     states = [index for index in (5, 6) if index < len(node.inputs) and node.inputs[index] is not None]
-    short = [index for index in states if _has_one_item(shapes, node.inputs[index], place)]
+    short = [index for index in states if _has_one_item(shapes, node.inputs[index], state_axis)]
     for index in short:
-        _stretch(edits, node, index, place, source, axis)
+        _stretch(edits, node, index, state_axis, source, axis)
     return bool(short)
 
 
@@ -373,16 +373,16 @@ def _has_one_item(shapes: BatchAxes, value: ir.Value | None, axis: int) -> bool:
     return dims is not None and axis < len(dims) and dims[axis] == 1
 
 
-def _stretch(edits: OperationEdits, node: ir.Node, index: int, place: int, model: ir.Value, axis: int) -> None:
+def _stretch(edits: OperationEdits, node: ir.Node, index: int, own_axis: int, model: ir.Value, axis: int) -> None:
     """Repeat the single item of an input for each item of another tensor."""
     value = node.inputs[index]
     assert value is not None
     dims = dims_of(value)
-    rank = len(dims) if dims is not None else place + 1
+    rank = len(dims) if dims is not None else own_axis + 1
     graph, wish = graph_of(node), f"{value.name}_batch"
     count = _count(edits, node, model, axis)
-    parts = [edits.ints(graph, [1] * length, f"{wish}_ones") for length in (place, rank - place - 1) if length]
-    parts.insert(1 if place else 0, count)
+    parts = [edits.ints(graph, [1] * length, f"{wish}_ones") for length in (own_axis, rank - own_axis - 1) if length]
+    parts.insert(1 if own_axis else 0, count)
     shape = edits.put_for(node, "Concat", parts, {"axis": 0}, f"{wish}_shape") if len(parts) > 1 else count
     node.replace_input_with(index, edits.put_for(node, "Expand", [value, shape], wish=wish))
 

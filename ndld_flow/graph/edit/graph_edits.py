@@ -87,9 +87,9 @@ def replace_output(edited: EditedModel, old: ir.Value, new: ir.Value) -> None:
 
 def put_outputs(graph: ir.Graph, gone: Collection[ir.Value], new: Iterable[ir.Value]) -> None:
     """Put new outputs of a graph in the place of the first of those that are gone."""
-    place = next(index for index, value in enumerate(graph.outputs) if value in gone)
+    index = next(index for index, value in enumerate(graph.outputs) if value in gone)
     rest = [value for value in graph.outputs if value not in gone]
-    graph.outputs[:] = [*rest[:place], *new, *rest[place:]]
+    graph.outputs[:] = [*rest[:index], *new, *rest[index:]]
 
 
 def set_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:

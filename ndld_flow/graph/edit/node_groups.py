@@ -190,9 +190,9 @@ class Pieces:
     def add(self, nodes: Collection[ir.Node]) -> None:
         """Mark these nodes as one group."""
         members = tuple(nodes)
-        places = [self._position.get(node, 0) for node in members]
+        positions = [self._position.get(node, 0) for node in members]
         self._piece_of.update(dict.fromkeys(members, members))
-        self._spans.setdefault(members[0].graph, []).append((min(places), max(places)))
+        self._spans.setdefault(members[0].graph, []).append((min(positions), max(positions)))
 
     def take(self, nodes: Collection[ir.Node]) -> bool:
         """Add a group unless it overlaps another one or an outside node prevents it."""

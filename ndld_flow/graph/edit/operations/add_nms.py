@@ -197,7 +197,7 @@ def class_names(metadata: Mapping[str, str]) -> dict[int, str]:
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
     pairs = enumerate(names) if isinstance(names, list) else names.items() if isinstance(names, dict) else ()
-    return {place if isinstance(place, int) else number: str(name) for number, (place, name) in enumerate(pairs)}
+    return {key if isinstance(key, int) else number: str(name) for number, (key, name) in enumerate(pairs)}
 
 
 def _joint_layout(nms: AddNms, output: ir.Value, classes: int | None) -> Layout:
@@ -512,12 +512,12 @@ class _Head:
         import numpy as np
         import onnx_ir as ir
 
-        places = self._edits.put_last(
+        positions = self._edits.put_last(
             self._graph, "Transpose", [self._put("NonZero", valid)], {"perm": [1, 0]}, "nms_places"
         )
-        values = [self._put("GatherND", value, places, wish=f"{name}_flat") for name, value in results.items()]
+        values = [self._put("GatherND", value, positions, wish=f"{name}_flat") for name, value in results.items()]
         first = self._edits.add_initializer(self._graph, np.zeros((), np.int64), "nms_first")
-        images = self._put("Gather", places, first, axis=1, wish="images")
+        images = self._put("Gather", positions, first, axis=1, wish="images")
         values.append(self._put("Cast", images, to=int(ir.DataType.INT32), wish="image_ids"))
         self._name(values, (*results, "det_images"))
         return values

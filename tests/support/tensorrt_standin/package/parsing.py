@@ -220,9 +220,9 @@ class NetworkFiller:
         if creator is not None:
             layer._plugin = creator.create_for(node, inputs, self._request(node))
         layer._weights = tuple(name for name in node.input if name in self.weights)
-        for place in SHAPE_OPERANDS.get(node.op_type, ()):
-            if place < len(node.input) and node.input[place] in self.tensors:
-                tensor = self.tensors[node.input[place]]
+        for index in SHAPE_OPERANDS.get(node.op_type, ()):
+            if index < len(node.input) and node.input[index] in self.tensors:
+                tensor = self.tensors[node.input[index]]
                 tensor._is_shape = tensor._type in ("INT32", "INT64") and len(tensor._dims) <= 1
         self.log.say("VERBOSE", f"Parsing node: {layer._name} [{node.op_type}]")
         self.network._layers.append(layer)
