@@ -149,7 +149,6 @@ def test_the_installed_release_is_preferred(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("made_environments")
 def test_an_environment_is_created_once_and_kept(index: Path, cache: Path, tmp_path: Path) -> None:
     write_wheel(index, "tensorrt", "10.16.0.72")
     wheel = write_wheel(index, "tensorrt", "10.16.1.11")
