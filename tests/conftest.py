@@ -79,13 +79,16 @@ def pytest_configure() -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Import all test modules from the last to the first in the second worker.
+    """Import all test modules, where each worker begins with another part of them.
 
-    In a new clone, workers would compile the same modules at the same time; now each reads what the other has compiled.
+    In a new clone, workers would compile the same modules at the same time; now each reads what others have compiled.
     """
-    if _takes_all(session.config) and os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if _takes_all(session.config) and worker:
         tests = Path(__file__).parent
-        for path in sorted(tests.rglob("test_*.py"), reverse=True):
+        paths = sorted(tests.rglob("test_*.py"))
+        first = len(paths) * int(worker.removeprefix("gw")) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        for path in paths[first:] + paths[:first]:
             with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting it reports the reason
                 importlib.import_module(".".join(path.relative_to(tests.parent).with_suffix("").parts))
 
