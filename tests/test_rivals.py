@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,16 @@ def test_a_model_that_does_not_load_has_failed_and_is_not_wrong(tmp_path: Path, 
     found = judge(source, Delivery(str(broken)), unseen, threads=1)
     assert found.cosine is None
     assert found.failed
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="needs the extra [openvino]")
+def test_an_input_whose_cast_openvino_removes_is_fed(tmp_path: Path, unseen: Path) -> None:
+    """Its port has the names of both, and a right model was said to fail."""
+    text = "g (float[1, 4] x) => (float[1, 4] y) { a_cast = Cast <to = 1> (x) y = Neg(a_cast) }"
+    source = write_model(tmp_path / "source.onnx", text)
+    found = judge(source, Delivery(str(source), runtime="openvino"), unseen, threads=1)
+    assert found.failed == ""
+    assert found.cosine == pytest.approx(1.0)
 
 
 def test_the_worst_output_decides() -> None:

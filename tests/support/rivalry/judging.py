@@ -156,11 +156,11 @@ def _open_openvino(model: str, settings: Mapping[str, Any], threads: int) -> Run
     import openvino as ov
 
     compiled = ov.Core().compile_model(model, "CPU", {**settings, "INFERENCE_NUM_THREADS": threads})
-    names = [port.get_any_name() for port in compiled.inputs]
+    names = [port.names for port in compiled.inputs]  # an input that is cast first has the name of the result too
     request, outputs = compiled.create_infer_request(), range(len(compiled.outputs))
 
     def run(sample: Sample) -> list[np.ndarray[Any, Any]]:
-        request.infer({name: sample[name] for name in names}, share_inputs=True)
+        request.infer([next(sample[name] for name in known if name in sample) for known in names], share_inputs=True)
         return [request.get_output_tensor(number).data for number in outputs]
 
     return run
