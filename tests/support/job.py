@@ -94,7 +94,7 @@ class Job:
             if name == IN_PROCESS or not name.startswith(("GITHUB_", "CI_", "NDLD_"))
         }
         environment = {**kept, **self.variables, "PATH": path, "RUNNER_TEMP": str(self.temporary), **variables}
-        run = _run if self.starts_programs else _run_with_stand_in
+        run = _run if self.starts_programs else run_with_stand_in
         done = run([*shell, "-c", script], self.workspace, environment)
         self.log += done.stdout
         return done.returncode
@@ -151,7 +151,7 @@ def _run(command: list[str], folder: Path, environment: dict[str, str]) -> subpr
     )
 
 
-def _run_with_stand_in(
+def run_with_stand_in(
     command: list[str], folder: Path, environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     """Run a command whose `ndld-flow` asks this process, which answers until the command ends."""
