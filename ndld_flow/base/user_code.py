@@ -63,7 +63,9 @@ def list_files(path: Path) -> dict[str, Path]:
         for each in inner:
             # Only a link to a folder around it is left out: one to another folder counts, although that counts too, as
             # it may be made to point elsewhere.
-            if (real := os.path.realpath(each)) not in above and not _is_generated(each):
+            if (real := os.path.realpath(each)) not in above and not (
+                each.name in _GENERATED or (each / "pyvenv.cfg").exists() or _is_outputs(each)
+            ):
                 around[os.path.join(place, each.name)] = above | {real}  # noqa: PTH118 - as `os.walk` writes it
                 names.append(each.name)
         for leaf in sorted(Path(place, name) for name in leaves if name not in left_out):
@@ -79,10 +81,6 @@ def list_files(path: Path) -> dict[str, Path]:
                 "files that it needs."
             )
     return files
-
-
-def _is_generated(folder: Path) -> bool:
-    return folder.name in _GENERATED or (folder / "pyvenv.cfg").exists() or _is_outputs(folder)
 
 
 def _is_outputs(folder: Path) -> bool:
@@ -331,14 +329,14 @@ def _users_modules() -> dict[str, ModuleType]:
     """Return the modules that were loaded for users' files, with their namespace packages."""
     if not _FINDER.has_loaded:  # a program has thousands of modules, and each step asks four times
         return {}
-    modules = {name: module for name, module in sys.modules.items() if isinstance(_loader(module), _FROM_FOLDERS)}
+    modules = {
+        name: module
+        for name, module in sys.modules.items()
+        if isinstance(getattr(getattr(module, "__spec__", None), "loader", None), _FROM_FOLDERS)
+    }
     packages = {name.rpartition(".")[0] for name in modules if "." in name} - modules.keys()
     found = {name: sys.modules[name] for name in packages if name in sys.modules}
     return modules | {name: package for name, package in found.items() if getattr(package, "__file__", None) is None}
-
-
-def _loader(module: ModuleType) -> object:
-    return getattr(getattr(module, "__spec__", None), "loader", None)
 
 
 def _forget(modules: Mapping[str, ModuleType]) -> None:

@@ -14,7 +14,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.cli.tables import SIGNS, TerminalTable, wide_console
 from ndld_flow.cli.terminal import hanging
 from ndld_flow.records.build import EngineComparison, EngineVerdict
-from ndld_flow.records.comparison import NOT_RECORDED, Comparison, ComparisonGate, MetricVerdict, ProfileComparison
+from ndld_flow.records.comparison import NOT_RECORDED, Comparison, MetricVerdict, ProfileComparison
 from ndld_flow.records.model_diff import ModelDiff
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.verdicts import largest_changes, metric_values
@@ -62,7 +62,11 @@ def _sentences(comparison: Comparison) -> Iterator[Text]:
     for gate in comparison.gates:
         sign, colour = SIGNS[gate.outcome]
         outcome, text = (f"{sign} {gate.outcome} ", colour), (short_name(gate.gate, 100), "bold")
-        owner = _name_owner(comparison, gate) if several else ""
+        owner = ""
+        if several:
+            profile = next(each for each in comparison.profiles if each.name == gate.name)
+            owner = f" of {short_name(comparison.subjects[profile.subjects[gate.candidate]].label, 40)}"
+            owner += f" {short_name(gate.name, 40)}" if len(comparison.profiles) > 1 else ""
         yield Text.assemble(outcome, text, f"{owner}: {short_name(gate.why, 300)}")
     sign, colour = SIGNS[comparison.verdict]
     word = (f"{sign} {comparison.verdict.upper()}", f"bold {colour}")
@@ -151,13 +155,6 @@ def _changed_layers(compared: ProfileComparison, profiles: Sequence[Profile], ca
         for row in rows
     ]
     return Table(columns, tuple(cells))
-
-
-def _name_owner(comparison: Comparison, gate: ComparisonGate) -> str:
-    """Return the subject of a gate, and its profile if there are several."""
-    profile = next(each for each in comparison.profiles if each.name == gate.name)
-    label = comparison.subjects[profile.subjects[gate.candidate]].label
-    return f" of {short_name(label, 40)}" + (f" {short_name(gate.name, 40)}" if len(comparison.profiles) > 1 else "")
 
 
 _MOST_ROWS = 40

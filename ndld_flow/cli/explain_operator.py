@@ -15,7 +15,6 @@ from ndld_flow.cli.terminal import hanging, text_width
 from ndld_flow.drawing.graph import TITLES
 from ndld_flow.models.op_reference import (
     DEFAULT_DOMAIN,
-    AttributeReference,
     ListedOperator,
     OperatorVersion,
     Port,
@@ -91,7 +90,14 @@ def _page(operator: ListedOperator) -> Iterator[str]:
     yield from ("", *(hanging("", line) for line in _BREAK.sub("", version.doc or "(not documented)").splitlines()))
     yield from _ports("Inputs", version.inputs)
     yield from _ports("Outputs", version.outputs)
-    yield from _attributes(version.attributes)
+    title = click.style("Attributes", bold=True)
+    yield from ("", title if version.attributes else f"{title}  none")
+    for attribute in version.attributes:
+        default = (
+            "required" if attribute.required else "none" if attribute.default is None else _default(attribute.default)
+        )
+        yield f"  {click.style(attribute.name, bold=True)}: {attribute.type} = {default}"
+        yield from _wrapped(attribute.description, "      ")
     if version.variables:
         yield from ("", click.style("Types", bold=True))
     for name, types in version.variables.items():
@@ -113,17 +119,6 @@ def _ports(title: str, ports: Sequence[Port]) -> Iterator[str]:
         variable = types_text([port.variable]) if "(" in port.variable else port.variable
         yield f"  {click.style(port.name, bold=True)}: {variable}{kind}"
         yield from _wrapped(port.description, "      ")
-
-
-def _attributes(attributes: Sequence[AttributeReference]) -> Iterator[str]:
-    title = click.style("Attributes", bold=True)
-    yield from ("", title if attributes else f"{title}  none")
-    for attribute in attributes:
-        default = (
-            "required" if attribute.required else "none" if attribute.default is None else _default(attribute.default)
-        )
-        yield f"  {click.style(attribute.name, bold=True)}: {attribute.type} = {default}"
-        yield from _wrapped(attribute.description, "      ")
 
 
 def _default(value: object) -> str:

@@ -79,7 +79,10 @@ def _make_command(kind: StepType) -> click.Command:
         *(json_option, loudness_options, outputs_option),
     ):
         decorate(common)
-    schemas = _settings(kind, common)
+    # A setting named as an option of all steps is an override. The step's own settings come first.
+    taken = {text for parameter in common.params for text in parameter.opts}
+    found = {name: schema for name, schema in settings_as_options(kind.cls).items() if _option_name(name) not in taken}
+    schemas = dict(sorted(found.items(), key=lambda each: each[0] not in kind.cls.__annotations__))
     definitions = kind.cls.model_json_schema().get("$defs", {})
     names = {f"setting_{setting}": setting for setting in schemas}
     options = [_option(name, setting, schemas[setting], definitions) for name, setting in names.items()]
@@ -106,13 +109,6 @@ def _unwrapped(kind: StepType) -> str:
 
     paragraphs = (inspect.getdoc(kind.cls) or "").split("\n\n")
     return "\n\n".join(f"\b\n{part}" if part.startswith("    ") else part for part in paragraphs)
-
-
-def _settings(kind: StepType, common: click.Command) -> dict[str, dict[str, Any]]:
-    """Return the settings that are options. Those named as an option of all steps are overrides."""
-    taken = {text for parameter in common.params for text in parameter.opts}
-    found = {name: schema for name, schema in settings_as_options(kind.cls).items() if _option_name(name) not in taken}
-    return dict(sorted(found.items(), key=lambda each: each[0] not in kind.cls.__annotations__))  # its own first
 
 
 def _option_name(setting: str) -> str:

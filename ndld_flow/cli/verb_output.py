@@ -29,16 +29,6 @@ def format_value(output: VerbOutput[Value], value: Value) -> str:
     return printed.decode()
 
 
-def _type(output: VerbOutput[Value]) -> Any:  # noqa: ANN401 - a type
-    """Return the type of what a verb prints. Its file imports most types for checkers only."""
-    module = sys.modules[output.module]
-    annotation = module.__annotations__["OUTPUT"]
-    homes = {name: home for name, home in names_for_checkers(module.__name__).items() if name in annotation}
-    imported = {name: getattr(importlib.import_module(home), name) for name, home in homes.items()}
-    [value] = get_args(eval(annotation, {**vars(module), **imported}))  # noqa: S307 - the text is this package's
-    return value
-
-
 def describe_output(verb: str) -> dict[str, Any]:
     """Return the JSON Schema of what a verb prints with `--json`, the error of a verb that fails included.
 
@@ -51,9 +41,20 @@ def describe_output(verb: str) -> dict[str, Any]:
     if verb not in outputs:
         raise RequestError(f"no verb {verb!r} prints JSON; {suggest(verb, outputs)}")
     output = outputs[verb]
-    schema = TypeAdapter(_type(output) | Failure).json_schema(mode="serialization", schema_generator=_Described)
+    # The verb's file imports most types for checkers only.
+    module = sys.modules[output.module]
+    annotation = module.__annotations__["OUTPUT"]
+    homes = {name: home for name, home in names_for_checkers(module.__name__).items() if name in annotation}
+    imported = {name: getattr(importlib.import_module(home), name) for name, home in homes.items()}
+    [value] = get_args(eval(annotation, {**vars(module), **imported}))  # noqa: S307 - the text is this package's
+    schema = TypeAdapter(value | Failure).json_schema(mode="serialization", schema_generator=_Described)
     if output.leaves_out_null:
-        _make_optional(schema)
+        # Fields that can be null are left out where they are.
+        for part in (schema, *schema.get("$defs", {}).values()):
+            fields = part.get("properties", {})
+            can_be_null = {name for name, field in fields.items() if {"type": "null"} in field.get("anyOf", [])}
+            if "required" in part:
+                part["required"] = [name for name in part["required"] if name not in can_be_null]
     version = {} if output.version is None else {"x-version": output.version}
     subject = "One line" if output.is_lines else "The document"
     title = f"ndld-flow {verb} --json"
@@ -97,12 +98,3 @@ def _with_descriptions(schema: JsonSchemaValue, cls: type) -> JsonSchemaValue:
         if name in notes:
             field.setdefault("description", " ".join(notes[name].split()))
     return schema
-
-
-def _make_optional(schema: JsonSchemaValue) -> None:
-    """Require only the fields that cannot be null: the others are left out where they are."""
-    for part in (schema, *schema.get("$defs", {}).values()):
-        fields = part.get("properties", {})
-        can_be_null = {name for name, field in fields.items() if {"type": "null"} in field.get("anyOf", [])}
-        if "required" in part:
-            part["required"] = [name for name in part["required"] if name not in can_be_null]

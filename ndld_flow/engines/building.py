@@ -25,12 +25,12 @@ from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.engines.foresight import describe_missing, find_build_library
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.host import has_nvidia_gpu
-from ndld_flow.processes.launch import ProcessEnd, run_worker_module
+from ndld_flow.processes.launch import run_worker_module
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.protocol import RuntimeNames, Session, SessionRequest
 from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
-from ndld_flow.runtimes.tensorrt.library import Library, is_of_release
+from ndld_flow.runtimes.tensorrt.library import is_of_release
 from ndld_flow.runtimes.tensorrt.required_library import provide_library
 from ndld_flow.runtimes.tensorrt.settings import TensorrtSettings, describe_missing_gpu
 from ndld_flow.step import Context, Foresight
@@ -116,7 +116,12 @@ def build_engine(request: BuildRequest, progress: Callable[[int, int, str], None
     ended = run_worker_module("ndld_flow.engines.engine_building", folder, progress, environment)
     answer = BuildAnswer.read(folder)
     if answer is None:
-        raise _died(request, library, ended)
+        # The last line of the builder's log may have the reason.
+        log, title = request.out / Engine.log, TITLES[library.backend]
+        text = visible_text(log.read_text(encoding="utf-8", errors="replace")).strip() if log.is_file() else ""
+        advice = f"Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins.{_keep_log(request)}"
+        task = f"built {request.label} with {title} {library.version}"
+        raise ended.died("building", task, f"{title} or a plugin", advice, (text.splitlines() or [""])[-1])
     if answer.error:
         if answer.number:
             raise OSError(answer.number, answer.message, str(request.out))
@@ -165,15 +170,6 @@ def _keep_log(request: BuildRequest) -> str:
     except OSError:
         return ""
     return f" The builder's log is {kept}."
-
-
-def _died(request: BuildRequest, library: Library, ended: ProcessEnd) -> Exception:
-    """Return the error for a building process that ended without an answer, with the last line of the builder's log."""
-    log, title = request.out / Engine.log, TITLES[library.backend]
-    text = visible_text(log.read_text(encoding="utf-8", errors="replace")).strip() if log.is_file() else ""
-    advice = f"Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins.{_keep_log(request)}"
-    task = f"built {request.label} with {title} {library.version}"
-    return ended.died("building", task, f"{title} or a plugin", advice, (text.splitlines() or [""])[-1])
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,13 @@ def list_contradictions(settings: BuildSettings, names: Names) -> Iterator[str]:
     if decide_typing(settings, names).strongly_typed:
         yield from _against_strong_typing(settings, names)
     else:
-        yield from _against_weak_typing(settings)
+        if settings.advanced.weight_streaming:
+            yield (
+                f"`advanced.weight_streaming: true` needs a strongly typed network, not `typing: {settings.typing}`: "
+                "set `typing: strong`"
+            )
+        if settings.advanced.quantization_flags and not settings.int8:
+            yield "`advanced.quantization_flags` are about INT8 calibration: set `int8: true`, or remove them"
     for flag in settings.advanced.flags:
         if flag in OWN_SETTINGS:
             yield f"`advanced.flags: [{flag}]`: write `{OWN_SETTINGS[flag]}` instead"
@@ -221,16 +227,6 @@ def _against_strong_typing(settings: BuildSettings, names: Names) -> Iterator[st
                 f"`advanced.io_formats.{tensor}.dtype: {wanted.dtype}`: a strongly typed network keeps the model's "
                 "types; change the model's own input or output, such as by `convert_fp16` with `keep_io: false`"
             )
-
-
-def _against_weak_typing(settings: BuildSettings) -> Iterator[str]:
-    if settings.advanced.weight_streaming:
-        yield (
-            f"`advanced.weight_streaming: true` needs a strongly typed network, not `typing: {settings.typing}`: "
-            "set `typing: strong`"
-        )
-    if settings.advanced.quantization_flags and not settings.int8:
-        yield "`advanced.quantization_flags` are about INT8 calibration: set `int8: true`, or remove them"
 
 
 def _against_compatibility(settings: BuildSettings) -> Iterator[str]:

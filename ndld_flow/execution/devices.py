@@ -203,21 +203,18 @@ def name_devices(device: str) -> tuple[str, ...]:
     """Return the names of all devices that a step needs at once."""
     if device == "cpu":
         return tuple(f"cpu-{cpu}" for cpu in _own_cpus())
-    number = re.fullmatch(r"gpu-(\d+)", device)
-    return (_name_gpu(int(number[1])) if number else device,)
+    if (numbered := re.fullmatch(r"gpu-(\d+)", device)) is None:
+        return (device,)
+    number, seen = int(numbered[1]), visible_gpus()
+    # Other processes may number GPUs differently.
+    uuid = seen[number].uuid if number < len(seen) else UNKNOWN
+    return (f"gpu-{number}" if uuid == UNKNOWN else uuid,)
 
 
 def _own_cpus() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
-
-
-def _name_gpu(number: int) -> str:
-    """Return the UUID of a GPU, as other processes may number GPUs differently; its number if it has no UUID."""
-    seen = visible_gpus()
-    uuid = seen[number].uuid if number < len(seen) else UNKNOWN
-    return f"gpu-{number}" if uuid == UNKNOWN else uuid
 
 
 def _file_name(text: str) -> str:

@@ -298,6 +298,10 @@ def _summary(model: ir.Model, views: Views) -> ModelSummary:
     addresses = [address for address in scopes if address]
     functions = {function_address(function) for function in model.functions.values()}
     nodes = [node for inner in scopes.values() for node in inner]
+    files: defaultdict[str, list[ir.ExternalTensor]] = defaultdict(list)
+    for item in views.held:
+        if isinstance(item.tensor, ir.ExternalTensor) and item.stored == "external":
+            files[location_of(item.tensor)].append(item.tensor)
     return ModelSummary(
         ir_version=model.ir_version or 0,
         opsets={domain or "ai.onnx": version for domain, version in model.opset_imports.items()},
@@ -314,21 +318,13 @@ def _summary(model: ir.Model, views: Views) -> ModelSummary:
         functions=tuple(address for address in addresses if address in functions),
         nodes_by_graph={address: len(scopes[address]) for address in addresses},
         precisions=_most_first(Counter(precision for node in nodes if (precision := precision_of(node)))),
-        files=_data_files(views.held),
+        files=tuple(
+            DataFileEntry(location=location, size_bytes=_file_size(tensors), tensors=len(tensors))
+            for location, tensors in sorted(files.items())
+        ),
         without_data=_grouped(
             (item.tensor.reason, item.tensor) for item in views.held if isinstance(item.tensor, MissingTensor)
         ),
-    )
-
-
-def _data_files(held: Iterable[ConstantTensor]) -> tuple[DataFileEntry, ...]:
-    files: defaultdict[str, list[ir.ExternalTensor]] = defaultdict(list)
-    for item in held:
-        if isinstance(item.tensor, ir.ExternalTensor) and item.stored == "external":
-            files[location_of(item.tensor)].append(item.tensor)
-    return tuple(
-        DataFileEntry(location=location, size_bytes=_file_size(tensors), tensors=len(tensors))
-        for location, tensors in sorted(files.items())
     )
 
 

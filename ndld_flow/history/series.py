@@ -172,7 +172,13 @@ def kind_of_machine(machine: str) -> str:
 def _facts(name: str, run: Tree, records: Mapping[str, Tree]) -> Iterator[tuple[str, str]]:
     """Yield everything that a step's result depends on, with the steps and models from which it derives."""
     own = records[name]["parts"]["libraries"]
-    for ancestor in _ancestors(name, records):
+    found, waiting = dict[str, None](), [name]
+    while waiting:
+        near = waiting.pop()
+        if near in records and near not in found:
+            found[near] = None
+            waiting.extend(records[near]["parents"].values())
+    for ancestor in found:
         record = records[ancestor]
         parts, parents = record["parts"], record["parents"]
         yield f"step {ancestor}", f"{parts['step']}, version {parts['version']}"
@@ -192,16 +198,6 @@ def _facts(name: str, run: Tree, records: Mapping[str, Tree]) -> Iterator[tuple[
                 fact = library if library.startswith("variable ") else f"library {library}"
                 yield f"{fact}{of}", _text(version).removeprefix(f"{library} ")
     yield from _facts_of_machine(records[name]["parts"]["machine"])
-
-
-def _ancestors(name: str, records: Mapping[str, Tree]) -> list[str]:
-    found, waiting = dict[str, None](), [name]
-    while waiting:
-        step = waiting.pop()
-        if step in records and step not in found:
-            found[step] = None
-            waiting.extend(records[step]["parents"].values())
-    return list(found)
 
 
 def _digest_of_model(run: Tree, name: str) -> str:

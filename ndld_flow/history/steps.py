@@ -112,7 +112,13 @@ def find_steps(values: Sequence[float], rules: StepRules | None = None) -> list[
     """Return the steps of a series, in order."""
     rules = rules or StepRules()
     if rules.exact:
-        return _exact_steps(values)
+        relative = all(value > 0 for value in values)
+        steps = []
+        for index, (before, after) in enumerate(pairwise(values), 1):
+            if not math.isclose(before, after, rel_tol=1e-9):
+                change = after / before if relative else after - before
+                steps.append(Step(index, index, index, index, before, after, change, change))
+        return steps
     if len(values) < LEAST_BEFORE + LEAST_AFTER:
         return []
     import numpy as np
@@ -130,16 +136,6 @@ def find_steps(values: Sequence[float], rules: StepRules | None = None) -> list[
             found.append((first + index, last))
         last += 1
     return _describe(raw, series, _limited(series, _RECENT // 2), found, logs)
-
-
-def _exact_steps(values: Sequence[float]) -> list[Step]:
-    relative = all(value > 0 for value in values)
-    steps = []
-    for index, (before, after) in enumerate(pairwise(values), 1):
-        if not math.isclose(before, after, rel_tol=1e-9):
-            change = after / before if relative else after - before
-            steps.append(Step(index, index, index, index, before, after, change, change))
-    return steps
 
 
 def _next_suspicious(limited: Values, level: int, start: int) -> int:

@@ -18,18 +18,11 @@ from typing import Any
 from ndld_flow.base.errors import BackendError
 
 
-def name_for_nvml(gpu: int) -> str:
-    """Return the name of CUDA's GPU in NVML and nvidia-smi: its index among all, or its UUID.
-
-    Worker processes count GPUs in the order of nvidia-smi (`processes.parent`), and only those in CUDA_VISIBLE_DEVICES.
-    """
-    seen = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return seen[gpu] if gpu < len(seen) else str(gpu)
-
-
 def find_in_nvml(nvml: Any, gpu: int) -> Any:  # noqa: ANN401
     """Return the NVML handle of CUDA's GPU. Raises NVMLError if NVML does not know it."""
-    name = name_for_nvml(gpu)
+    # Worker processes count GPUs in the order of nvidia-smi, and only those in CUDA_VISIBLE_DEVICES.
+    seen = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    name = seen[gpu] if gpu < len(seen) else str(gpu)
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(name)
 
 

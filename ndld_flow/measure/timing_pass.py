@@ -75,7 +75,9 @@ def time_passes(
             after = clock()
             timing.latency_ms.append((after - before) / 1e6)
             timing.starts_ms.append((before - started) / 1e6)
-            _add_details(binding, timing)
+            timing.add(binding.device_times())
+            if binding.can_copy:
+                timing.add(DeviceTimes(d2h_ms=_duration_ms(binding.copy_out)))
             is_enough = _is_enough(timing, plan, (after - started) / 1e6, steps)
             if not is_enough and plan.limit_ms and warmed_ms + (after - started) / 1e6 >= plan.limit_ms:
                 timing.limit_reached = True
@@ -109,13 +111,6 @@ def _feed(binding: Binding, timing: Timing, steps: SequencePasses | None) -> Non
         steps.prepare()
     if binding.can_copy:
         timing.add(DeviceTimes(h2d_ms=_duration_ms(binding.copy_in)))
-
-
-def _add_details(binding: Binding, timing: Timing) -> None:
-    """Add the times of the last pass by the device's clock, and the copy of its outputs."""
-    timing.add(binding.device_times())
-    if binding.can_copy:
-        timing.add(DeviceTimes(d2h_ms=_duration_ms(binding.copy_out)))
 
 
 def _warm_up(binding: Binding, plan: TimingPlan, timing: Timing, steps: SequencePasses | None) -> None:

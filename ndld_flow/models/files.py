@@ -88,16 +88,6 @@ def is_of_maps(kind: onnx.TypeProto) -> bool:
     return any(each.HasField("map_type") for each in kinds)
 
 
-def _take_map_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """Remove the types of values that are maps in place; return those of the outputs by name."""
-    graph, taken = proto.graph, {}
-    for value in (*graph.output, *graph.value_info):
-        if is_of_maps(value.type):
-            taken[value.name] = onnx.TypeProto.FromString(value.type.SerializeToString())
-            value.ClearField("type")
-    return taken
-
-
 def load_structure(path: Path) -> ir.Model:
     """Read a model for an operation that needs no weights: a tensor without data is a `MissingTensor`.
 
@@ -119,7 +109,11 @@ def _model_of(proto: onnx.ModelProto, path: Path, place: Callable[[ir.Model, Pat
     _check_functions(proto, path)
     _check_external(proto, path)
     unname_dims(proto)
-    map_types = _take_map_types(proto)
+    map_types: dict[str, onnx.TypeProto] = {}
+    for value in (*proto.graph.output, *proto.graph.value_info):
+        if is_of_maps(value.type):
+            map_types[value.name] = onnx.TypeProto.FromString(value.type.SerializeToString())
+            value.ClearField("type")
     try:
         sparse = extract_sparse(proto)
         model = ir.serde.deserialize_model(proto)
@@ -358,23 +352,19 @@ def _proto_of(model: ir.Model, path: Path, weights: contextlib.AbstractContextMa
         for value, (tensor, _) in sparse.items():
             value.const_value = tensor
     write_sparse(proto, [tensor for tensor, _ in sparse.values()])
-    _drop_partial_types(proto.graph)
-    map_types = model.meta.get(_MAP_TYPES, {})
-    for output in proto.graph.output:
-        if output.name in map_types and not output.HasField("type"):
-            output.type.CopyFrom(map_types[output.name])
-    return proto
-
-
-def _drop_partial_types(graph: onnx.GraphProto) -> None:
-    """Remove types without a shape, which the checker rejects, where inference finds them: not behind plugins."""
-    for each in graphs_of(graph):
+    # The checker rejects types without a shape. Inference finds them again, but not behind plugins.
+    for each in graphs_of(proto.graph):
         if any(map(lacks_shape, each.value_info)):
             nodes = [node for node in each.node if not node.domain and onnx.defs.has(node.op_type)]
             standard = {name for node in nodes for name in node.output}
             kept = [value for value in each.value_info if value.name not in standard or not lacks_shape(value)]
             del each.value_info[:]
             each.value_info.extend(kept)
+    map_types = model.meta.get(_MAP_TYPES, {})
+    for output in proto.graph.output:
+        if output.name in map_types and not output.HasField("type"):
+            output.type.CopyFrom(map_types[output.name])
+    return proto
 
 
 def lacks_shape(value: onnx.ValueInfoProto) -> bool:

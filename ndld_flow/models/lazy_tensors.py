@@ -105,7 +105,14 @@ def extract_sparse(proto: onnx.ModelProto) -> list[onnx.SparseTensorProto]:
                 lifted.values.name = node.output[0]
                 del graph.node[i]
         for sparse in graph.sparse_initializer:
-            graph.initializer.append(_placeholder(sparse, len(extracted)))
+            tensor = onnx.TensorProto(
+                name=sparse.values.name,
+                data_type=sparse.values.data_type,
+                dims=sparse.dims,
+                data_location=onnx.TensorProto.EXTERNAL,
+            )
+            tensor.external_data.add(key="location", value=f"{_MARK}{len(extracted)}")
+            graph.initializer.append(tensor)
             extracted.append(onnx.SparseTensorProto.FromString(sparse.SerializeToString()))
         del graph.sparse_initializer[:]
     for function in proto.functions:
@@ -173,17 +180,6 @@ def _is_sparse_constant(node: onnx.NodeProto) -> bool:
         and len(node.attribute) == 1
         and node.attribute[0].type == onnx.AttributeProto.SPARSE_TENSOR
     )
-
-
-def _placeholder(sparse: onnx.SparseTensorProto, index: int) -> onnx.TensorProto:
-    tensor = onnx.TensorProto(
-        name=sparse.values.name,
-        data_type=sparse.values.data_type,
-        dims=sparse.dims,
-        data_location=onnx.TensorProto.EXTERNAL,
-    )
-    tensor.external_data.add(key="location", value=f"{_MARK}{index}")
-    return tensor
 
 
 Array = npt.NDArray[Any]

@@ -311,7 +311,12 @@ class Placer:
         """Drop groups of regions without which the model is faster, those that save the least alone first."""
         if best is None:
             return None
-        latest_ms = self._doubtful_ms(best)
+        # If the model is as fast as the gains of its regions alone let expect, none costs much in it. In another
+        # model any group may, whatever it saves alone.
+        assert best.latency is not None  # the fastest was measured
+        saved_ms = self._saved_together_ms(best.quantized)
+        unexpected_ms = best.latency.float_ms * (best.latency.ratio - 1) + saved_ms
+        latest_ms = _DOUBTFUL * saved_ms if unexpected_ms <= _DOUBTFUL * saved_ms else math.inf
         for group in sorted(self._groups(best.quantized), key=self._saved_together_ms):
             rest = best.quantized - group
             if not rest or self._used() > _DROPS or self._saved_together_ms(group) > latest_ms:
@@ -329,16 +334,6 @@ class Placer:
             best = _Set(f"{best.name}, without {names}", rest, path, outcome="faster than with them")
             self._record_set(best)
         return best
-
-    def _doubtful_ms(self, best: _Set) -> float:
-        """Return the time that a group saves alone, from which it is not dropped; infinity if any group may cost time.
-
-        If a model is as fast as the gains of its regions alone let expect, none of them costs much in the model.
-        """
-        assert best.latency is not None  # the fastest was measured
-        saved_ms = self._saved_together_ms(best.quantized)
-        unexpected_ms = best.latency.float_ms * (best.latency.ratio - 1) + saved_ms
-        return _DOUBTFUL * saved_ms if unexpected_ms <= _DOUBTFUL * saved_ms else math.inf
 
     def _groups(self, quantized: frozenset[int]) -> list[frozenset[int]]:
         positions = {region.layer.output: index for index, region in enumerate(self._regions)}

@@ -146,16 +146,6 @@ SETTINGS = OnnxruntimeRequest(memory_arena=False, memory_reuse=False, spinning=F
 threads and a memory arena would cost more time than they save."""
 
 
-def _refuse_unrounded(runtime: SessionRequest, precision: Precision) -> None:
-    """Refuse a runtime in which every trial would pass, because it removes the Casts that round stored tensors."""
-    if precision != "int8" and not rounds_to(runtime, precision):
-        library = runtime.names().library
-        raise RequestError(
-            f"`runtime`: {library} removes pairs of Casts to {precision} and back, so that no trial would compute in "
-            f"{precision}: remove `runtime` (ONNX Runtime rounds), or search for another precision."
-        )
-
-
 class PrecisionSearcher:
     """One search. Raises `RequestError` if there is nothing to search, `ModelError` if the model does not run."""
 
@@ -169,7 +159,14 @@ class PrecisionSearcher:
             request.path, request.precision, request.reducer, request.samples, settings, request.scratch
         )
         if request.runtime is not None:
-            _refuse_unrounded(request.runtime, request.precision)
+            # Every trial would pass where the runtime removes the Casts that round stored tensors.
+            precision = request.precision
+            if precision != "int8" and not rounds_to(request.runtime, precision):
+                library = request.runtime.names().library
+                raise RequestError(
+                    f"`runtime`: {library} removes pairs of Casts to {precision} and back, so that no trial would "
+                    f"compute in {precision}: remove `runtime` (ONNX Runtime rounds), or search for another precision."
+                )
         judge = Judge(
             request.path, request.samples, request.tolerance, settings, request.runtime or settings, request.scratch
         )

@@ -302,7 +302,11 @@ def compose_recipe(recipe: Path | YamlFile, overrides: Sequence[str] = (), *, tr
     for values in both:
         _settle(values, file, folders, overrides)
     composed = Composed(file, overrides, both[0], both[-1], trust)
-    _refuse_missing(composed)
+    places = map(".".join, _find_texts(composed.values, _MISSING, ()))
+    what = f"this value is missing: the recipe leaves it open (`{_MISSING}`)"
+    problems = [Problem(composed.where(dotted), dotted, what, f"give it: {dotted}=VALUE") for dotted in places]
+    if problems:
+        raise RecipeError(problems)
     _refuse_exposed_secrets(composed.values, composed.written, composed.where)
     return composed
 
@@ -352,15 +356,6 @@ def resolve_interpolations(composed: Composed, written: dict[str, Any]) -> dict[
 
 _MISSING = "???"
 """OmegaConf's mark of a value that whoever runs the recipe has to give."""
-
-
-def _refuse_missing(composed: Composed) -> None:
-    """Raise RecipeError for each value that a recipe leaves to whoever runs it, and nobody gave."""
-    places = map(".".join, _find_texts(composed.values, _MISSING, ()))
-    what = f"this value is missing: the recipe leaves it open (`{_MISSING}`)"
-    problems = [Problem(composed.where(dotted), dotted, what, f"give it: {dotted}=VALUE") for dotted in places]
-    if problems:
-        raise RecipeError(problems)
 
 
 def _find_texts(value: object, text: str, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

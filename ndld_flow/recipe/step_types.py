@@ -61,7 +61,13 @@ class StepTypes:
         if name in _built_in_names():
             cls = _only_step(importlib.import_module(f"{steps.__name__}.{name}"), BUILT_IN)
             return StepType(name, cls, BUILT_IN, str(cls.version))
-        return _find_installed(name)
+        point = find_plugins(ENTRY_POINTS).get(name)
+        if point is None:
+            return None
+        origin = plugin_origin(point)
+        cls = _check_step(load_plugin(point), origin)
+        code = code_of_plugin(cls.__module__)
+        return StepType(name, cls, origin, f"{cls.version}+{origin}", code)
 
     def __iter__(self) -> Iterator[StepType]:
         for name in self.names():
@@ -73,16 +79,6 @@ class StepTypes:
 @cache
 def _built_in_names() -> frozenset[str]:
     return frozenset(module.name for module in pkgutil.iter_modules(steps.__path__))
-
-
-def _find_installed(name: str) -> StepType | None:
-    point = find_plugins(ENTRY_POINTS).get(name)
-    if point is None:
-        return None
-    origin = plugin_origin(point)
-    cls = _check_step(load_plugin(point), origin)
-    code = code_of_plugin(cls.__module__)
-    return StepType(name, cls, origin, f"{cls.version}+{origin}", code)
 
 
 def _load_file(path: Path) -> StepType:

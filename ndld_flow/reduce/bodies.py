@@ -64,7 +64,15 @@ def _replace(edited: EditedModel, node: ir.Node, whole: Whole) -> None:
     if function is not None:
         inline_functions(edited, [function], keep=False)
     elif is_op(node, "If"):
-        inline_branches(edited, [node], _branch_taken(node, whole))
+        condition = node.inputs[0]
+        assert condition is not None
+        if condition.const_value is not None:
+            taken = bool(condition.const_value.numpy())
+        elif whole.capture:
+            taken = bool(np.asarray(Captured(whole).read(str(condition.name))[0]).all())
+        else:
+            taken = True
+        inline_branches(edited, [node], ("then_branch" if taken else "else_branch"))
     elif is_op(node, "Loop", "Scan"):
         if (edited.model.graph.opset_imports.get("") or 0) < _SMALLEST_OPSET:
             raise CutError(f"a {node.op_type} of opset {edited.model.graph.opset_imports.get('')} is not opened")
@@ -72,18 +80,6 @@ def _replace(edited: EditedModel, node: ir.Node, whole: Whole) -> None:
         inline_branches(edited, [node], "then_branch")
     else:
         raise CutError(f"{node_label(node)!r} has no body")
-
-
-def _branch_taken(node: ir.Node, whole: Whole) -> str:
-    condition = node.inputs[0]
-    assert condition is not None
-    if condition.const_value is not None:
-        taken = bool(condition.const_value.numpy())
-    elif whole.capture:
-        taken = bool(np.asarray(Captured(whole).read(str(condition.name))[0]).all())
-    else:
-        taken = True
-    return "then_branch" if taken else "else_branch"
 
 
 def _first_of_loop(edited: EditedModel, node: ir.Node) -> None:

@@ -345,7 +345,11 @@ class Captured:
                     self._numbers.setdefault(name, len(self._numbers))
                     self._file(name, sample).write_bytes(numpy_helper.from_array(value, name).SerializeToString())
                     shapes.setdefault(name, set()).add(value.shape)
-                    self.types[name] = _type_text(value, shapes[name])
+                    dims = [
+                        str(sizes.pop()) if len(sizes) == 1 else "?"
+                        for sizes in map(set, zip(*shapes[name], strict=True))
+                    ]
+                    self.types[name] = f"{dtype_text(value.dtype)}[{', '.join(dims)}]"
                 self.samples = sample + 1
         except NdldFlowError as error:
             raise CaptureError(str(error)) from error
@@ -361,11 +365,6 @@ def read_array(path: Path) -> Array:
 
     values: Array = numpy_helper.to_array(TensorProto.FromString(path.read_bytes()))
     return values
-
-
-def _type_text(value: Array, shapes: Iterable[tuple[int, ...]]) -> str:
-    dims = [str(sizes.pop()) if len(sizes) == 1 else "?" for sizes in map(set, zip(*shapes, strict=True))]
-    return f"{dtype_text(value.dtype)}[{', '.join(dims)}]"
 
 
 def _run(whole: Whole, inside: Sequence[str]) -> Iterator[dict[str, Array]]:

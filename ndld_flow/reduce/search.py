@@ -69,7 +69,11 @@ class NodeSearch:
             if len(self.smallest) == len(self._order):
                 self._halve_examples()
                 self._halve()
-            self._leave_out()
+            before: Kept = frozenset()
+            while before != self.smallest:
+                before = self.smallest
+                for index in sorted(before, key=self._rank)[::-1]:
+                    self._try(self.smallest - {index})
         except BudgetSpentError:
             return
         self.minimal = True
@@ -152,13 +156,6 @@ class NodeSearch:
                     distance[near] = distance[node] + extra
                     waiting.append(near)
         return sorted(rest, key=lambda index: (distance.get(index, math.inf), *self._rank(index)))
-
-    def _leave_out(self) -> None:
-        before: Kept = frozenset()
-        while before != self.smallest:
-            before = self.smallest
-            for index in sorted(before, key=self._rank)[::-1]:
-                self._try(self.smallest - {index})
 
 
 _OF_SAMPLES = ("data", "inputs", "samples", "steps", "loader")

@@ -68,7 +68,11 @@ class _Packer:
         if kind in _PLAIN and items.count(items[0]) == len(items) > 1:
             return ["repeated", len(items), self.value(items[0])]
         if kinds <= {int, NoneType}:
-            return _integers(items)
+            # Integers, or the difference of each to the one before, whichever is shorter.
+            known = [item for item in items if item is not None]
+            differences = map(sub, known, [0, *known])
+            sums = [None if item is None else next(differences) for item in items]
+            return min(["items", *items], ["sums", *sums], key=lambda form: len(json.dumps(form)))
         if kinds <= {str, NoneType}:
             return ["texts", self.column(self._positions(items))]
         if kind in (list, tuple):
@@ -105,14 +109,6 @@ def _shown(row: object, name: str) -> object:
 
 def _visible(text: str) -> str:
     return text if text.isprintable() else visible_text(text)
-
-
-def _integers(items: Sequence[int | None]) -> list[object]:
-    """Return integers, or the difference of each to the one before, whichever is shorter."""
-    known = [item for item in items if item is not None]
-    differences = map(sub, known, [0, *known])
-    sums = [None if item is None else next(differences) for item in items]
-    return min(["items", *items], ["sums", *sums], key=lambda form: len(json.dumps(form)))
 
 
 def rounded(value: float, digits: int = 5) -> float:

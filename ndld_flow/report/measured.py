@@ -205,26 +205,22 @@ def measured_inputs(profile: Profile) -> str:
 def describe_measured(profile: Profile) -> MeasuredView:
     """Return what a profile measured."""
     batch, is_timed = batch_of(profile), bool(profile.latency_ms) and profile.latency.median_ms > 0
-    return MeasuredView(
-        model=short_name(profile.label, 80),
-        inputs=measured_inputs(profile) or UNKNOWN,
-        batch=UNKNOWN if batch is None else str(batch),
-        precision=_precision(profile),
-        device=device_of(profile) or UNKNOWN,
-        latency=milliseconds(profile.latency.median_ms) if is_timed else "",
-        passes_per_s=three_digits(profile.throughput_per_s) if is_timed else "",
-        items_per_s=three_digits(profile.throughput_per_s * batch) if is_timed and batch is not None else "",
-    )
-
-
-def _precision(profile: Profile) -> str:
-    """Return the precisions of the layers, by time; by their number without times, such as those of an engine."""
+    # Precisions of the layers by time; by their number without times, such as those of an engine.
     subject, sums = Subject(profile), Counter[str]()
     for layer, median_ms in zip(subject.layers, subject.medians_ms, strict=True):
         sums[short_name(layer.precision, 40) or UNKNOWN] += median_ms if subject.layers_ms else 1  # type: ignore[assignment]
     total = sums.total()
     parts = [f"{name} {share(part / total)}" for name, part in sums.most_common() if part > 0]
-    return sums.most_common(1)[0][0] if len(parts) == 1 else first_of(parts, 2) or UNKNOWN
+    return MeasuredView(
+        model=short_name(profile.label, 80),
+        inputs=measured_inputs(profile) or UNKNOWN,
+        batch=UNKNOWN if batch is None else str(batch),
+        precision=sums.most_common(1)[0][0] if len(parts) == 1 else first_of(parts, 2) or UNKNOWN,
+        device=device_of(profile) or UNKNOWN,
+        latency=milliseconds(profile.latency.median_ms) if is_timed else "",
+        passes_per_s=three_digits(profile.throughput_per_s) if is_timed else "",
+        items_per_s=three_digits(profile.throughput_per_s * batch) if is_timed and batch is not None else "",
+    )
 
 
 _SERIES = 9

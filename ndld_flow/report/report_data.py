@@ -94,7 +94,15 @@ def collect_graphs(
     of_profile: list[int | None] = []
     left = most_layers
     for profile in profiles:
-        key = _topology(profile)
+        layers = profile.layers
+        key = (
+            _families(layers),
+            tuple([layer.name for layer in layers]),
+            tuple([tuple([tensor.name for tensor in layer.inputs]) for layer in layers]),
+            tuple([tuple([tensor.name for tensor in layer.outputs]) for layer in layers]),
+            tuple(tensor.name for tensor in profile.inputs),
+            tuple(tensor.name for tensor in profile.outputs),
+        )
         if key not in places and 0 < len(profile.layers) <= left:
             left -= len(profile.layers)
             places[key] = len(graphs)
@@ -106,19 +114,6 @@ def collect_graphs(
             graphs.append(graph)
         of_profile.append(places.get(key))
     return graphs, of_profile
-
-
-def _topology(profile: Profile) -> Hashable:
-    """Return a key that is equal for profiles with equal graphs."""
-    layers = profile.layers
-    return (
-        _families(layers),
-        tuple([layer.name for layer in layers]),
-        tuple([tuple([tensor.name for tensor in layer.inputs]) for layer in layers]),
-        tuple([tuple([tensor.name for tensor in layer.outputs]) for layer in layers]),
-        tuple(tensor.name for tensor in profile.inputs),
-        tuple(tensor.name for tensor in profile.outputs),
-    )
 
 
 def _lay_out(profile: Profile) -> GraphShape:

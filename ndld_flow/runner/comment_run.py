@@ -181,21 +181,16 @@ def _call(discussion: Discussion, method: str, path: str, body: str | None = Non
     except OSError as error:
         raise _RefusedError(f"{discussion.title}: {program} cannot be started ({error.strerror}).") from None
     if done.returncode:
-        raise _refusal(discussion, done.stderr)
+        message = " ".join(done.stderr.decode("utf-8", "replace").split())
+        status = _STATUS.search(message)
+        remedy = "" if status and status[1] not in ("401", "403", "404") else f" {_PERMISSIONS[discussion.program]}"
+        refused = _RefusedError(f"{discussion.title}: the comment was not posted: {short_name(message, 300)}.{remedy}")
+        refused.status = int(status[1]) if status else 0
+        raise refused
     try:
         return list(_documents(done.stdout.decode("utf-8", "replace")))
     except ValueError:
         raise _RefusedError(f"{discussion.title}: `{discussion.program}` printed no JSON. Update it.") from None
-
-
-def _refusal(discussion: Discussion, stderr: bytes) -> _RefusedError:
-    """Return the error for a call that failed, with what `gh` or `glab` printed."""
-    message = " ".join(stderr.decode("utf-8", "replace").split())
-    status = _STATUS.search(message)
-    remedy = "" if status and status[1] not in ("401", "403", "404") else f" {_PERMISSIONS[discussion.program]}"
-    error = _RefusedError(f"{discussion.title}: the comment was not posted: {short_name(message, 300)}.{remedy}")
-    error.status = int(status[1]) if status else 0
-    return error
 
 
 def _documents(text: str) -> Iterator[Any]:

@@ -330,7 +330,12 @@ def apply_finding(
     subject = find_subject(reference, outputs)
     run = _record_of(subject, outputs)
     step, insight, change = _choose(reference, finding, _changes(subject, run))
-    _refuse_target(run, step, options)
+    machine = next(each.target for each in run.steps if each.name == step)
+    if machine and not options.show_only:
+        raise RequestError(
+            f"{step} was measured on {machine}, and the effect can only be measured on this machine. Give --show for "
+            "the change, and run the recipe there."
+        )
     path, overrides = recipe_of(run)
     if path is not None and not _gives(run, path, overrides, trust=options.trust):
         path = None
@@ -395,16 +400,6 @@ def _choose(reference: str, finding: str, changes: Sequence[_Change]) -> _Change
         steps = ", ".join(f"{reference}:{step}" for step, _, _ in named)
         raise RequestError(f"{reference}: several profiles have the finding `{finding}`. Name one: {steps}.")
     return named[0]
-
-
-def _refuse_target(run: RunRecord, step: str, options: Options) -> None:
-    """Refuse to measure here what another machine measured."""
-    target = next(each.target for each in run.steps if each.name == step)
-    if target and not options.show_only:
-        raise RequestError(
-            f"{step} was measured on {target}, and the effect can only be measured on this machine. Give --show for "
-            "the change, and run the recipe there."
-        )
 
 
 def _changed_recipe(

@@ -124,7 +124,12 @@ def list_runs(
     reads_all = len(folders) > _MANY and (
         limit is None or limit > _MANY or bool(wanted.where or wanted.model or wanted.user)
     )
-    briefs = _read_briefs(outputs, recipe) if reads_all else {}
+    briefs: Mapping[str, _Brief | None] = {}
+    if reads_all:
+        from ndld_flow.runs.run_lines import read_runs  # only for many runs
+
+        recipes = [name for name in folder_names(outputs.runs) if fnmatchcase(name, recipe)]
+        briefs = read_runs(outputs, recipes, lambda _, line: (line.brief(), line.measured()))
     tags: dict[Path, list[str]] = {}
     for name, tagged in outputs.tagged().items():
         tags.setdefault(tagged, []).append(name)
@@ -134,14 +139,6 @@ def list_runs(
     found = list(_first(reader.read(folders), limit))
     conditions.refuse_unknown_metrics()
     return [*found, *unreadable]
-
-
-def _read_briefs(outputs: Outputs, recipe: str) -> Mapping[str, _Brief | None]:
-    """Return `<recipe>/<id>` -> the parts of a run's record that its line has, and its measurements."""
-    from ndld_flow.runs.run_lines import read_runs  # only for many runs
-
-    recipes = [name for name in folder_names(outputs.runs) if fnmatchcase(name, recipe)]
-    return read_runs(outputs, recipes, lambda _, line: (line.brief(), line.measured()))
 
 
 def _first(summaries: Iterator[RunSummary | None], limit: int | None) -> Iterator[RunSummary]:

@@ -160,8 +160,13 @@ def read_history(
     `metrics` are `STEP.METRIC`, metrics without their step, or patterns such as `*.latency.*`; by default those that
     the gates name, or the median latencies; with `every`, all. Raises RequestError for an unknown recipe or metric.
     """
-    recipe = recipe or _only_recipe(outputs)
-    if not recipe or "/" in recipe or "\0" in recipe or recipe.startswith("."):
+    if not recipe:
+        names = _recipes(outputs)
+        if len(names) != 1:
+            message = f"name one of {', '.join(names[:12])}" if names else "run a recipe first"
+            raise RequestError(f"history: {outputs.root} has runs of {len(names)} recipes; {message}.")
+        recipe = names[0]
+    if "/" in recipe or "\0" in recipe or recipe.startswith("."):
         raise RequestError(f"history of {recipe!r}: give the name of a recipe, as `ndld-flow runs` lists it.")
     runs = _sorted_runs(outputs, recipe)
     if not runs:
@@ -211,14 +216,6 @@ def _learned_noise(outputs: Outputs) -> tuple[Noise, ...]:
 
 def _recipes(outputs: Outputs) -> list[str]:
     return sorted(path.name for path in outputs.runs.glob("[!.]*") if path.is_dir())
-
-
-def _only_recipe(outputs: Outputs) -> str:
-    names = _recipes(outputs)
-    if len(names) != 1:
-        message = f"name one of {', '.join(names[:12])}" if names else "run a recipe first"
-        raise RequestError(f"history: {outputs.root} has runs of {len(names)} recipes; {message}.")
-    return names[0]
 
 
 def _choose(known: Sequence[str], wanted: Sequence[str], runs: Sequence[_Run]) -> list[str]:

@@ -70,7 +70,15 @@ def find_subjects(references: Sequence[str], outputs: Outputs) -> list[FoundSubj
     """
     subjects = [find_subject(reference, outputs) for reference in references]
     for subject in subjects:
-        _refuse_untimed(subject)
+        for measured in subject.profiles:
+            profile = measured.profile
+            if not profile.runs and not any(layer.samples_ms for layer in profile.layers):
+                raise RequestError(
+                    f"{subject.reference} has {len(profile.layers)} layers but no times, so there is nothing to "
+                    "compare. Measure the engine with the step `profile`, or use trtexec's --exportTimes and "
+                    f"--exportProfile; `ndld-flow report {subject.run_id or subject.reference}` shows its layers, and "
+                    "`ndld-flow diff` compares two engines without times."
+                )
     if len(subjects) == 1:
         subjects = [subjects[0].only(profile) for profile in subjects[0].profiles]
         if len(subjects) == 1:
@@ -119,19 +127,6 @@ def find_profile(reference: str, outputs: Outputs) -> Profile:
         names = ", ".join(f"{reference}:{profile.name}" for profile in subject.profiles)
         raise RequestError(f"{reference} contains several profiles. Name one: {names}.")
     return subject.profiles[0].profile
-
-
-def _refuse_untimed(subject: FoundSubject) -> None:
-    """Raise RequestError for an engine that was not measured: it has layers, and no times to compare."""
-    for measured in subject.profiles:
-        profile = measured.profile
-        if not profile.runs and not any(layer.samples_ms for layer in profile.layers):
-            raise RequestError(
-                f"{subject.reference} has {len(profile.layers)} layers but no times, so there is nothing to compare. "
-                "Measure the engine with the step `profile`, or use trtexec's --exportTimes and --exportProfile; "
-                f"`ndld-flow report {subject.run_id or subject.reference}` shows its layers, and `ndld-flow diff` "
-                "compares two engines without times."
-            )
 
 
 def _engines(documents: RunDocuments) -> dict[str, Profile]:

@@ -219,7 +219,13 @@ def _create(environment: Environment, building: Path, report: Callable[[str], No
     try:
         create_environment(building / _CONTENTS, environment.requirements, lambda line: None, options)
     except PipError as error:
-        raise BackendError(_how_to_get(environment, str(error))) from None
+        wanted, reason = " ".join(environment.requirements), str(error).rstrip(".")
+        raise BackendError(
+            f"the environment {environment.label} cannot be created: pip cannot install {wanted} ({reason}). Check the "
+            "release, let pip reach its index or a mirror of it (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf), name the "
+            "release of a package that conflicts in the environment too, or name the folder of a virtual environment "
+            "that has the packages, instead of releases"
+        ) from None
     hashes = {}
     for each in json.loads(installed.read_text(encoding="utf-8")).get("install", ()):
         found = each.get("download_info", {}).get("archive_info", {}).get("hashes", {})
@@ -266,14 +272,3 @@ def _read_installed(site: Path, hashes: Mapping[str, str]) -> dict[str, dict[str
 def _plain(name: str) -> str:
     """Return a package's name as indexes compare them (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _how_to_get(environment: Environment, reason: str) -> str:
-    """Return why an environment could not be created, and what to do."""
-    wanted = " ".join(environment.requirements)
-    return (
-        f"the environment {environment.label} cannot be created: pip cannot install {wanted} ({reason.rstrip('.')}). "
-        "Check the release, let pip reach its index or a mirror of it (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf), name "
-        "the release of a package that conflicts in the environment too, or name the folder of a virtual environment "
-        "that has the packages, instead of releases"
-    )

@@ -69,7 +69,14 @@ def _make_environment(folder: Path, note: Callable[[str], None]) -> str:
 def _run(command: Sequence[str], note: Callable[[str], None]) -> None:
     from ndld_flow.processes.launch import Program, run_program
 
-    run_program(Program(command, _environment(), PIP_TIMEOUT_S), note)
+    # Ours, with the index of this Python's own pip.conf.
+    ours = {name: value for name, value in os.environ.items() if name not in _NOT_PIPS}
+    own = Path(sys.prefix, "pip.ini" if os.name == "nt" else "pip.conf")
+    if own.is_file():
+        ours.setdefault("PIP_CONFIG_FILE", str(own))
+    # Without the current directory on its path, where a file `pip.py` could be.
+    ours |= {"PYTHONSAFEPATH": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    run_program(Program(command, ours, PIP_TIMEOUT_S), note)
 
 
 @contextlib.contextmanager
@@ -87,13 +94,3 @@ def _noting(report: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
     except RequestError as error:
         reasons = [line for line in lines if line.startswith("ERROR: ")] or [error.message]
         raise PipError(reasons[-1].removeprefix("ERROR: "), lines) from None
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of pip: ours, with the index of this Python's own pip.conf."""
-    ours = {name: value for name, value in os.environ.items() if name not in _NOT_PIPS}
-    own = Path(sys.prefix, "pip.ini" if os.name == "nt" else "pip.conf")
-    if own.is_file():
-        ours.setdefault("PIP_CONFIG_FILE", str(own))
-    # Without the current directory on its path, where a file `pip.py` could be.
-    return {**ours, "PYTHONSAFEPATH": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

@@ -53,7 +53,15 @@ def random_values(
             f'input "{name}": range [{low:g}, {high:g}) is not valid: give two finite numbers, low first.'
         )
     if is_integer(dtype):
-        return _integers(stream, name, dtype, shape, bounds), f"random integers [{low:g}, {high:g}), seed {seed}"
+        low, high = math.ceil(bounds[0]), math.ceil(bounds[1])
+        if low >= high:
+            raise RequestError(
+                f'input "{name}" is {dtype.name} and no integer is in its range [{bounds[0]:g}, {bounds[1]:g}): '
+                "widen `range:`."
+            )
+        _check_held(name, dtype, (low, high - 1))
+        integers = stream.integers(low, high, size=shape, dtype=np.uint64 if low >= 0 else np.int64)
+        return np.asarray(integers).astype(dtype), f"random integers [{low:g}, {high:g}), seed {seed}"
     _check_held(name, dtype, bounds)
     drawn: Array = np.asarray(stream.random(shape, np.float64 if dtype.itemsize > 4 else np.float32))
     if bounds != (0.0, 1.0):
@@ -80,20 +88,6 @@ def counted_values(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Arr
     if not shape:
         raise RequestError(f'input "{name}" is a scalar, and `arange` counts along the last axis.')
     return np.broadcast_to(np.arange(shape[-1]).astype(dtype), shape).copy()
-
-
-def _integers(
-    stream: np.random.Generator, name: str, dtype: np.dtype[Any], shape: Sequence[int], bounds: tuple[float, float]
-) -> Array:
-    low, high = math.ceil(bounds[0]), math.ceil(bounds[1])
-    if low >= high:
-        raise RequestError(
-            f'input "{name}" is {dtype.name} and no integer is in its range [{bounds[0]:g}, {bounds[1]:g}): '
-            "widen `range:`."
-        )
-    _check_held(name, dtype, (low, high - 1))
-    drawn = stream.integers(low, high, size=shape, dtype=np.uint64 if low >= 0 else np.int64)
-    return np.asarray(drawn).astype(dtype)
 
 
 def _check_held(name: str, dtype: np.dtype[Any], bounds: tuple[float, float]) -> None:

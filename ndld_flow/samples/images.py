@@ -90,7 +90,13 @@ class ImageInput:
             )
         conversion = cls(wanted.name, wanted.given, dtype, *_sizes(wanted.pattern, layout, where), layout)
         _check_normalization(conversion, where)
-        _check_colors(conversion, where)
+        given, channels = conversion.given, conversion.channels
+        if given.color in ("rgb", "bgr") and channels == 1:
+            raise RequestError(f"{where}: `color: {given.color}` needs 3 channels, the input has 1.")
+        if given.color == "gray" and channels == 4:
+            raise RequestError(f"{where}: `color: gray` needs 1 or 3 channels, the input has 4.")
+        if len(given.pad) not in (1, channels):
+            raise RequestError(f"{where}: `pad` has {len(given.pad)} numbers, the input {channels} channels.")
         return conversion
 
     @property
@@ -377,16 +383,6 @@ def _check_normalization(conversion: ImageInput, where: str) -> None:
             )
     if 0.0 in conversion.given.std:
         raise RequestError(f"{where}: `std` divides, so it must not contain 0.")
-
-
-def _check_colors(conversion: ImageInput, where: str) -> None:
-    given, channels = conversion.given, conversion.channels
-    if given.color in ("rgb", "bgr") and channels == 1:
-        raise RequestError(f"{where}: `color: {given.color}` needs 3 channels, the input has 1.")
-    if given.color == "gray" and channels == 4:
-        raise RequestError(f"{where}: `color: gray` needs 1 or 3 channels, the input has 4.")
-    if len(given.pad) not in (1, channels):
-        raise RequestError(f"{where}: `pad` has {len(given.pad)} numbers, the input {channels} channels.")
 
 
 _VIDEO_FORMATS = "avi,matroska,webm,mov,mp4"

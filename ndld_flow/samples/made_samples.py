@@ -16,7 +16,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -281,11 +280,29 @@ def _values(wanted: WantedInput, sample: MadeSample, stream: np.random.Generator
     if not _is_generated(wanted) or wanted.dtype == TEXT or not math.prod(shape):
         return _DEFAULT
     if kind in (InputKind.MASK, InputKind.HIDING_MASK):
-        return _mask(wanted.dtype, shape, stream, hides=kind is InputKind.HIDING_MASK)
+        # It shows a random number of first elements, at least one, along the last axis.
+        hides = kind is InputKind.HIDING_MASK
+        length = shape[-1] if shape else 1
+        shown = np.arange(length) < stream.integers(1, length + 1, (*shape[:-1], 1))
+        values = np.broadcast_to(~shown if hides else shown, shape) if shape else np.asarray(not hides)
+        return values.astype(wanted.dtype), "a mask that hides the last elements"
     if _has_range(wanted):
-        return _in_range(wanted, sample, stream, shape)
+        low, high = wanted.given.range
+        if not is_float(wanted.dtype) or low >= high:
+            return _DEFAULT
+        name, form = _form(wanted, sample)
+        values = low + (high - low) * form(stream, shape)
+        top = np.nextafter(np.asarray(high, wanted.dtype), np.asarray(low, wanted.dtype))
+        return np.minimum(values.astype(wanted.dtype), top), f"{name} [{low:g}, {high:g})"
     if kind is InputKind.POSITIONS and shape:
-        return _positions(wanted, shape, stream)
+        # They begin anywhere in their table, or at a large number.
+        uses, length = wanted.spec.uses, shape[-1]
+        most = min(uses.rows or _MOST_POSITION + 1, largest_integer(wanted.dtype) + 1) - length
+        if most <= 0:
+            return _DEFAULT
+        start = int(stream.integers(0, most + 1)) if uses.rows else int(_log_uniform(stream, most, ()))
+        values = np.broadcast_to(start + np.arange(length), shape).astype(wanted.dtype)
+        return values, f"positions {start:,} to {start + length - 1:,}"
     return _DEFAULT if kind is InputKind.LENGTH else _by_use(wanted, sample, stream, shape)
 
 
@@ -312,25 +329,6 @@ def _by_use(wanted: WantedInput, sample: MadeSample, stream: np.random.Generator
     return np.asarray(np.clip(form(stream, shape), -most, most)).astype(dtype), name
 
 
-def _mask(dtype: np.dtype[Any], shape: Shape, stream: np.random.Generator, *, hides: bool) -> tuple[Array, str]:
-    """Return a mask that shows a random number of first elements, at least one, along the last axis."""
-    length = shape[-1] if shape else 1
-    shown = np.arange(length) < stream.integers(1, length + 1, (*shape[:-1], 1))
-    values = np.broadcast_to(~shown if hides else shown, shape) if shape else np.asarray(not hides)
-    return values.astype(dtype), "a mask that hides the last elements"
-
-
-def _positions(wanted: WantedInput, shape: Shape, stream: np.random.Generator) -> tuple[Array, str]:
-    """Return positions that begin anywhere in their table, or at a large number."""
-    uses, length = wanted.spec.uses, shape[-1]
-    most = min(uses.rows or _MOST_POSITION + 1, largest_integer(wanted.dtype) + 1) - length
-    if most <= 0:
-        return _DEFAULT
-    start = int(stream.integers(0, most + 1)) if uses.rows else int(_log_uniform(stream, most, ()))
-    values = np.broadcast_to(start + np.arange(length), shape).astype(wanted.dtype)
-    return values, f"positions {start:,} to {start + length - 1:,}"
-
-
 def _log_uniform(stream: np.random.Generator, most: int, shape: Shape) -> Array:
     return np.floor(np.exp(stream.uniform(0, math.log(most + 1), shape)) - 1e-9)
 
@@ -343,14 +341,3 @@ def _shortened(wanted: WantedInput, feed: Feed, seed: int) -> Feed:
     drawn = random_stream(wanted.name, seed).integers(-(-int(most) // 2), int(most) + 1, feed.values.shape)
     values = np.asarray(drawn).astype(feed.values.dtype)
     return replace(feed, values=values, description=f"lengths up to {most:,}, {wanted.describe(values)}")
-
-
-def _in_range(wanted: WantedInput, sample: MadeSample, stream: np.random.Generator, shape: Shape) -> tuple[Array, str]:
-    """Return values in the half-open range that the recipe gives."""
-    low, high = wanted.given.range
-    if not is_float(wanted.dtype) or low >= high:
-        return _DEFAULT
-    name, form = _form(wanted, sample)
-    values = low + (high - low) * form(stream, shape)
-    top = np.nextafter(np.asarray(high, wanted.dtype), np.asarray(low, wanted.dtype))
-    return np.minimum(values.astype(wanted.dtype), top), f"{name} [{low:g}, {high:g})"

@@ -11,7 +11,7 @@ from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.quantities import counted, seconds, size
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.inputs import InputSpec
-from ndld_flow.records.build import Build, BuildMemory
+from ndld_flow.records.build import BuildMemory
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import Engine, Onnx
 
@@ -81,8 +81,14 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         )
         build = build_engine(request, context.progress)
         context.log_lines(*build.notes, *build.warnings)
+        where = f" for SM {', '.join(build.compute_capabilities)}" if build.compute_capabilities else ""
+        layers = len(build.layers)
+        count = sum(constraint.is_ignored for constraint in build.constraints)
+        ignored = f", {count} of {len(build.constraints)} constraints ignored" if count else ""
+        ignored += f", {counted(len(build.marked_outputs), 'tensor')} marked as outputs" if build.marked_outputs else ""
         return Result(
-            _summary(build),
+            f"{size(build.engine_bytes)} engine{where} in {seconds(build.build_s)}: "
+            f"{layers} layer{'' if layers == 1 else 's'}, {build.typing}{ignored}",
             metrics={
                 "engine_bytes": build.engine_bytes,
                 "build_s": build.build_s,
@@ -143,16 +149,3 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
 
     def _settings(self) -> BuildSettings:
         return BuildSettings.model_validate(self.model_dump())
-
-
-def _summary(build: Build) -> str:
-    """Return `9.8 MB engine for SM 8.6, 8.9, 12.0 in 2.1 s: 86 layers, strongly typed, constraints as Casts`."""
-    where = f" for SM {', '.join(build.compute_capabilities)}" if build.compute_capabilities else ""
-    layers = len(build.layers)
-    count = sum(constraint.is_ignored for constraint in build.constraints)
-    ignored = f", {count} of {len(build.constraints)} constraints ignored" if count else ""
-    ignored += f", {counted(len(build.marked_outputs), 'tensor')} marked as outputs" if build.marked_outputs else ""
-    return (
-        f"{size(build.engine_bytes)} engine{where} in {seconds(build.build_s)}: "
-        f"{layers} layer{'' if layers == 1 else 's'}, {build.typing}{ignored}"
-    )

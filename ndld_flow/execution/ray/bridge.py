@@ -83,7 +83,10 @@ class Bridge:
         for node, question in places:
             if (node, question) not in self._answers:
                 self._answers[node, question] = asyncio.ensure_future(self._describe(node, question))
-        await self._await_most([self._answers[place] for place in places])
+        if answers := [self._answers[place] for place in places]:
+            # Ray lists dead nodes for a while.
+            await asyncio.wait(answers, timeout=FIRST_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(answers, timeout=OTHERS_WITHIN_S)
         described = [
             {
                 "id": node["NodeID"],
@@ -98,12 +101,6 @@ class Bridge:
             if self._answers[place].done() and not self._answers[place].result():
                 del self._answers[place]  # it was shutting down; if it still exists, it is asked again
         self._send(request.id, "ended", json.dumps(described))
-
-    async def _await_most(self, answers: list[asyncio.Future[dict[str, str]]]) -> None:
-        """Wait for all answers, or for one and a little longer: Ray lists dead nodes for a while."""
-        if answers:
-            await asyncio.wait(answers, timeout=FIRST_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait(answers, timeout=OTHERS_WITHIN_S)
 
     async def _describe(self, node: str, question: str) -> dict[str, str]:
         """Return a node's description; nothing if it is shutting down."""

@@ -7,7 +7,6 @@ measurements there, a crash can be explained, and everything that steps have sta
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import queue
@@ -35,9 +34,12 @@ def describe(question: str) -> str:
     """Answer a `NodeQuestion` with a `NodeAnswer`."""
     request = NodeQuestion.from_line(question)
     complaint = find_fault(Store(Path(request.store)), request.witness)
-    with _on_cluster():
+    os.environ[ON_CLUSTER] = "1"  # this process, and those that it starts, treat all machines of a kind as one
+    try:
         measuring = {device: describe_place(Reuse.SAME_KIND, device) for device in ("cpu", "gpu")}
         machine = describe_place(Reuse.THIS_MACHINE, "")
+    finally:
+        os.environ.pop(ON_CLUSTER, None)
     return NodeAnswer(machine=machine, measuring=measuring, complaint=complaint).to_line()
 
 
@@ -54,16 +56,6 @@ def compute(order: str) -> Iterator[str]:
         except queue.Empty:
             message = Alive()
         yield message.to_line()
-
-
-@contextlib.contextmanager
-def _on_cluster() -> Iterator[None]:
-    """Make this process, and those that it starts, treat all machines of a kind as one."""
-    os.environ[ON_CLUSTER] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(ON_CLUSTER, None)
 
 
 def find_fault(store: Store, witness: str) -> str:

@@ -108,13 +108,8 @@ def _write_request(
         "label": installation.label,
         "index": not offline,
     }
-    return request, _pieces(files)
-
-
-def _pieces(files: Sequence[File]) -> Iterator[bytes]:
-    for file in files:
-        for start in range(0, len(file.data), CHUNK_BYTES):
-            yield file.data[start : start + CHUNK_BYTES]
+    starts = ((file.data, start) for file in files for start in range(0, len(file.data), CHUNK_BYTES))
+    return request, (data[start : start + CHUNK_BYTES] for data, start in starts)
 
 
 NAME = "ndld-flow"
@@ -216,7 +211,10 @@ def _wheel_files() -> Mapping[str, bytes]:
         f"{info}/WHEEL": wheel,
         f"{info}/entry_points.txt": entries.encode(),
     }
-    listed = "".join(f"{name},{_digest_of(data)},{len(data)}\n" for name, data in files.items())
+    listed = ""
+    for name, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()  # as in PEP 427
+        listed += f"{name},sha256={digest},{len(data)}\n"
     return {**files, f"{info}/RECORD": f"{listed}{info}/RECORD,,\n".encode()}
 
 
@@ -260,8 +258,3 @@ def _package_files() -> Iterable[tuple[str, bytes]]:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield f"{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes()
-
-
-def _digest_of(data: bytes) -> str:
-    """Return a digest as wheels' RECORD has it (PEP 427)."""
-    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

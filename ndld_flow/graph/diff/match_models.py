@@ -321,7 +321,9 @@ class NodeMatching:
         if first is None or second is None or first.index() != second.index():
             return
         mine, theirs = first.producer(), second.producer()
-        if mine is not None and theirs is not None and self._are_free(mine, theirs) and label(mine) == label(theirs):
+        if mine is None or theirs is None or mine in self.matches.nodes or theirs in self.matches.nodes:
+            return
+        if mine.graph is self.graphs[0] and theirs.graph is self.graphs[1] and label(mine) == label(theirs):
             yield mine, theirs
 
     def _readers(self, first: ir.Value, second: ir.Value, label: Label) -> Iterator[Pair[ir.Node]]:
@@ -337,11 +339,6 @@ class NodeMatching:
             if use.node.graph is self.graphs[side] and use.node not in self.matches.nodes:
                 readers[label(use.node), use.idx].append(use.node)
         return readers
-
-    def _are_free(self, mine: ir.Node, theirs: ir.Node) -> bool:
-        nodes = self.matches.nodes
-        is_here = mine.graph is self.graphs[0] and theirs.graph is self.graphs[1]
-        return is_here and mine not in nodes and theirs not in nodes
 
     def _likeness(self, mine: ir.Node, theirs: ir.Node) -> int:
         """Score a pair: inputs count more than readers, and names break ties."""

@@ -85,7 +85,12 @@ def edit_file(
             value.shape = value.type = None
     save_model(edited.model, target)
     _read_back(edited.model, target)
-    _check(edited, target)
+    # It must have no defect that its source does not have.
+    try:
+        check_changed_model(edited.path, target, edited.log, edited.model, new_types=True)
+    except ModelError as error:
+        reason = str(error).removeprefix(f"{target}: ")
+        raise ModelError(f"the operations leave a model that is not valid: {reason}") from None
     # The model in memory still refers to the old data files, so that unchanged weights compare equal without reading.
     diff = diff_models(load_model(edited.path), edited.model)
     return GraphChange(before=before, after=summarize_model(edited.model), notes=tuple(edited.notes), diff=diff)
@@ -109,15 +114,6 @@ def _locating(place: str) -> Iterator[None]:
         yield
     except RequestError as error:
         raise type(error)(f"{place}: {error}") from None
-
-
-def _check(edited: EditedModel, target: Path) -> None:
-    """Raise `ModelError` if the result has a defect that its source does not have."""
-    try:
-        check_changed_model(edited.path, target, edited.log, edited.model, new_types=True)
-    except ModelError as error:
-        reason = str(error).removeprefix(f"{target}: ")
-        raise ModelError(f"the operations leave a model that is not valid: {reason}") from None
 
 
 def settle_model(model: ir.Model, recorded: RecordedShapes) -> RecordedShapes:

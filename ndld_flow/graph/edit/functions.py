@@ -254,7 +254,11 @@ def add_call(edited: EditedModel, function: ir.Function, call: Call, scope: str)
     nesting = Nesting(edited.model)
     inputs = [nesting.value(name, graph) if name else None for name in call.inputs]
     check_inputs(Schemas(edited.model).of_function(function), inputs)
-    _check_new(edited, [name for name in (*call.outputs, call.name) if name])
+    taken = edited.names()
+    for new in filter(None, (*call.outputs, call.name)):
+        if new in taken:
+            raise RequestError(f"there is already a node or tensor {new!r} in this model; choose another name")
+        taken.add(new)
     wishes = zip(call.outputs or [""] * len(function.outputs), function.outputs, strict=False)
     outputs = [name or edited.fresh_name(f"{function.name}_{value.name}") for name, value in wishes]
     node = ir.Node(
@@ -329,14 +333,6 @@ def _callers_of(model: ir.Model, function: ir.Function) -> set[ir.OperatorIdenti
             if any(node.op_identifier() in callers for node in deep_nodes(each.graph))
         }
     return callers
-
-
-def _check_new(edited: EditedModel, names: Sequence[str]) -> None:
-    taken = edited.names()
-    for name in names:
-        if name in taken:
-            raise RequestError(f"there is already a node or tensor {name!r} in this model; choose another name")
-        taken.add(name)
 
 
 def _attributes(function: ir.Function, given: Mapping[str, JsonValue]) -> Iterator[ir.Attr]:

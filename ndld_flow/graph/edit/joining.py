@@ -75,7 +75,15 @@ def join_functions(model: ir.Model, added: ir.Model, name: str) -> None:
 
     Raises `RequestError` if a function of one model is a custom operator of the other.
     """
-    _check_custom_operators(model, added, name)
+    for owner, other in ((model, added), (added, model)):
+        called = {node.op_identifier() for graph in all_graphs(other) for node in graph}
+        for key, function in owner.functions.items():
+            if key in called and key not in other.functions:
+                whose = "this model" if owner is model else f"model {name!r}"
+                raise RequestError(
+                    f"{function_address(function)} is a local function of {whose} and a custom operator of the other, "
+                    "which would then call the function: rename or inline the function first"
+                )
     taken = {function.name for each in (model, added) for function in each.functions.values()}
     renamed = {key: free_name(key[1], taken) for key in _differing(model, added)}
     for key, new_name in renamed.items():
@@ -103,18 +111,6 @@ def _differing(model: ir.Model, added: ir.Model) -> list[_Key]:
         if not callers:
             return [key for key in shared if key in different]
         different |= callers
-
-
-def _check_custom_operators(model: ir.Model, added: ir.Model, name: str) -> None:
-    for owner, other in ((model, added), (added, model)):
-        called = {node.op_identifier() for graph in all_graphs(other) for node in graph}
-        for key, function in owner.functions.items():
-            if key in called and key not in other.functions:
-                whose = "this model" if owner is model else f"model {name!r}"
-                raise RequestError(
-                    f"{function_address(function)} is a local function of {whose} and a custom operator of the other, "
-                    "which would then call the function: rename or inline the function first"
-                )
 
 
 def _text(function: ir.Function) -> bytes:

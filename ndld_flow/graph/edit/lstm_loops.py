@@ -153,7 +153,11 @@ class _Match:
         if len(read) != 1:
             raise UnlikeError(f"its gates read {len(read)} sequences, not one")
         (sequence,) = read
-        batch = self._batch(sequence)
+        source, axis = sequence.source, sequence.axis
+        if rank_of(source) != 3 or axis == 2 or source.dtype != ir.DataType.FLOAT:
+            raise UnlikeError("the sequence that it reads is not a tensor of FP32 with three dimensions")
+        self.body.iterations_are(self.body.sizes.of(source, axis))
+        batch = self.body.sizes.of(source, 1 - axis)
         size = self._size()
         if any(gate.width != size for gate in gates):
             raise UnlikeError("its gates and its hidden state have different sizes")
@@ -289,14 +293,6 @@ class _Match:
             if value.shape is not None and len(value.shape) == 2 and isinstance(value.shape[1], int):
                 return value.shape[1]
         raise UnlikeError("the size of its hidden state is unknown")
-
-    def _batch(self, sequence: Read) -> Origin:
-        """Return the origin of the number of items; the sequence is FP32, and as long as the loop runs."""
-        source, axis = sequence.source, sequence.axis
-        if rank_of(source) != 3 or axis == 2 or source.dtype != ir.DataType.FLOAT:
-            raise UnlikeError("the sequence that it reads is not a tensor of FP32 with three dimensions")
-        self.body.iterations_are(self.body.sizes.of(source, axis))
-        return self.body.sizes.of(source, 1 - axis)
 
     def _initial(self, state: int, batch: Origin, size: int) -> ir.Value | None:
         """Return the first value of a state, or None if it is zero. Raises `UnlikeError` for another shape."""

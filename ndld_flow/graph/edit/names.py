@@ -221,11 +221,6 @@ def _by_name(
             raise RequestError(f"{len(holders[old])} {what}s are named {old!r}; choose one with `select` and `scope`")
         holders[old] = in_main or holders[old]
     wishes = {holders[old][0]: new for old, new in names.items()}
-    _check_unused(what, families, wishes)
-    return wishes
-
-
-def _check_unused(what: str, families: Sequence[Sequence[Named]], wishes: Mapping[Named, str]) -> None:
     for family in families:
         taken = {holder.name for holder in family if holder not in wishes}
         for holder in family:
@@ -233,3 +228,4 @@ def _check_unused(what: str, families: Sequence[Sequence[Named]], wishes: Mappin
             if name in taken and name is not None:
                 raise RequestError(f"the name {name!r} is already used; choose another, or rename that {what} too")
             taken.add(name)
+    return wishes

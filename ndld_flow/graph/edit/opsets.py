@@ -271,7 +271,13 @@ def adapt_node(node: ir.Node, source: int, target: int) -> Adapted:
     read = list(dict.fromkeys(value for value in node.inputs if value is not None))
     names = {value: f"in_{number}" for number, value in enumerate(read)}
     converted = convert_proto(_alone(node, names, source), target)
-    _check(converted)
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = converted.ir_version, {"": converted.opset_import[0].version}
+    try:
+        for new in converted.graph.node:
+            onnx.checker.check_node(new, context)
+    except onnx.checker.ValidationError as error:
+        raise CannotConvertError(f"the result would not be valid: {one_paragraph(error)}") from None
     adapted = _adapted(node, converted, {name: value for value, name in names.items()})
     try:
         _restore_references(node, adapted, source, target)
@@ -281,17 +287,6 @@ def adapt_node(node: ir.Node, source: int, target: int) -> Adapted:
         adapted.drop()
         raise
     return adapted
-
-
-def _check(converted: onnx.ModelProto) -> None:
-    """Raise `CannotConvertError` for a node that the checker rejects."""
-    context = onnx.checker.C.CheckerContext()
-    context.ir_version, context.opset_imports = converted.ir_version, {"": converted.opset_import[0].version}
-    try:
-        for node in converted.graph.node:
-            onnx.checker.check_node(node, context)
-    except onnx.checker.ValidationError as error:
-        raise CannotConvertError(f"the result would not be valid: {one_paragraph(error)}") from None
 
 
 def _restore_references(node: ir.Node, adapted: Adapted, source: int, target: int) -> None:

@@ -468,7 +468,11 @@ class _Replacing:
         by_name = {value.name: self._now(match.values[value]) for value in rule.pattern.inputs if value in match.values}
         read = {value: by_name.get(value.name) for value in rule.replacement.inputs}
         copies = copy_nodes(rule.replacement.nodes, read, attributes)
-        metadata = self._metadata()
+        shared: dict[str, set[str]] = {}
+        for node in self._nodes:
+            for key, text in node.metadata_props.items():
+                shared.setdefault(key, set()).add(text)
+        metadata = {key: texts.pop() for key, texts in shared.items() if len(texts) == 1}  # precisions always agree
         for node in copies.nodes:
             node.metadata_props.update({**metadata, **node.metadata_props})
         graph.insert_before(self._nodes[-1], copies.nodes)
@@ -507,11 +511,3 @@ class _Replacing:
             new = copy.outputs[0]
         replace_uses(old, new, set(self._nodes), self._graphs)
         self._moved[old] = new
-
-    def _metadata(self) -> dict[str, str]:
-        """Return the metadata that all nodes with the key share; precisions always agree."""
-        metadata: dict[str, set[str]] = {}
-        for node in self._nodes:
-            for key, value in node.metadata_props.items():
-                metadata.setdefault(key, set()).add(value)
-        return {key: next(iter(values)) for key, values in metadata.items() if len(values) == 1}

@@ -309,7 +309,13 @@ class _Inlining:
     def inline(self, node: ir.Node, branch: str) -> None:
         graph, body = node.graph, node.attributes[branch].as_graph()
         assert isinstance(graph, ir.Graph)
-        self._rename_apart(node, body)
+        # The branch may repeat names of the other one.
+        for _, gone in own_subgraphs(node):
+            self._count(gone, -1)
+        renaming = Renaming(self._nodes, self._values)
+        renaming.rename_graph(body)
+        self._taken |= renaming.new
+        self._count(body, 1)
         make_outputs(body, self._taken)
         outputs, condition = list(body.outputs), [value for value in node.inputs if value is not None]
         body.outputs.clear()
@@ -322,15 +328,6 @@ class _Inlining:
         read = captured_values([node])
         drop_nodes([node])
         prune_values([*condition, *read])
-
-    def _rename_apart(self, node: ir.Node, body: ir.Graph) -> None:
-        """Rename nodes and tensors of a branch, which may repeat names of the other branch."""
-        for _, gone in own_subgraphs(node):
-            self._count(gone, -1)
-        renaming = Renaming(self._nodes, self._values)
-        renaming.rename_graph(body)
-        self._taken |= renaming.new
-        self._count(body, 1)
 
     def _count(self, body: ir.Graph, by: int) -> None:
         for graph in (body, *body.subgraphs()):

@@ -44,20 +44,16 @@ def read_weights(files: Sequence[Path], tensors: Sequence[str] = ()) -> dict[str
     if not file.is_file():
         raise RequestError(f"there is no file {file} (relative to {Path.cwd()})")
     if file.suffix == ".safetensors":
-        return _read_safetensors(file)
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(file, framework="numpy") as opened:
+                return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  it is no mapping
+        except (SafetensorError, OSError, TypeError, ValueError, KeyError) as error:
+            raise RequestError(f"{file} is not a safetensors file that can be read: {one_paragraph(error)}") from None
     if file.suffix in _PICKLES:
         return _read_pickle(file)
     raise RequestError(f"{file}: weights are read from .safetensors, .npy and .pt files")
-
-
-def _read_safetensors(file: Path) -> dict[str, Array]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, framework="numpy") as tensors:
-            return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118  it is no mapping
-    except (SafetensorError, OSError, TypeError, ValueError, KeyError) as error:
-        raise RequestError(f"{file} is not a safetensors file that can be read: {one_paragraph(error)}") from None
 
 
 def _read_pickle(file: Path) -> dict[str, Array]:

@@ -265,16 +265,6 @@ def constrain_file(
     if problems and not allow_empty:
         rest = len(problems) - _SHOWN
         raise RequestError("\n".join([*problems[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]))
-    constraints = _write(model, chosen, keep)
-    save_model(model, target)
-    change = GraphChange(
-        before=before, after=summarize_model(model), notes=(*notes, *_constraint_notes(model), *problems)
-    )
-    return Constrained(change, constraints)
-
-
-def _write(model: ir.Model, chosen: Mapping[ir.Node, str], keep: bool) -> dict[str, str]:
-    """Write constraints into metadata and return all constraints of the model."""
     for node in model.graph.all_nodes():
         precision = chosen.get(node, precision_of(node) if keep else "none") or "none"
         if precision == "none":
@@ -282,7 +272,12 @@ def _write(model: ir.Model, chosen: Mapping[ir.Node, str], keep: bool) -> dict[s
         else:
             check_precision(precision, node.name or "")
             node.metadata_props[PRECISION_KEY] = precision
-    return constraints_of(model)
+    constraints = constraints_of(model)
+    save_model(model, target)
+    change = GraphChange(
+        before=before, after=summarize_model(model), notes=(*notes, *_constraint_notes(model), *problems)
+    )
+    return Constrained(change, constraints)
 
 
 def _constraint_notes(model: ir.Model) -> Iterator[str]:

@@ -178,7 +178,16 @@ def blocked_nodes(model: ir.Model, request: Fp16Options, notes: list[str]) -> di
             reasons.setdefault(node, f"it is constrained to {precision}")
     if request.values_outside is not None:
         reasons = _outside(model, request.values_outside) | reasons
-    reasons = _crashing_matmuls(model) | reasons
+    # ONNX Runtime 1.27 to 1.32 ends with a segmentation fault where the first axis is moved behind the other batch axes
+    # before a MatMul by a weight. The MatMul alone in fp32 is not enough: the fusion also looks through Casts.
+    reasons = {
+        node: "ONNX Runtime crashes when it fuses this Transpose and MatMul in fp16"
+        for matmul in model.graph.all_nodes()
+        if is_op(matmul, "MatMul") and (weight := matmul.inputs[1]) is not None and is_constant(weight)
+        if weight.shape is None or len(weight.shape) == 2
+        for chain in _chains(matmul.inputs[0], None, (matmul,))
+        for node in chain
+    } | reasons
     if request.keep_sensitive:
         reasons = {n: why for n in model.graph.all_nodes() if (why := why_sensitive(n))} | reasons
     return reasons
@@ -205,22 +214,6 @@ def _outside(model: ir.Model, limits: ValueLimits) -> dict[ir.Node, str]:
 
 _PASSED = ("Cast", "Concat", "Div", "Dropout", "Identity", "Mul")
 """Operators past which ONNX Runtime moves a Transpose before it fuses it with a MatMul."""
-
-
-def _crashing_matmuls(model: ir.Model) -> dict[ir.Node, str]:
-    """Return the nodes that must stay in fp32 so that ONNX Runtime loads the model -> why.
-
-    Releases 1.27 to 1.32 end with a segmentation fault where the first axis is moved behind the other batch axes
-    before a MatMul by a weight. The MatMul alone in fp32 is not enough: the fusion also looks through Casts.
-    """
-    return {
-        node: "ONNX Runtime crashes when it fuses this Transpose and MatMul in fp16"
-        for matmul in model.graph.all_nodes()
-        if is_op(matmul, "MatMul") and (weight := matmul.inputs[1]) is not None and is_constant(weight)
-        if weight.shape is None or len(weight.shape) == 2
-        for chain in _chains(matmul.inputs[0], None, (matmul,))
-        for node in chain
-    }
 
 
 def _chains(

@@ -200,7 +200,13 @@ def _convert(
     change = GraphChange(
         before=before, after=summarize_model(model), casts_added=rewriter.casts_added, notes=tuple(notes)
     )
-    _write_log(log, kept, rewriter, notes)
+    for node, why in kept.items():
+        log.info("kept in fp32: %s %r: %s", op_name(node), node.name, why)
+    for line in loss_lines(rewriter.constants.losses):
+        log.info("%s", line)
+    for note in notes:
+        log.info("%s", note)
+    log.info("%d Casts added, %d Casts of the model removed", rewriter.casts_added, rewriter.casts_removed)
     names = {node.name or f"{node.op_type} -> {node.outputs[0].name}": why for node, why in kept.items()}
     return Fp16Conversion(change, names, functions, model_bytes(source), model_bytes(target))
 
@@ -253,16 +259,6 @@ def tidy(model: ir.Model, source: Path) -> list[str]:
         raise ModelError(f"{source}: the graph has a cycle, so it cannot be converted.") from None
     drop_stale_sizes(model)
     return notes
-
-
-def _write_log(log: logging.Logger, kept: Mapping[ir.Node, str], rewriter: Rewriter, notes: Sequence[str]) -> None:
-    for node, reason in kept.items():
-        log.info("kept in fp32: %s %r: %s", op_name(node), node.name, reason)
-    for line in loss_lines(rewriter.constants.losses):
-        log.info("%s", line)
-    for note in notes:
-        log.info("%s", note)
-    log.info("%d Casts added, %d Casts of the model removed", rewriter.casts_added, rewriter.casts_removed)
 
 
 Progress = Callable[[int, int, str], None]
@@ -382,18 +378,15 @@ class Rewriter:
         chosen = ((value, dtype) for group, dtype in choice.items() for value in group.values)
         self._new_types = {value: dtype for value, dtype in chosen if dtype_of(types[value]) != dtype}
         """Values whose type changes -> the new type."""
-        self._readers = self._readers_by_type(groups, choice)
-        self._casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
-
-    def _readers_by_type(self, groups: Groups, choice: Mapping[Group, ir.DataType]) -> dict[ir.Value, Readers]:
-        """Return value -> type -> the uses that need it; groups without a choice need the original type."""
+        # Groups without a choice need the original type.
         readers_by_type: dict[ir.Value, Readers] = {}
         for group in groups.all:
             for use in group.uses:
                 if use.value is not None:
                     dtype = choice.get(group) or dtype_of(self._types[use.value])
                     readers_by_type.setdefault(use.value, {}).setdefault(dtype, []).append(use)
-        return readers_by_type
+        self._readers = readers_by_type
+        self._casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
 
     def rewrite(self) -> None:
         """Change the model."""

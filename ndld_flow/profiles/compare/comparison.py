@@ -220,6 +220,13 @@ def compare(
     profiles = tuple(compare_profiles(name, measured, rules, evidence) for name, measured in sections.items())
     check_names(parsed, rules.metric, profiles)
     verdict, why = _overall(profiles, subjects)
+    ratios = [
+        decided.ratio
+        for profile in profiles
+        if profile.subjects[0] == 0
+        for decided in profile.deciding
+        if profile.subjects[decided.candidate] == len(subjects) - 1
+    ]
     return Comparison(
         subjects=tuple(subjects),
         profiles=profiles,
@@ -231,7 +238,7 @@ def compare(
             for decided in decide(gate, profile, [Bounds.under(rules, [], [each.profile]) for each in measured])
         ),
         noise=_about_noise(rules, sections),
-        geometric_mean_ratio=_geometric_mean(profiles, len(subjects) - 1),
+        geometric_mean_ratio=geometric_mean(ratios),
         verdict=verdict,
         why=why,
     )
@@ -300,18 +307,6 @@ def _about_noise(rules: Rules, sections: Mapping[str, Sequence[Measured]]) -> st
         return describe_noise(rules.noise)
     others = "the others are of another machine, backend or provider"
     return f"{describe_noise(rules.noise)}; used for {used} of {len(measured)} profiles: {others}"
-
-
-def _geometric_mean(profiles: Sequence[ProfileComparison], last: int) -> float | None:
-    """Return the mean ratio of the deciding metric, last subject over first, where both have it."""
-    ratios = [
-        verdict.ratio
-        for profile in profiles
-        if profile.subjects[0] == 0
-        for verdict in profile.deciding
-        if profile.subjects[verdict.candidate] == last
-    ]
-    return geometric_mean(ratios)
 
 
 def _coverage(rows: Sequence[LayerRow], times: JudgedTimes, number: int) -> Coverage | None:

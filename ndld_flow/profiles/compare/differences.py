@@ -127,8 +127,10 @@ def circumstances_of(base: Profile, candidate: Profile, allow: frozenset[Allowan
     causes = [fact.detail for fact, kind in facts if kind == "different" and fact.weight != "plan"]
     if "providers" in causes:  # those that ran; the settings that chose them say it again
         causes = [cause for cause in causes if cause not in ("provider", "provider_library")]
+    words = {fact.circumstance if kind == "different" else "unknown" for fact, kind in forbidding}
+    options = " ".join(f"--allow {word}" for word in sorted(words, key=lambda word: (word == "unknown", word)))
     return PairCircumstances(
-        forbidden=_describe_forbidden(forbidding) if forbidding else "",
+        forbidden=f"{'; '.join(_describe(forbidding))}; to compare anyway: {options}" if forbidding else "",
         caveat="; ".join(_describe(stopping)) if stopping else "",
         same_artifact=("engine" if base.runs_engine else "model") if same_artifact else "",
         causes=tuple(dict.fromkeys(map(short_name, causes))),
@@ -157,12 +159,6 @@ def _kinds(profiles: Sequence[Profile], values: Sequence[str]) -> list[_Kind]:
 
 def _allowed(fact: _Fact, kind: _Kind, allow: frozenset[Allowance]) -> bool:
     return fact.circumstance in allow or (kind == "unknown" and "unknown" in allow)
-
-
-def _describe_forbidden(forbidding: Sequence[tuple[_Fact, _Kind]]) -> str:
-    words = {fact.circumstance if kind == "different" else "unknown" for fact, kind in forbidding}
-    options = " ".join(f"--allow {word}" for word in sorted(words, key=lambda word: (word == "unknown", word)))
-    return f"{'; '.join(_describe(forbidding))}; to compare anyway: {options}"
 
 
 def _describe(unequal: Sequence[tuple[_Fact, _Kind]]) -> Iterator[str]:
@@ -206,7 +202,13 @@ def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
         lambda profile: NOT_APPLICABLE if profile.runs_engine else ", ".join(profile.providers),
     )
     yield _fact(profiles, "provider", "precision of layers", _precision, minor=True)
-    yield from _options(profiles)
+    # Settings of other backends do not apply to a profile.
+    flat = [dict(_flat(profile.options)) for profile in profiles]
+    if not any(flat):
+        yield _Fact("options", "settings", ("",) * len(profiles))
+    for name in dict.fromkeys(name for options in flat for name in options):
+        values = tuple(options.get(name, NOT_APPLICABLE if options else "") for options in flat)
+        yield _Fact("threads" if name in _THREADS else "options", name, values, "plan" if name in _PLAN else "noted")
     # An engine is identified by its own digest.
     yield _fact(profiles, "model", "digest", lambda profile: _digest(profile.model_digest), "plan")
     yield _fact(
@@ -401,16 +403,6 @@ def _values_of(profile: Profile, tensor: TensorInfo) -> str:
     """Return how values were generated, or the digest of those from a file, regardless of its path."""
     digest = profile.input_digests.get(tensor.name)
     return f"file {_digest(digest)}" if digest else tensor.data.removesuffix(f", {tensor.dtype} {shape_text(tensor)}")
-
-
-def _options(profiles: Sequence[Profile]) -> Iterator[_Fact]:
-    """Yield every setting; settings of other backends do not apply to a profile."""
-    flat = [dict(_flat(profile.options)) for profile in profiles]
-    if not any(flat):
-        yield _Fact("options", "settings", ("",) * len(profiles))
-    for name in dict.fromkeys(name for options in flat for name in options):
-        values = tuple(options.get(name, NOT_APPLICABLE if options else "") for options in flat)
-        yield _Fact("threads" if name in _THREADS else "options", name, values, "plan" if name in _PLAN else "noted")
 
 
 def _flat(options: Mapping[str, JsonValue]) -> Iterator[tuple[str, str]]:

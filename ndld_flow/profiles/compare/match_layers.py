@@ -50,8 +50,13 @@ def match_layers(profiles: Sequence[Profile]) -> tuple[LayerRow, ...]:
     groups.add_links((*pair, link) for pair in pairs for link in match_pair(features[pair[0]], features[pair[1]]))
     rows = [_numbered(group, twins, profiles) for group in groups.all()]
     placed: list[_Row] = []
-    for sequence in _in_execution_order(rows, len(profiles)):
-        placed = _insert_rows(placed, sequence)
+    starts: list[list[tuple[int, int]]] = [[] for _ in profiles]
+    """For each profile, the first layer and the index of each of its rows."""
+    for index, row in enumerate(rows):
+        for number, positions in row.layers.items():
+            starts[number].append((positions[0], index))
+    for firsts in starts:
+        placed = _insert_rows(placed, [rows[index] for _, index in sorted(firsts)])
     return tuple(row.as_record(len(profiles)) for row in placed)
 
 
@@ -183,15 +188,6 @@ def _reached(group: _Group, reference: int) -> dict[int, _Found]:
         known, new = (first, second) if first in reached else (second, first)
         reached[new] = min((method, confidence), reached[known], key=lambda link: link[1])
     return reached
-
-
-def _in_execution_order(rows: Sequence[_Row], count: int) -> list[list[_Row]]:
-    """Return each profile's rows in the order in which their first layers ran."""
-    starts: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-    for index, row in enumerate(rows):
-        for number, positions in row.layers.items():
-            starts[number].append((positions[0], index))
-    return [[rows[index] for _, index in sorted(firsts)] for firsts in starts]
 
 
 def _insert_rows(merged: list[_Row], sequence: list[_Row]) -> list[_Row]:

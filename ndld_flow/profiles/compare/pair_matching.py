@@ -25,7 +25,6 @@ from ndld_flow.profiles.compare.pair_evidence import (
     score_weights,
 )
 from ndld_flow.records.comparison import MatchMethod
-from ndld_flow.records.profile import Layer
 
 Floats = NDArray[np.float64]
 
@@ -446,7 +445,12 @@ class _Fusions:
     def run(self) -> list[Link]:
         """Return the links with the layers that belong to them."""
         for side in (0, 1):
-            runs = _by_node(self._sides[1 - side].layers)
+            # Node -> the layers that run it, without nodes that many run, such as a constant.
+            runs: dict[str, list[int]] = defaultdict(list)
+            for at, layer in enumerate(self._sides[1 - side].layers):
+                for node in layer.onnx_nodes:
+                    runs[node].append(at)
+            runs = {node: places for node, places in runs.items() if len(places) <= _FEW}
             free = [at for at in range(len(self._sides[side])) if at not in self._of[side]]
             for at in [*free, *reversed(free)]:  # twice, so that one may follow another in either direction
                 if at not in self._of[side]:
@@ -538,12 +542,3 @@ class _Fusions:
                 if reader != group and not made.isdisjoint(reads):
                     return group
         return None
-
-
-def _by_node(layers: Sequence[Layer]) -> dict[str, list[int]]:
-    """Return node -> the layers that run it, without nodes that many run, such as a constant."""
-    runs: dict[str, list[int]] = defaultdict(list)
-    for at, layer in enumerate(layers):
-        for node in layer.onnx_nodes:
-            runs[node].append(at)
-    return {node: places for node, places in runs.items() if len(places) <= _FEW}

@@ -30,7 +30,13 @@ def read_profile(path: Path) -> Profile:
     if source.kind == "profile":
         file = source.of("profile")[0]
         profile = _record(Profile, file)
-        _check_samples(file, profile)
+        # Later code assumes one sample of each layer per pass.
+        counts = {len(layer.samples_ms) for layer in profile.layers}
+        passes = sum(profile.layer_runs)
+        if len(counts) > 1 or (profile.layer_runs and counts and passes not in counts):
+            raise RequestError(f"{file}: its layers have different numbers of samples; it was changed or is damaged")
+        if any(not run.latency_ms for run in profile.runs):
+            raise RequestError(f"{file}: a process run has no samples; it was changed or is damaged")
         return profile
     if source.kind == "onnxruntime":
         return profile_of_onnxruntime(source.of("onnxruntime")[0], source.label)
@@ -61,13 +67,3 @@ def _record(kind: type[_Own], path: Path) -> _Own:
         first = error.errors(include_url=False, include_input=False)[0]
         problem = visible_name(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}".lstrip(": "))[:300]
         raise RequestError(f"{path} is not a {word} that this version reads: {problem}") from error
-
-
-def _check_samples(path: Path, profile: Profile) -> None:
-    """Raise RequestError unless every layer has one sample per pass of the layer pass, as later code assumes."""
-    counts = {len(layer.samples_ms) for layer in profile.layers}
-    passes = sum(profile.layer_runs)
-    if len(counts) > 1 or (profile.layer_runs and counts and passes not in counts):
-        raise RequestError(f"{path}: its layers have different numbers of samples; it was changed or is damaged")
-    if any(not run.latency_ms for run in profile.runs):
-        raise RequestError(f"{path}: a process run has no samples; it was changed or is damaged")

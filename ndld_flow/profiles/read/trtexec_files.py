@@ -98,7 +98,13 @@ def read_log(path: Path) -> TrtexecLog:
         if section is not None and not _take_pair(log, section, body):
             section = None
         if section is None:
-            _take_fact(log, body, prefix[1] if prefix else None)
+            log.started = log.started or (prefix[1] if prefix else None) or ""
+            if "TensorRT" in body:
+                _take_version(log, body)
+            elif (match := _BINDING.search(body)) is not None:
+                tensors = log.inputs if match[1] == "input" else log.outputs
+                if len(tensors) < _MAX_KEYS:
+                    tensors[text_of(match[2])] = _dims(match[3])
     return log
 
 
@@ -122,16 +128,6 @@ def take_inference_shape(log: TrtexecLog, text: str) -> None:
 
 def _dims(text: str) -> tuple[int, ...]:
     return tuple(int(dim[:12]) for dim in text.split("x"))
-
-
-def _take_fact(log: TrtexecLog, body: str, stamp: str | None) -> None:
-    log.started = log.started or stamp or ""
-    if "TensorRT" in body:
-        _take_version(log, body)
-    elif (match := _BINDING.search(body)) is not None:
-        tensors = log.inputs if match[1] == "input" else log.outputs
-        if len(tensors) < _MAX_KEYS:
-            tensors[text_of(match[2])] = _dims(match[3])
 
 
 def _take_version(log: TrtexecLog, body: str) -> None:

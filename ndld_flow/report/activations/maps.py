@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
-from ndld_flow.records.activations import ActivationMap, Activations, CapturedTensor
+from ndld_flow.records.activations import ActivationMap, Activations
 from ndld_flow.records.document import is_inner_path
 from ndld_flow.records.run_folder import read_record
 
@@ -213,7 +213,13 @@ def _read_maps(record: Activations, folder: Path, notes: list[str]) -> Iterator[
             except ValueError as error:
                 notes.append(f"{short_name(map_.file, 80)} is left out: {error}.")
                 continue
-            ranked = _ranked(tensor, map_)
+            # By difference, or by magnitude without a reference, the largest first.
+            weights = {
+                channel.channel: channel.rms if channel.difference_rms is None else channel.difference_rms
+                for channel in tensor.channels
+            }
+            numbers = _numbers(map_)
+            ranked = tuple(sorted(range(map_.channels), key=lambda index: (-weights.get(numbers[index], 0.0), index)))
             read = _Read(index, map_, codes, base.codes if base else None, ranked)
             base = base or read
             yield read
@@ -225,16 +231,6 @@ def _elements(map_: ActivationMap) -> tuple[object, ...]:
 
 def _numbers(map_: ActivationMap) -> Sequence[int]:
     return map_.channel_numbers if len(map_.channel_numbers) == map_.channels else range(map_.channels)
-
-
-def _ranked(tensor: CapturedTensor, map_: ActivationMap) -> tuple[int, ...]:
-    """Return positions in the map by difference, or by magnitude without a reference, the largest first."""
-    weights = {
-        channel.channel: channel.rms if channel.difference_rms is None else channel.difference_rms
-        for channel in tensor.channels
-    }
-    numbers = _numbers(map_)
-    return tuple(sorted(range(map_.channels), key=lambda index: (-weights.get(numbers[index], 0.0), index)))
 
 
 def _fitting(shown: Iterable[tuple[_Read, float]], room: int, most: int) -> int:

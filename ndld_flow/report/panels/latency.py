@@ -243,6 +243,12 @@ def _passes(view: RunView, fence: float, most: int, median: int) -> DrawnPasses:
         every = number[:: -(-len(run) // (most - len(slowest)))]
         # The page marks the median pass.
         number = sorted({*every, *slowest, *([median] if 0 <= median < len(run) else [])})
+    # The drift of a run, without its outliers.
+    reach = max(6, int(len(run) / 10 + 0.5))
+    points = []
+    for index in range(0, len(run), max(1, len(run) // _DRIFT_POINTS)):
+        window = run[max(0, index - reach) : index + reach + 1]
+        points.append((index, rounded(median_low(window[:: -(-len(window) // _MOST_IN_MEDIAN)]))))
     return DrawnPasses(
         count=len(run),
         number=number,
@@ -250,7 +256,7 @@ def _passes(view: RunView, fence: float, most: int, median: int) -> DrawnPasses:
         gaps_ns=nanoseconds(_gaps(run, gaps_ms, number)) if len(gaps_ms) == len(run) else [],
         started_s=view.run.started_s,
         fence_ms=fence,
-        drift=_moving_median(run),
+        drift=points,
     )
 
 
@@ -267,16 +273,6 @@ def _far_fence(run: Sequence[float]) -> float:
     ordered = sorted(run)
     first, third = (ordered[int(part * len(ordered))] for part in (0.25, 0.75))
     return third + 3 * (third - first)
-
-
-def _moving_median(run: Sequence[float]) -> list[tuple[int, float]]:
-    """Return the drift of a run without its outliers."""
-    reach = max(6, int(len(run) / 10 + 0.5))
-    points = []
-    for index in range(0, len(run), max(1, len(run) // _DRIFT_POINTS)):
-        window = run[max(0, index - reach) : index + reach + 1]
-        points.append((index, rounded(median_low(window[:: -(-len(window) // _MOST_IN_MEDIAN)]))))
-    return points
 
 
 PANEL = Panel(

@@ -17,7 +17,7 @@ from ndld_flow.records.accuracy import Accuracy, LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
-from ndld_flow.records.run_record import RunRecord, RunStep
+from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_divergence import DepthCurves, DepthView, bound_of, collect_depth, depth_curves
 from ndld_flow.report.collect_layers import InsightView, Passage, has_timed_layers, insight_view, passages
 from ndld_flow.report.encoding import rounded
@@ -233,21 +233,16 @@ def collect_searches(documents: RunDocuments) -> tuple[SearchView, ...]:
     return tuple(_view(step, search, documents) for step, search in documents.of(PrecisionSearch).items())
 
 
-def _derived(steps: Sequence[RunStep], names: Sequence[str]) -> set[str]:
-    """Return these steps and those that read their results, directly or not."""
-    found = set(names)
-    for step in steps:
-        if step.record is not None and found.intersection(step.record.parents.values()):
-            found.add(step.name)
-    return found
-
-
 def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> SearchView:
     outcome = search_outcome(step, search)
     depth = search_depth(search)
     cost = collect_cost(step, search, documents)
     trial_metrics = tuple(dict.fromkeys(metric for trial in search.trials for metric in trial.metrics))[:3]
-    models = _derived(documents.run.steps, cost.users)
+    # Checks of these steps, and of those that read their results, directly or not.
+    models = set(cost.users)
+    for ran in documents.run.steps:
+        if ran.record is not None and models.intersection(ran.record.parents.values()):
+            models.add(ran.name)
     accuracies = documents.of(Accuracy).items()
     checks = tuple((name, accuracy) for name, accuracy in accuracies if accuracy.candidate in models)
     part = cost.measured.part if cost.measured else None

@@ -416,6 +416,12 @@ def describe_layer(index: int, node: RunNode) -> Layer:
     outputs = align(measured.outputs, None if ran is None else ran.outputs)
     evidence = evidence_of(node.origins)
     is_reformat = measured.op_type == "Transpose" and ran is not None and not node.origins
+    shapes = list(inputs.shapes)
+    written = list(outputs.shapes)
+    if node.ran is not None and node.ran.domain == _BLOCKED:
+        _without_padding(node.origins, shapes, written)
+    attributes = {} if node.ran is None else {name: each.value for name, each in node.ran.attributes.items()}
+    once = count_macs(node.measured.op_type, shapes, written, attributes)
     return Layer(
         index=index,
         name=measured.name,
@@ -429,7 +435,7 @@ def describe_layer(index: int, node: RunNode) -> Layer:
         samples_ms=measured.self_ms,
         role="reformat" if is_reformat else role_of(measured.op_type),
         tactic=_tactic(ran, inputs),
-        macs=_macs(node, inputs, outputs),
+        macs=None if once is None else round(once * node.times_per_pass),
         read_bytes=round(sum(operand.bytes for operand in inputs.known) * node.times_per_pass),
         written_bytes=round(sum(operand.bytes for operand in outputs.known) * node.times_per_pass),
         groups=ran.attributes.get_int("group", 1) if ran is not None and "Conv" in ran.op_type else None,
@@ -448,16 +454,6 @@ def _tactic(ran: ir.Node | None, inputs: Alignment) -> str:
     kernel = f"{ran.domain.rpartition('.')[2]}.{ran.op_type}" if ran.domain else ""
     kernel_text = f"{kernel or ran.op_type}({activation})" if activation else kernel
     return ", ".join(filter(None, (kernel_text, "packed weights" if inputs.packed else "")))
-
-
-def _macs(node: RunNode, inputs: Alignment, outputs: Alignment) -> int | None:
-    shapes = list(inputs.shapes)
-    written = list(outputs.shapes)
-    if node.ran is not None and node.ran.domain == _BLOCKED:
-        _without_padding(node.origins, shapes, written)
-    attributes = {} if node.ran is None else {name: each.value for name, each in node.ran.attributes.items()}
-    once = count_macs(node.measured.op_type, shapes, written, attributes)
-    return None if once is None else round(once * node.times_per_pass)
 
 
 def _without_padding(

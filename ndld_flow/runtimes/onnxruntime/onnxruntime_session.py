@@ -207,21 +207,19 @@ class OnnxruntimeBinding:
         if self._waits:
             self._binding.synchronize_outputs()
         if not self._has_run:
-            self._has_run, self._is_misdeclared = True, self._has_other_shapes()
+            # ONNX Runtime computes outputs of other shapes than declared, but refuses to write them into the memory of
+            # the last run.
+            declared = {output.name: output.shape for output in self._session.get_outputs()}
+            values = zip(self._names, self._binding.get_outputs(), strict=True)
+            self._is_misdeclared = any(
+                value.is_tensor() and _contradicts(value.shape(), declared[name]) for name, value in values
+            )
+            self._has_run = True
 
     def _bind_outputs(self) -> None:
         """Let the next run allocate the outputs."""
         for name in self._names:
             self._binding.bind_output(name, *self._outputs_to)
-
-    def _has_other_shapes(self) -> bool:
-        """Return whether an output has a shape that contradicts the one that the model declares.
-
-        ONNX Runtime computes such outputs, but refuses to write them into the memory of the last run.
-        """
-        declared = {output.name: output.shape for output in self._session.get_outputs()}
-        values = zip(self._names, self._binding.get_outputs(), strict=True)
-        return any(value.is_tensor() and _contradicts(value.shape(), declared[name]) for name, value in values)
 
     @property
     def can_copy(self) -> bool:

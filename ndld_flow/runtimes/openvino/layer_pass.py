@@ -49,7 +49,11 @@ def read_layers(model: Path, recordings: Sequence[Path]) -> LayerPass:
     # Also those without a time: OpenVINO marks a layer of less than a microsecond as not executed.
     ran = [node for node in runs[0]["nodes"] if node["name"] not in origins.constants and node["type"] not in _ENDS]
     nodes = origins.find(ran)
-    names = _unique(_name(node, nodes[node["name"]], origins) for node in ran)
+    seen: Counter[str] = Counter()
+    names = []
+    for name in (_name(node, nodes[node["name"]], origins) for node in ran):
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     layers = tuple(
         _describe(index, node, name, nodes[node["name"]], origins)
         for index, (node, name) in enumerate(zip(ran, names, strict=True))
@@ -128,15 +132,6 @@ def _name(layer: Mapping[str, Any], nodes: Sequence[ir.Node], origins: _Origins)
     # OpenVINO's own names contain counters, which differ from process to process.
     tensor = "" if read is None else origins.tensor_of(read) or (read["name"] if read["type"] == "Input" else "")
     return f"{layer['type']} of {tensor}" if tensor else str(layer["type"])
-
-
-def _unique(names: Iterable[str]) -> list[str]:
-    seen: Counter[str] = Counter()
-    unique = []
-    for name in names:
-        seen[name] += 1
-        unique.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return unique
 
 
 def _describe(index: int, layer: Mapping[str, Any], name: str, nodes: Sequence[ir.Node], origins: _Origins) -> Layer:

@@ -214,7 +214,14 @@ def open_model(
         raise
     except Exception as error:  # the frontend raises its own classes
         raise _refused(path, error) from None
-    _refuse_other_precision(settings, compiled)
+    # OpenVINO replaces some silently: bf16 for f16, f32 for bf16.
+    wanted = settings.inference_precision
+    used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    if wanted not in ("default", used):
+        raise BackendError(
+            f"`inference_precision: {wanted}`: OpenVINO {version()} computes in {used} instead on this CPU. Set "
+            f"`inference_precision: {used}`, or `f32`."
+        )
     return OpenvinoSession(path, settings, compiled, (time.perf_counter() - started) * 1e3)
 
 
@@ -250,17 +257,6 @@ def _fix_dimensions(graph: Any, settings: CompileSettings, path: Path) -> None: 
         if shape is not None:
             fixed[port] = ov.PartialShape([size if isinstance(size, int) else -1 for size in shape])
     graph.reshape(fixed)
-
-
-def _refuse_other_precision(settings: CompileSettings, compiled: Any) -> None:  # noqa: ANN401
-    """Refuse a precision that OpenVINO silently replaces: bf16 for f16, f32 for bf16."""
-    wanted = settings.inference_precision
-    used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-    if wanted not in ("default", used):
-        raise BackendError(
-            f"`inference_precision: {wanted}`: OpenVINO {version()} computes in {used} instead on this CPU. Set "
-            f"`inference_precision: {used}`, or `f32`."
-        )
 
 
 def _refused(path: Path, error: Exception) -> ModelError:

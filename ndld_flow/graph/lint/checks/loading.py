@@ -140,7 +140,12 @@ class Polygraphy(Check):
             entries: list[dict[str, Any]] = json.loads(report.read_text())["lint_entries"]
         types = {node.name: node.op_type for node in subject.nodes() if node.name}
         guess = _guess(subject, shapes)
-        misread = {node.name for node in subject.nodes() if _is_misread(node)}
+        # Polygraphy extracts these without outer values, or with omitted outputs as tensors.
+        misread = {
+            node.name
+            for node in subject.nodes()
+            if "" in node.output or any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+        }
         for entry in entries:
             if entry["source"] == "onnx_graphsurgeon" or entry["message"].startswith("Removing initializer "):
                 continue  # `unused_node` and `unused_initializer` report these
@@ -156,11 +161,6 @@ class Polygraphy(Check):
                 node = "" if name.startswith("polygraphy_unnamed_node") else name
                 op_type = types.get(node, "")
                 yield Finding(severity=severity, check=self.name, message=message, node=node, op_type=op_type)
-
-
-def _is_misread(node: onnx.NodeProto) -> bool:
-    """Return whether Polygraphy extracts a node wrongly: without outer values, or with omitted outputs as tensors."""
-    return "" in node.output or any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
 def _severity(entry: Mapping[str, Any], guess: str, cut_out: bool) -> tuple[Severity, str]:

@@ -207,6 +207,7 @@ class EngineSession:
 
     def describe(self) -> SessionFacts:
         specs = [(tensor.is_input, tensor.spec) for tensor in self.tensors.values()]
+        gpu, gpus = self.request.gpu, visible_gpus()
         return SessionFacts(
             devices=(TITLES[self.request.backend],),
             inputs=tuple(spec for is_input, spec in specs if is_input),
@@ -214,7 +215,7 @@ class EngineSession:
             versions=self.versions,
             facts=self.facts,
             notes=self.notes,
-            device_name=_device_name(self.request.gpu),
+            device_name=gpus[gpu].name if gpu < len(gpus) and gpus[gpu].name != UNKNOWN else f"GPU {gpu}",
         )
 
     def bind(self, feeds: Mapping[str, Array], on_device: bool = False) -> EngineBinding:
@@ -298,11 +299,6 @@ def open_engine(request: EngineSettings) -> EngineSession:
     )
 
 
-def _device_name(gpu: int) -> str:
-    gpus = visible_gpus()
-    return gpus[gpu].name if gpu < len(gpus) and gpus[gpu].name != UNKNOWN else f"GPU {gpu}"
-
-
 def _refuse_profile(engine: Any, request: EngineSettings) -> None:  # noqa: ANN401
     count = engine.num_optimization_profiles
     if request.optimization_profile >= count:
@@ -323,17 +319,14 @@ def _runtime_config(trt: Any, engine: Any, request: EngineSettings) -> Any:  # n
     if request.cuda_graph and hasattr(config, "cuda_graph_strategy"):
         config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
     if request.runtime_cache is not None:
-        _load_runtime_cache(config, request.runtime_cache)
+        cache = config.create_runtime_cache()
+        if not (cache.deserialize(request.runtime_cache.read_bytes()) and config.set_runtime_cache(cache)):
+            raise BackendError(
+                f"runtime_cache: TensorRT-RTX does not accept {request.runtime_cache}: it is damaged, or of another "
+                "release, GPU or driver. Write it again on this machine with `tensorrt_rtx --runtimeCacheFile`, or "
+                "remove `runtime_cache`."
+            )
     return config
-
-
-def _load_runtime_cache(config: Any, file: Path) -> None:  # noqa: ANN401
-    cache = config.create_runtime_cache()
-    if not (cache.deserialize(file.read_bytes()) and config.set_runtime_cache(cache)):
-        raise BackendError(
-            f"runtime_cache: TensorRT-RTX does not accept {file}: it is damaged, or of another release, GPU or driver. "
-            "Write it again on this machine with `tensorrt_rtx --runtimeCacheFile`, or remove `runtime_cache`."
-        )
 
 
 def _create_context(engine: Any, config: Any, messages: MessageLog) -> Any:  # noqa: ANN401
