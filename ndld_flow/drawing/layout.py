@@ -319,16 +319,20 @@ class _Router:
         if not far:
             points.append((arrival, self.top[last]))
         points.append((arrival, end.y))
-        # Points in the middle of a vertical line are left out.
-        kept: list[Point] = []
-        for point in points:
-            if kept and kept[-1] == point:
-                continue
-            if len(kept) > 1 and kept[-2][0] == kept[-1][0] == point[0]:
-                kept[-1] = point
-            else:
-                kept.append(point)
-        return kept
+        return _without_repeats(points)
+
+
+def _without_repeats(points: Sequence[Point]) -> list[Point]:
+    """Return the points without those in the middle of a vertical line."""
+    kept: list[Point] = []
+    for point in points:
+        if kept and kept[-1] == point:
+            continue
+        if len(kept) > 1 and kept[-2][0] == kept[-1][0] == point[0]:
+            kept[-1] = point
+        else:
+            kept.append(point)
+    return kept
 
 
 def _pack(parts: Sequence[_Part], nodes: int, edges: int, aspect: float) -> Layout:

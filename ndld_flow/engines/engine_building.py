@@ -104,15 +104,7 @@ class _Ready:
 def build(request: BuildRequest, progress: ReportProgress) -> None:
     """Write the files of an `Engine` artifact into `request.out`. Raises RequestError if that is impossible."""
     progress(0, 0, "loading the library")
-    backend = request.settings.engine_library.backend
-    trt = import_bindings(backend)
-    names = names_of_bindings(backend, trt)
-    refused = refuse_settings(request.settings, names)
-    if refused:
-        raise BackendError("\n".join(refused))
-    log = BuildLog(request.out / Engine.log)
-    given = None if request.settings.lock is None else read_lock(request.settings.lock)
-    building = _Building(trt, request, decide_typing(request.settings, names), log, progress, given)
+    building = _begin(request, progress)
     ready = _prepare(building)
     engine, build_s = _run_builder(building, ready)
     (request.out / Engine.main).write_bytes(memoryview(engine))
@@ -131,6 +123,19 @@ def build(request: BuildRequest, progress: ReportProgress) -> None:
     lock.write(request.out)
     record.write(request.out)
     building.log.close()
+
+
+def _begin(request: BuildRequest, progress: ReportProgress) -> _Building:
+    """Import the library and check the settings against it. Raises BackendError that lists all unsupported settings."""
+    backend = request.settings.engine_library.backend
+    trt = import_bindings(backend)
+    names = names_of_bindings(backend, trt)
+    refused = refuse_settings(request.settings, names)
+    if refused:
+        raise BackendError("\n".join(refused))
+    log = BuildLog(request.out / Engine.log)
+    lock = None if request.settings.lock is None else read_lock(request.settings.lock)
+    return _Building(trt, request, decide_typing(request.settings, names), log, progress, lock)
 
 
 def _prepare(building: _Building) -> _Ready:

@@ -90,11 +90,7 @@ class PairMeasurement:
         begun_s = time.monotonic()
         rng = random.Random(self._number)  # noqa: S311 - the order of turns is not a secret
         with self._opened(rng):
-            # Models of one thread are pinned to one CPU, another one in each round.
-            pinned = all(
-                model.threads == 1 and model.side.request.session.measured_gpu() is None for model in self._models
-            )
-            cpu = self._cpus[self._number % len(self._cpus)] if pinned and self._cpus else -1
+            cpu = self._choose_cpu()
             # Both models take the same number of passes in a turn.
             turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(_WARMUP_TURNS)]
             cycles, passes = plan_cycles(turns, self._round_ms - (time.monotonic() - begun_s) * 1e3)
@@ -132,6 +128,11 @@ class PairMeasurement:
                 model.side.progress(0, 0, f"loading for round {self._number}")
                 model.threads = int(model.receive("loading")["threads"])
             yield
+
+    def _choose_cpu(self) -> int:
+        """Return the CPU to pin both models to, if both have one thread; it changes each round. -1 pins nothing."""
+        pinned = all(model.threads == 1 and model.side.request.session.measured_gpu() is None for model in self._models)
+        return self._cpus[self._number % len(self._cpus)] if pinned and self._cpus else -1
 
 
 def plan_cycles(turns: Sequence[Sequence[Turn]], round_ms: float, wanted_ms: float | None = None) -> tuple[int, int]:

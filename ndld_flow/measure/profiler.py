@@ -45,13 +45,7 @@ def measure_sides(sides: Sequence[Side]) -> list[tuple[Profile, str]]:
     with contextlib.ExitStack() as folders:
         measuring = [_prepare(side, least, folders) for side in sides]
         with watched_gpus(sides) as watch:
-            measured_at, started, cpu_before = datetime.now(UTC), time.perf_counter(), read_cpu_time()
-            _go_round(measuring)
-            during = disturbance(cpu_before, read_cpu_time(), time.perf_counter() - started)
-            for model in measuring:
-                model.after = look_around("gpus" in model.before)
-            began_s = min(model.answers[0].timings[0].began_s for model in measuring)
-            session = MeasurementSession(uuid.uuid4().hex[:12], measured_at, began_s, during)
+            session = _take_turns(measuring)
             tallies = [model.runs.tally for model in measuring]
             return [_conclude(model, session, stopped_because(model.runs.tally, tallies), watch) for model in measuring]
 
@@ -99,6 +93,16 @@ def _sequences(request: ProfilingRequest, specs: Sequence[TensorSpec]) -> Sequen
     sequences = make_sequences(specs, request.inputs, wanted, request.label)
     refuse_mistakes(check_feedback(sequences.feedback, specs, model_outputs(request.path), request.label))
     return sequences
+
+
+def _take_turns(measuring: Sequence[Measured]) -> MeasurementSession:
+    measured_at, started, cpu_before = datetime.now(UTC), time.perf_counter(), read_cpu_time()
+    _go_round(measuring)
+    during = disturbance(cpu_before, read_cpu_time(), time.perf_counter() - started)
+    for model in measuring:
+        model.after = look_around("gpus" in model.before)
+    began_s = min(model.answers[0].timings[0].began_s for model in measuring)
+    return MeasurementSession(uuid.uuid4().hex[:12], measured_at, began_s, during)
 
 
 def _go_round(measuring: Sequence[Measured]) -> None:

@@ -102,18 +102,22 @@ def _try_all(
         try:
             given = {name: InputSpec.model_validate_json(values) for name, values in alternative.items()}
             bound = opened.bind({name: feed.values for name, feed in make_feeds(specs, given).items()})
-            # The quickest of some passes: the first ones allocate memory, and others may disturb them.
-            passes: list[float] = []
-            while not passes or (len(passes) < _PASSES and sum(passes) < _PASSES_MS):
-                before = time.perf_counter()
-                bound.run()
-                passes.append((time.perf_counter() - before) * 1e3)
-            return {"accepted": index, "pass_ms": min(passes)}
+            return {"accepted": index, "pass_ms": _time_pass(bound.run)}
         except NdldFlowError as error:
             first_error = first_error or str(error)
         if time.monotonic() - started > _TIME_S / 2:
             break
     return {"accepted": None, "error": first_error}
+
+
+def _time_pass(run: Callable[[], object]) -> float:
+    """Return the ms of the quickest of some passes: the first ones allocate memory, and others may disturb them."""
+    passes: list[float] = []
+    while not passes or (len(passes) < _PASSES and sum(passes) < _PASSES_MS):
+        before = time.perf_counter()
+        run()
+        passes.append((time.perf_counter() - before) * 1e3)
+    return min(passes)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 ReportProgress = Callable[[int, int, str], None]
 
@@ -108,20 +109,7 @@ def run_under_watchdog() -> None:
     _control(_SET_SUBREAPER, 1)  # orphaned descendants become our children
     watchdog, child = os.getpid(), os.fork()
     if child:
-        awake, wake = os.pipe()
-        os.set_blocking(wake, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, *_END_SIGNALS):
-            signal.signal(number, lambda *_: None)
-        code = _wait(child, awake)
-        # Orphans of our children become our children.
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                for orphan in _children():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(orphan, signal.SIGKILL)
-                os.waitpid(-1, 0)
-        os._exit(code if code >= 0 else 128 - code)
+        _watch_over(child)
     end_with_parent(watchdog)
 
 
@@ -139,6 +127,17 @@ def _control(option: int, value: int) -> None:
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _watch_over(child: int) -> NoReturn:
+    awake, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, *_END_SIGNALS):
+        signal.signal(number, lambda *_: None)
+    code = _wait(child, awake)
+    _end_children()
+    os._exit(code if code >= 0 else 128 - code)
 
 
 def _wait(child: int, awake: int) -> int:
@@ -165,6 +164,16 @@ def _reap(child: int) -> int | None:
             if not ended:
                 return None
     return ORPHANED
+
+
+def _end_children() -> None:
+    """Kill our children until there are none: their orphans become our children."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            for child in _children():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            os.waitpid(-1, 0)
 
 
 def _children() -> Iterator[int]:
