@@ -174,10 +174,10 @@ def _facts(name: str, run: Tree, records: Mapping[str, Tree]) -> Iterator[tuple[
     own = records[name]["parts"]["libraries"]
     found, waiting = dict[str, None](), [name]
     while waiting:
-        near = waiting.pop()
-        if near in records and near not in found:
-            found[near] = None
-            waiting.extend(records[near]["parents"].values())
+        ancestor = waiting.pop()
+        if ancestor in records and ancestor not in found:
+            found[ancestor] = None
+            waiting.extend(records[ancestor]["parents"].values())
     for ancestor in found:
         record = records[ancestor]
         parts, parents = record["parts"], record["parents"]

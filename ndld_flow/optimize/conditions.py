@@ -17,8 +17,6 @@ _KEEP = re.compile(r"\s*([A-Za-z_][\w.]*)\s*((?:<=|>=|==|<|>).*)", re.DOTALL)
 _LATENCY = re.compile(r"\s*latency\s*<=\s*(\d+(?:\.\d+)?)\s*x\s*")
 _BEST = {"cosine": 1.0, "relative_rms": 0.0, "rmse": 0.0, "mean_abs": 0.0, "max_abs": 0.0, "kl": 0.0, "mismatched": 0.0}
 """Metric -> its best value, of those whose error adds up over samples."""
-BLIND = "the check would pass the source's outputs for other samples too"
-"""The reason why samples judge nothing that may change values, such as photographs without what a detector finds."""
 _MARGIN = 0.5
 """Share of the allowed error that a search for exceptions may use. One that uses all of it on its samples exceeds it on
 others: 0.9911 became 0.9855 on held-out samples for PP-OCR recognition, with a bound of 0.99."""

@@ -16,13 +16,12 @@ from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import BudgetEndedError
 from ndld_flow.optimize.compose import Composer, ProofTime
-from ndld_flow.optimize.conditions import BLIND
 from ndld_flow.optimize.objectives import Objective
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.recipe.gates import GateError, parse_expression
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.write_recipe import name_recipe
-from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.accuracy import BLIND, Accuracy
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
 from ndld_flow.records.measurement import Metric
@@ -244,7 +243,7 @@ class Prover:
         )
 
     def _doubt(self, checks: Sequence[Accuracy]) -> tuple[VariantOutcome, str] | None:
-        """Return the outcome and the reason if the samples, all of which hold the conditions, do not suffice."""
+        """Return the outcome and the reason if samples that hold all conditions leave in doubt whether others do."""
         near = self.composer.conditions.near_bound([sample for check in checks for sample in check.samples])
         if near:
             return "near the bound", near

@@ -30,7 +30,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.optimize.compose import SOURCE
-from ndld_flow.optimize.conditions import BLIND, Conditions
+from ndld_flow.optimize.conditions import Conditions
 from ndld_flow.optimize.objectives import PAYS
 from ndld_flow.optimize.race_process import NAME, USELESS, Finished, RaceJob, Racing, Ranked, Tried
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
@@ -39,7 +39,7 @@ from ndld_flow.processes.lines import Line
 from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
-from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.accuracy import BLIND, Accuracy
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
 from ndld_flow.runner.run import run_steps

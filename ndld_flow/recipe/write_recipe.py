@@ -232,7 +232,7 @@ def try_data(
 ) -> tuple[InputTrial, FoundData]:
     """Return inputs that the model accepts, at the sizes of the data if these are arrays, and the files of the data.
 
-    Raises as `try_model` does, and RequestError for data that do not fit the model.
+    Raises as `try_model` does, and RequestError for shapes or data that do not fit the model.
     """
     declared = declared_inputs(model)
     for name, shape in options.shapes.items():

@@ -229,6 +229,10 @@ class SequenceAgreement(Record):
         return min(firsts, default=None)
 
 
+BLIND = "the check would pass the reference's outputs for other samples"
+"""The reason why a check shows nothing, such as one of a detector on photographs without what it finds."""
+
+
 class Accuracy(Document):
     """Comparison of two models on the same inputs, by `check_accuracy`."""
 
@@ -331,7 +335,7 @@ class Accuracy(Document):
     @property
     def weak(self) -> tuple[str, ...]:
         """The reasons why the check shows little; empty if none is known."""
-        blind = ("the outputs for other samples would pass",) if self.blind else ()
+        blind = (BLIND,) if self.blind else ()
         return blind if self.power is None else (*blind, *self.power.weak)
 
     @property

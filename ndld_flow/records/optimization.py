@@ -34,9 +34,9 @@ conditions, and as many new ones may not; `not judged`: the samples do not show 
 95 % confidence it is not 1 % better than the source; `on the front`: proved too, and another is better in the first
 objective; `delivered`."""
 Ending = Literal["faster", "nothing pays", "not decided"]
-"""`faster`: a variant is right, and better at 95 % confidence; `nothing pays`: everything was tried, and none is; `not
-decided`: the budget, noise, Ctrl-C or too few samples left variants open, any of which may be better than the delivered
-source."""
+"""`faster`: a variant is right, and better at 95 % confidence; `nothing pays`: everything was tried, and no variant is
+right and better; `not decided`: the source is delivered, and a variant may still be better. The budget or Ctrl-C ended
+the search first, or noise or too few samples leave it open."""
 _AT_LEAST = 0.99
 """Largest upper end of a ratio that is a gain: two equal models may differ by 1 %."""
 _OPEN_BELOW = 0.97
@@ -330,10 +330,10 @@ class Optimization(Document):
         losers = [each for each in self.variants if each.outcome != "delivered" and each.name != "source"]
         counts = Counter(each.outcome for each in losers)
         unjudged = next((f" ({each.why})" for each in losers if each.outcome == "not judged" and each.why), "")
-        described = {outcome: f"{count} {outcome}" for outcome, count in counts.most_common()}
-        described |= {"not judged": described["not judged"] + unjudged} if unjudged else {}
-        lost = ", ".join(described.values()) or "nothing else"
-        return f"{self.describe_search()}: {lost}{self._fastest_loser(losers)}"
+        lost = ", ".join(
+            f"{count} {outcome}{unjudged if outcome == 'not judged' else ''}" for outcome, count in counts.most_common()
+        )
+        return f"{self.describe_search()}: {lost or 'nothing else'}{self._fastest_loser(losers)}"
 
     def _fastest_loser(self, losers: Sequence[TriedVariant]) -> str:
         """Return the variant that may be faster than what ships, and is not known to be right; empty without one."""

@@ -16,7 +16,8 @@ margin that as many others need, and be at least 1.01x as fast at 95 % confidenc
 It ends in one of three ways:
   faster         the best variant is delivered
   nothing pays   everything was tried, and nothing is right and faster
-  not decided    the budget, noise, Ctrl-C or too few samples left variants open
+  not decided    a variant may still be faster: the budget or Ctrl-C ended the
+                 search first, or noise or too few samples leave it open
 
 Unless it ends with a faster variant, the model itself is delivered, unchanged.
 

@@ -727,6 +727,18 @@ def test_samples_that_show_nothing_judge_no_int8(in_folder: Path, largest: float
     assert outcomes["clean"] != "not judged", "it keeps all values"
 
 
+@pytest.mark.parametrize(
+    ("checks", "outcome"),
+    [(("blind",), "not judged"), (("blind", "seeing"), None), (("blind by rounding",), None), ((), None)],
+)
+def test_a_proof_on_samples_that_show_nothing_judges_nothing(
+    net: Path, checks: tuple[str, ...], outcome: VariantOutcome | None
+) -> None:
+    known = [Mock(samples=(), blind="blind" in name, by_rounding="rounding" in name) for name in checks]
+    doubt = search_after(net, "")._prover._doubt(known)
+    assert (doubt and doubt[0]) == outcome
+
+
 def test_what_is_wrong_on_held_out_samples_is_not_measured(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
 

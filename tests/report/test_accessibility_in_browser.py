@@ -37,15 +37,15 @@ NOTE_LOOKS = """() => {
         part.look = [part.look, looks.get(part), part.textContent.trim().length > 1].join();
     }
 }"""
-"""Notes of each part that has text how it and all that it lies in look in this scheme."""
+"""Records, for each element with text, its look in this colour scheme and the looks of the elements around it."""
 MARK_TWO_OF_EACH = """() => {
     const alike = Map.groupBy(document.querySelectorAll("body, body *"), (part) => part.look);
     alike.delete(undefined);
     for (const parts of alike.values()) for (const part of [parts[0], parts.at(-1)]) part.dataset.judged = "";
 }"""
-"""Marks the first and the last of the parts that look the same in all schemes."""
+"""Marks the first and the last of the elements that look the same in every colour scheme."""
 JUDGE_MARKED = "axe.configure({rules: [{id: 'color-contrast', selector: '[data-judged]'}]})"
-"""Lets axe-core measure the contrast of marked parts only: each takes a millisecond, and tables have thousands."""
+"""Limits the contrast rule to marked elements: each takes a millisecond, and a table has thousands."""
 REPEATING = {"run", "comparison-of-exports", "short-history"}
 """Pages whose panels are all in others: `optimization`, `comparison-of-twelve`, `history`."""
 AXE = Path(__file__).parents[1] / "javascript" / "node_modules" / "axe-core" / "axe.min.js"
@@ -115,7 +115,7 @@ def test_axe_finds_text_that_is_too_pale(browser: Browser, tmp_path: Path) -> No
     ],
 )
 def test_axe_finds_one_pale_cell_of_many(style: str, browser: Browser, tmp_path: Path) -> None:
-    """Two of the parts that look the same are judged, and each that looks like no other."""
+    """Of elements that look the same, two are judged; one that looks like no other is always judged."""
     page = tmp_path / "report.html"
     row = f"<tr>{'<td>plain</td>' * 4}</tr>"
     page.write_text(

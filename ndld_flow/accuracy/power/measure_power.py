@@ -435,7 +435,8 @@ def is_blind(outputs: Sequence[JudgedOutput], right: StoredOutputs) -> bool:
 
     Such samples show nothing of what the model computes, as pages without a seal do of a detector of seals.
     """
-    judgement, count = _FaultJudgement(outputs, len(right)), len(right)
+    count = len(right)
+    judgement = _FaultJudgement(outputs, count)
     for i in range(count):
         judgement.add(i, right[i], right[(i + 1) % count])
         if judgement.outcome == "noticed":
