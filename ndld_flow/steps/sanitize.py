@@ -35,7 +35,7 @@ class Sanitize(LoadsCustomOps, SanitizeSettings, Step[Onnx, Onnx]):
     }
 
     keeps_inputs: ClassVar[bool] = True
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy")
     adds_no_quantization: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (

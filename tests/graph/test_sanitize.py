@@ -759,6 +759,43 @@ def test_a_chain_that_frees_what_it_adds_is_folded(tmp_path: Path) -> None:
     assert_equal(source, target, {"x": random_floats(2, 4)})
 
 
+def test_weights_that_a_dropped_branch_reads_are_folded_or_removed(tmp_path: Path) -> None:
+    """As in silero VAD: LSTM weights that another branch reads too. Its nodes are no readers once it is dropped."""
+    weights = {"w": random_floats(2**15, 4), "unread": random_floats(2**15, 1), "yes": np.array(True)}
+    kept = [
+        helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "t"], ["kept"]),
+    ]
+    dropped = [
+        helper.make_node("ArgMax", ["x"], ["i"], axis=1, keepdims=0),
+        helper.make_node("Gather", ["w", "i"], ["row"]),
+        helper.make_node("Gather", ["unread", "i"], ["number"]),
+        helper.make_node("Concat", ["row", "number"], ["dropped"], axis=-1),
+    ]
+    then_branch, else_branch = (
+        helper.make_graph(nodes, name, [], [models.tensor(name, None)])
+        for name, nodes in (("kept", kept), ("dropped", dropped))
+    )
+    choice = helper.make_node("If", ["yes"], ["y"], then_branch=then_branch, else_branch=else_branch)
+    source = one_graph(tmp_path, [choice], [X], [models.tensor("y", None)], weights)
+    target, change = sanitize(source)
+    assert [node.op_type for node in onnx.load(target).graph.node] == ["MatMul"]
+    assert change.after.initializer_bytes == weights["w"].nbytes
+    assert_equal(source, target, {"x": random_floats(2, 4)})
+
+
+def test_nodes_whose_size_depends_on_computed_values_are_folded(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["numbers"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("NonZero", ["f"], ["indices"]),
+        helper.make_node("Gather", ["x", "indices"], ["y"], axis=1),
+    ]
+    source = one_graph(tmp_path, nodes, [X], [models.tensor("y", None)], {"numbers": np.array([0, 5, 0, 7])})
+    target, _ = sanitize(source)
+    assert [node.op_type for node in onnx.load(target).graph.node] == ["Gather"]
+    assert_equal(source, target, {"x": random_floats(2, 4)})
+
+
 def test_the_kernel_of_several_convolutions_is_not_copied(tmp_path: Path) -> None:
     nodes, weights = _shared_conv()
     source = one_graph(tmp_path, nodes, [X], [models.tensor("y", None)], weights)

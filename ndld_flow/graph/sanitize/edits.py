@@ -186,9 +186,8 @@ class Edits:
         return True
 
     def remove(self, node: ir.Node) -> None:
-        """Remove a node without readers from its graph."""
-        assert node.graph is not None
-        node.graph.remove(node, safe=True)
+        """Remove a node without readers from its graph, with its bodies: they would count as readers of outer values."""
+        remove_node(node)
 
     def set_constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
         """Replace a node's output by a constant of the same name; remove the node if no other output is read."""

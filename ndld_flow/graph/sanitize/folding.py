@@ -165,12 +165,11 @@ def _foldable(edits: Edits, node: ir.Node, opset: int, chosen: set[ir.Value]) ->
     if not onnx.defs.has(node.op_type, opset, ""):
         return False
     inputs = [value for value in node.inputs if value is not None]
+    if node.op_type in _SIZE_FROM_VALUES:  # operands that are computed now bound its size in the next pass
+        return all(_is_operand(edits, value) for value in inputs)
     if not all(value in chosen or _is_operand(edits, value) for value in inputs):
         return False
-    outputs = [output for output in node.outputs if output.name]
-    return node.op_type in _SIZE_FROM_VALUES or all(
-        _bytes_of(edits, node, output) <= edits.size_threshold for output in outputs
-    )
+    return all(_bytes_of(edits, node, output) <= edits.size_threshold for output in node.outputs if output.name)
 
 
 def _is_operand(edits: Edits, value: ir.Value) -> bool:
