@@ -186,7 +186,7 @@ class Edits:
         return True
 
     def remove(self, node: ir.Node) -> None:
-        """Remove a node without readers from its graph, with its bodies: they would count as readers of outer values."""
+        """Remove a node without readers, and its bodies: their nodes would count as readers of outer values."""
         remove_node(node)
 
     def set_constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
