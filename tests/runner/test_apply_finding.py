@@ -89,14 +89,23 @@ def test_what_cannot_be_applied_is_an_error(finished: Path) -> None:
 
 
 def write_model(path: Path) -> None:
-    """Write a convolution and a BatchNormalization that is not folded into it."""
+    """Write eight small convolutions, each with a BatchNormalization that is not folded into it.
+
+    One pair alone is not enough: when other processes interrupt its convolution, its BatchNormalization has no notable
+    share of the time.
+    """
     rng = np.random.default_rng(0)
     channels = [numpy_helper.from_array(rng.random(8, np.float32) + 0.5, name) for name in "sbmv"]
-    weights = numpy_helper.from_array(rng.standard_normal((8, 3, 3, 3)).astype(np.float32), "w")
+    weights = numpy_helper.from_array(rng.standard_normal((8, 8, 1, 1)).astype(np.float32), "w")
+    nodes = []
+    for pair in range(8):
+        scaled = f"y{pair}" if pair < 7 else "y"
+        nodes.append(helper.make_node("Conv", [f"y{pair - 1}" if pair else "x", "w"], [f"c{pair}"]))
+        nodes.append(helper.make_node("BatchNormalization", [f"c{pair}", *"sbmv"], [scaled]))
     graph = helper.make_graph(
-        [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("BatchNormalization", ["c", *"sbmv"], ["y"])],
+        nodes,
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 64, 64])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 64, 64])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [weights, *channels],
     )
