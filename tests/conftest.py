@@ -33,6 +33,7 @@ from tests.support.copied_environments import Copies, make_environment
 from tests.support.forked_workers import Servers
 from tests.support.representatives import UNKNOWN_CASES, mark_cases
 from tests.support.samples import fetch_sample
+from tests.support.sleeping_threads import let_threads_sleep
 from tests.support.started_processes import POOLS, ending_processes
 from tests.support.tally import Tally, format_tallies
 
@@ -165,6 +166,12 @@ def interrupts() -> None:
     """Restore Ctrl-C, which shells let programs in the background ignore: the processes of tests would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sleeping_threads() -> None:
+    """Let threads of ONNX Runtime sleep instead of busy-waiting, also in the processes that are forked."""
+    let_threads_sleep()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -241,7 +241,9 @@ def _import_libraries() -> None:
     import ndld_flow.runtimes.onnxruntime.onnxruntime_session  # noqa: F401
     from ndld_flow.base.settings import Settings
     from ndld_flow.records.document import Record
+    from tests.support.sleeping_threads import let_threads_sleep
 
+    let_threads_sleep()
     kinds: list[type[BaseModel]] = [Settings, Record]
     while kinds:
         kind = kinds.pop()

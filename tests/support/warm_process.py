@@ -20,6 +20,9 @@ from ndld_flow.runner import run as run_recipe  # noqa: F401
 from ndld_flow.runner import run_folder  # noqa: F401
 from ndld_flow.sweep import run_request  # noqa: F401
 from ndld_flow.verbs import run  # noqa: F401
+from tests.support.sleeping_threads import let_threads_sleep
+
+let_threads_sleep()
 
 for _package in (ndld_flow.recipe, ndld_flow.report):
     for _module in pkgutil.walk_packages(_package.__path__, f"{_package.__name__}."):
