@@ -392,6 +392,10 @@ def read_model(model: Path, options: OptimizeOptions, folder: Path) -> Composer:
         except ValueError as error:
             raise RequestError(f"--budget: {error}") from None
     trial, found = try_with_data(model, options.data, options.shapes)
+    varied = next((likely.spec.name for likely in trial.inputs if likely.varies), None)
+    if varied is not None and (options.fix_shapes or preset.engine):
+        what = "--fix-shapes" if options.fix_shapes else f"--for {options.target}"
+        raise RequestError(f"{what}: the samples of {short_name(varied)} have several sizes. Give samples of one size.")
     samples = split_data(found, model, trial, folder, options.tokenizer)
     if len({likely.shape[0] for likely in trial.inputs if likely.shape}) != 1:  # there is no number of items
         objectives = tuple(replace(each, metric=each.metric.replace(".items", ".median")) for each in objectives)

@@ -61,15 +61,15 @@ class FoundData:
         """Return whether each input has one file."""
         return all(len(files) == 1 for files in self.files.values())
 
-    def shapes(self, trial: InputTrial) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of samples by input, for arrays of one shape and inputs with dynamic dimensions."""
-        from ndld_flow.samples.file_samples import sample_shape
+    def shapes(self, trial: InputTrial) -> dict[str, Sequence[tuple[int, ...]]]:
+        """Return the shapes of samples by input, for arrays and inputs with dynamic dimensions: each once, that of the
+        first sample first."""
+        from ndld_flow.samples.file_samples import sample_shapes
 
         shapes = {}
         for likely in trial.inputs:
             paths = [Path(path) for path in self.files.get(likely.spec.name, ())]
-            found = sample_shape(paths, likely.spec.name, likely.spec.shape) if paths and likely.free else None
-            if found is not None:
+            if paths and likely.free and (found := sample_shapes(paths, likely.spec.name, likely.spec.shape)):
                 shapes[likely.spec.name] = found
         return shapes
 

@@ -230,7 +230,8 @@ def name_recipe(model: Path) -> str:
 def try_data(
     model: Path, options: RecipeOptions, ask: AskShape = lambda *_: None, progress: Progress = lambda *_: None
 ) -> tuple[InputTrial, FoundData]:
-    """Return inputs that the model accepts, at the sizes of the data if these are arrays, and the files of the data.
+    """Return inputs that the model accepts, at the size of the first sample if the data are arrays, and the files of
+    the data.
 
     Raises as `try_model` does, and RequestError for shapes or data that do not fit the model.
     """
@@ -245,8 +246,17 @@ def try_data(
 
     likely = InputTrial(next(likely_inputs(model, options.shapes)))
     found = find_data(options.data, likely)
-    shapes = {**found.shapes(likely), **options.shapes}
-    return try_model(model, replace(options, shapes=shapes), ask, progress), found
+    shapes = found.shapes(likely)
+    first = {name: each[0] for name, each in shapes.items()}
+    trial = try_model(model, replace(options, shapes={**first, **options.shapes}), ask, progress)
+    if not options.runs_model:  # an engine is built for the sizes of its recipe
+        return trial, found
+    varied = {name for name, each in shapes.items() if len(each) > 1} - set(options.shapes)
+    # Values that are made have the sizes of the sample, by the names of its dimensions.
+    names = {dim for each in likely.inputs if each.spec.name in varied for dim in each.free} - {"?"}
+    kept = {*found.files, *options.shapes}
+    varied |= {each.spec.name for each in likely.inputs if each.spec.name not in kept and names.intersection(each.free)}
+    return replace(trial, inputs=tuple(replace(each, varies=each.spec.name in varied) for each in trial.inputs)), found
 
 
 def try_with_data(
@@ -327,12 +337,13 @@ def input_lines(trial: InputTrial, found: FoundData) -> Iterator[str]:
     """Yield a line for each input, and comments on the origin of its sizes."""
     if trial.error:
         yield "  # The model was not run, or not at the sizes below. Set those you use."
-    elif any(likely.free for likely in trial.inputs):
+    elif any(likely.free and not likely.varies for likely in trial.inputs):
         yield "  # The model leaves sizes free, and accepted these. Set those you use."
     for likely in trial.inputs:
         files = found.files.get(likely.spec.name, ())
         notes = [f"free: {', '.join(short_name(dim, 30) for dim in likely.free)}"] if likely.free else []
         notes += [likely.reason] if likely.reason else []
+        notes += ["each sample has its own sizes"] if likely.varies else []
         notes += ["the model does not declare its shape: add `shape: [...]`"] if likely.shape is None else []
         if is_scaled(likely, files):
             notes.append("pixels are scaled to 0..1; set `mean:` and `std:` if the model expects others")
@@ -344,7 +355,7 @@ def input_lines(trial: InputTrial, found: FoundData) -> Iterator[str]:
 
 def input_entry(likely: LikelyInput, found: FoundData) -> str:
     """Return the settings of an input, with values from files or generated ones; some are for images alone."""
-    entry = [] if likely.shape is None else [f"shape: {list(likely.shape)}"]
+    entry = [] if likely.shape is None or likely.varies else [f"shape: {list(likely.shape)}"]
     files = found.files.get(likely.spec.name)
     if files is None:
         entry += [f"data: {likely.data}"] + ([f"range: {list(likely.range)}"] if likely.range else [])

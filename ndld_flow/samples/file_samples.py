@@ -350,23 +350,23 @@ def _count(files: Sequence[FileSamples], most: int, problems: list[str]) -> int:
     return total
 
 
-def sample_shape(
+def sample_shapes(
     paths: Sequence[Path], name: str, declared: Sequence[int | str | None] | None
-) -> tuple[int, ...] | None:
-    """Return the shape of a sample in files of arrays; None for other files, and for arrays of several shapes.
+) -> Sequence[tuple[int, ...]]:
+    """Return the shapes of the samples in files of arrays, each once, that of the first sample first; empty for other
+    files, and for arrays that the model does not accept.
 
     One array has a sample in each item along the first dimension, where the model takes any number of items or one.
     """
     if declared is None or any(path.suffix.lower() not in VALUE_SUFFIXES for path in paths):
-        return None
-    shapes = {open_array(path, name).shape for path in paths}
-    shape = shapes.pop()
-    if shapes or len(shape) not in (len(declared), len(declared) + 1):
-        return None
-    if len(shape) > len(declared):
-        return shape[1:]
+        return ()
+    shapes = list(dict.fromkeys(open_array(path, name).shape for path in paths))
+    if {len(shape) for shape in shapes} == {len(declared) + 1}:
+        return list(dict.fromkeys(shape[1:] for shape in shapes))
+    if any(len(shape) != len(declared) for shape in shapes):
+        return ()
     is_batch = len(paths) == 1 and (declared[0] == 1 or not isinstance(declared[0], int))
-    return (1, *shape[1:]) if is_batch else shape
+    return [(1, *shapes[0][1:])] if is_batch else shapes
 
 
 def write_samples(model: Path, given: Mapping[str, InputSpec], most: int, folder: Path) -> dict[str, list[Path]]:

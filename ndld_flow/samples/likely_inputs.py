@@ -78,6 +78,8 @@ class LikelyInput:
     reason: str = ""
     """The source of sizes that the model does not declare and of values that are not random, for a comment; empty if
     there are none."""
+    varies: bool = False
+    """The samples have several shapes; `shape` is that of the first."""
 
     @property
     def free(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -46,8 +47,8 @@ def read(model: Path, **options: object) -> Composer:
     return read_model(model, OptimizeOptions(**options), Path("samples"))  # type: ignore[arg-type]
 
 
-def compose(composer: Composer) -> dict[str, object]:
-    values: dict[str, object] = yaml.safe_load(composer.compose_sweep(Path("s.yaml")))
+def compose(composer: Composer) -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load(composer.compose_sweep(Path("s.yaml")))
     return values
 
 
@@ -222,6 +223,25 @@ def test_the_sizes_of_arrays_are_those_that_are_measured(in_folder: Path) -> Non
     np.save("mask.npy", np.ones((7, 5), np.float32))
     with pytest.raises(RequestError, match="7"):
         split(Path("model.onnx"), "ids=ids.npy", "mask=mask.npy", ids=(1, 5), mask=(1, 5))
+
+
+def test_samples_of_several_sizes_keep_them(in_folder: Path) -> None:
+    """Lines of text in pictures, sentences and recordings seldom have one length."""
+    Path("ids").mkdir()
+    for number, length in enumerate((5, 3, 8, 5)):
+        np.save(f"ids/{number}.npy", np.ones((1, length), np.int64))
+    composer = read(write(TWO), data=("ids=ids",))
+    assert [item.shape for item in composer.trial.inputs] == [(1, 5), (1, 5)], "the first sample is measured"
+    inputs = compose(composer)["inputs"]
+    assert inputs["ids"] == {"data": ["ids/0.npy", "ids/1.npy", "ids/3.npy"]}
+    assert "shape" not in inputs["mask"], "its length is that of the sample's ids"
+    assert any("ids 1x5" in sentence for sentence in composer.left_out)
+    with pytest.raises(RequestError, match="--fix-shapes"):
+        read(Path("model.onnx"), data=("ids=ids",), fix_shapes=True)
+    with pytest.raises(RequestError, match="--for rtx40"):
+        read(Path("model.onnx"), data=("ids=ids",), target="rtx40")
+    given = read(Path("model.onnx"), data=("ids=ids",), shapes={"ids": (1, 5)})
+    assert compose(given)["inputs"]["ids"]["shape"] == [1, 5]
 
 
 def test_batches_are_tried_for_throughput(in_folder: Path) -> None:

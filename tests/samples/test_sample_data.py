@@ -27,7 +27,7 @@ from ndld_flow.inputs import InputSpecs
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.samples import value_files
 from ndld_flow.samples.feeds import make_feeds, note_assumed
-from ndld_flow.samples.file_samples import sample_shape
+from ndld_flow.samples.file_samples import sample_shapes
 from ndld_flow.samples.sample_feeds import Samples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
 from tests.support.models_run import specs
@@ -564,4 +564,13 @@ def test_the_rows_of_an_array_are_samples_of_one_item(
     declared: tuple[int | str, ...], shape: tuple[int, ...], sample: tuple[int, ...], tmp_path: Path
 ) -> None:
     np.save(tmp_path / "rows.npy", np.zeros(shape, np.float32))
-    assert sample_shape([tmp_path / "rows.npy"], "x", declared) == sample
+    assert sample_shapes([tmp_path / "rows.npy"], "x", declared) == [sample]
+
+
+def test_the_shapes_of_samples_start_with_that_of_the_first(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.npy" for number in range(4)]
+    for path, width in zip(paths, (7, 3, 7, 5), strict=True):
+        np.save(path, np.zeros((1, 2, width), np.float32))
+    assert sample_shapes(paths, "x", ("batch", 2, "width")) == [(1, 2, 7), (1, 2, 3), (1, 2, 5)]
+    assert sample_shapes(paths, "x", (2, "width")) == [(2, 7), (2, 3), (2, 5)], "each file is a batch of one"
+    assert not sample_shapes(paths, "x", ("batch",))
