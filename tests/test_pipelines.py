@@ -37,6 +37,7 @@ RECIPES = sorted((ROOT / "pipelines").glob("*.yaml"))
 MODELS = {
     "quickstart": "nakdimon",
     "fp16_for_gpu": "det",
+    "ppocr_int8": "det",
     "ppocr_rec": "rec",
     "ppocr_rec_int8": "rec",
     "silero_vad": "silero",
