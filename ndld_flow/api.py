@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ndld_flow.base.errors import RecipeError as RecipeError
     from ndld_flow.base.errors import RequestError as RequestError
     from ndld_flow.base.errors import SourceError as SourceError
+    from ndld_flow.base.errors import UnknownNameError as UnknownNameError
     from ndld_flow.drawing.graph import Look as Look
     from ndld_flow.drawing.graph import Reading as Reading
     from ndld_flow.execution.cache import CacheFreed as CacheFreed

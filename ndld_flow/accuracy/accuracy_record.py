@@ -25,7 +25,7 @@ from ndld_flow.accuracy.power.measure_power import Check, JudgedOutput, is_blind
 from ndld_flow.accuracy.sequence_judgement import SequenceCriteria, judge_sequence
 from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, UNITS, Tolerance, outside
 from ndld_flow.base.declared_metrics import higher_is_better
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.quantities import counted, number, percent
 from ndld_flow.base.text import first_of, short_name, suggest
@@ -360,10 +360,10 @@ class Criteria:
         for setting, named in (("output_tolerance", self.by_output), ("thresholds", self.thresholds)):
             for name in named:
                 if name not in outputs:
-                    raise RequestError(f'{setting}: the model has no output "{name}"; {suggest(name, outputs)}')
+                    raise UnknownNameError(f'{setting}: the model has no output "{name}"', name, outputs)
         for pattern in self.logits:
             if not any(map(name_matcher(pattern), outputs)):
-                raise RequestError(f'softmax: "{pattern}" matches no output; {suggest(pattern, outputs)}')
+                raise UnknownNameError(f'softmax: "{pattern}" matches no output', pattern, outputs)
 
     def judge(self, output: ComparedOutput, failed: Sequence[str] = ()) -> OutputAgreement:
         """Return the output's record, with a sentence for each bound that does not hold; `failed` are further ones."""

@@ -23,8 +23,8 @@ import numpy as np
 
 from ndld_flow.accuracy.model_comparison import Comparison, StoredOutputs
 from ndld_flow.accuracy.tolerance import MetricTolerance
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import short_name, shortened, suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError
+from ndld_flow.base.text import short_name, shortened
 from ndld_flow.base.user_code import load_user_module, locating_errors
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import LabelledMetric
@@ -395,9 +395,7 @@ class LabelledComparison:
             )
         for name in self.tolerance:
             if name not in names:
-                raise RequestError(
-                    f'metric_tolerance: {self.metric.kind}() returns no "{name}"; {suggest(name, names)}'
-                )
+                raise UnknownNameError(f'metric_tolerance: {self.metric.kind}() returns no "{name}"', name, names)
 
     def _judged(self, name: str, reference: float, candidate: float) -> LabelledMetric:
         tolerance = self.tolerance.get(name)

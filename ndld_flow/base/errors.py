@@ -8,6 +8,7 @@
     │   ├── ModelError          a model is missing, broken or not ONNX
     │   │   └── MissingDataError    weights of a model were removed, or are in a file that is missing or too short
     │   ├── SourceError         a model could not be fetched, or its digest differs
+    │   ├── UnknownNameError    a model, recipe or run has nothing of a name; the nearest known name is a field
     │   ├── BackendError        a library, execution provider or device is missing
     │   ├── FormatError         a document or a store is of another version
     │   └── OutputsError        the outputs folder cannot be written, or the disk is full
@@ -24,8 +25,9 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from ndld_flow.base.text import short_name, shortened, suggest, visible_text
+from ndld_flow.base.text import find_nearest, short_name, shortened, suggest, visible_text
 
 NOT_UTF8 = "a name is not UTF-8, which records and pages cannot contain; rename the file or folder"
 MAX_MESSAGE = 50_000
@@ -44,11 +46,11 @@ class NdldFlowError(Exception):
         self.step = step
         """Name of the step that failed; names of steps that were measured in turns are joined by `and`."""
 
-    @classmethod
-    def with_text(cls, text: str, step: str = "") -> NdldFlowError:
-        """Return an error of this class with this text, without calling its constructor."""
-        error = cls.__new__(cls)
-        NdldFlowError.__init__(error, text, step=step)
+    def with_text(self, text: str, step: str = "") -> Self:
+        """Return this error with another text, without calling its constructor."""
+        error = type(self).__new__(type(self))
+        vars(error).update(vars(self))
+        error.args, error.step = (text,), step
         return error
 
     @property
@@ -87,6 +89,19 @@ class MissingDataError(ModelError):
 
 class SourceError(RequestError):
     """A model could not be fetched, or its digest differs from the expected one."""
+
+
+class UnknownNameError(RequestError):
+    """A model, recipe or run has nothing of a name; the message ends with the nearest known name, or lists them."""
+
+    name = nearest = ""
+    """`nearest` is the known name that is spelt almost like `name`; empty if there is none."""
+
+    def __init__(self, what: str, name: str = "", known: Iterable[str] = (), none: str = "") -> None:
+        self.name, known = name, [*filter(None, known)]
+        self.nearest = find_nearest(name, known)
+        hint = suggest(name, known) or none
+        super().__init__(f"{what}; {hint}" if hint else what)
 
 
 class BackendError(RequestError):
@@ -141,14 +156,13 @@ def naming_step(step: str) -> Iterator[None]:
 def check_known(
     names: Iterable[str], known: Collection[str], before: str, after: str = "", none: str = "it has none"
 ) -> None:
-    """Raise `RequestError` with the nearest known name for a name that is unknown; `none` says that none is known.
+    """Raise `UnknownNameError` for a name that is unknown; `none` says that none is known.
 
     `before` and `after` are the sentence around the name.
     """
     for name in names:
         if name not in known:
-            hint = suggest(name, filter(None, known)) or none
-            raise RequestError(f"{before} {short_name(name)!r}{after}; {hint}")
+            raise UnknownNameError(f"{before} {short_name(name)!r}{after}", name, known, none)
 
 
 def require_utf8(path: str | Path) -> None:

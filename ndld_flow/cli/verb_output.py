@@ -15,10 +15,9 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema, to_json
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import UnknownNameError
 from ndld_flow.base.lazy_names import names_for_checkers
 from ndld_flow.base.settings import read_docstrings
-from ndld_flow.base.text import suggest
 from ndld_flow.cli.verbs import Value, VerbOutput, list_outputs
 
 
@@ -39,7 +38,7 @@ def describe_output(verb: str) -> dict[str, Any]:
 
     outputs = list_outputs()
     if verb not in outputs:
-        raise RequestError(f"no verb {verb!r} prints JSON; {suggest(verb, outputs)}")
+        raise UnknownNameError(f"no verb {verb!r} prints JSON", verb, outputs)
     output = outputs[verb]
     # The verb's file imports most types for checkers only.
     module = sys.modules[output.module]

@@ -12,8 +12,8 @@ from itertools import groupby, pairwise
 from typing import Literal, TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import shortened, suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError
+from ndld_flow.base.text import shortened
 from ndld_flow.drawing.graph import FAMILIES, Point
 
 _NEUTRAL = "#c9cdd2"
@@ -90,7 +90,7 @@ class Colours:
 def colours_for(background: str, palette: str) -> Colours:
     """Return colours on `white`, `dark`, `transparent` or `#rrggbb`. Raises `RequestError` for anything else."""
     if palette not in PALETTES:
-        raise RequestError(f"there is no palette {palette!r}: {suggest(palette, PALETTES)}")
+        raise UnknownNameError(f"there is no palette {palette!r}", palette, PALETTES)
     paper = _background(background)
     fills = PALETTES[palette]
     if _lightness(paper or "#ffffff") > 0.3:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError
+from ndld_flow.base.text import short_name
 from ndld_flow.engines.build_settings import BuildSettings, TensorFormatSetting, TypingPlan
 from ndld_flow.engines.foresight import FLAG_SETTINGS, WEIGHTS_FLAGS, as_written
 from ndld_flow.engines.network import ParsedNetwork
@@ -123,10 +123,8 @@ def _set_tensor_formats(trt: Bindings, parsed: ParsedNetwork, formats: Mapping[s
     tensors = {tensor.name: tensor for tensor in (*parsed.inputs(), *parsed.outputs())}
     for name, wanted in formats.items():
         if name not in tensors:
-            raise RequestError(
-                f'advanced.io_formats: "{short_name(name)}" is not an input or output of the model; '
-                f"{suggest(name, tensors)}"
-            )
+            what = f'advanced.io_formats: "{short_name(name)}" is not an input or output of the model'
+            raise UnknownNameError(what, name, tensors)
         if wanted.dtype:
             tensors[name].dtype = getattr(trt.DataType, DATA_TYPES[wanted.dtype])
         if wanted.formats:
@@ -139,9 +137,8 @@ def _format_mask(trt: Bindings, name: str, formats: tuple[str, ...]) -> int:
         member = getattr(trt.TensorFormat, word.upper(), None)
         if member is None:
             known = [each.lower() for each in trt.TensorFormat.__members__]
-            raise RequestError(
-                f'advanced.io_formats.{short_name(name)}: "{short_name(word)}" is not a format; {suggest(word, known)}'
-            )
+            what = f'advanced.io_formats.{short_name(name)}: "{short_name(word)}" is not a format'
+            raise UnknownNameError(what, word, known)
         mask |= 1 << int(member)
     return mask
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.errors import BackendError, RequestError
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.errors import BackendError, RequestError, UnknownNameError
+from ndld_flow.base.text import short_name
 from ndld_flow.engines.build_settings import BatchSetting, BuildSettings, ShapeSetting
 from ndld_flow.inputs import InputSpec, Shape
 from ndld_flow.records.build import BuiltProfile, ShapeRange
@@ -134,7 +134,7 @@ def _refuse_unknown(names: Iterable[str], inputs: Sequence[NetworkInput], where:
     known = [given.name for given in inputs]
     for name in names:
         if name not in known:
-            raise RequestError(f'{where}: "{short_name(name)}" is not an input of the model; {suggest(name, known)}')
+            raise UnknownNameError(f'{where}: "{short_name(name)}" is not an input of the model', name, known)
 
 
 def _choose(given: NetworkInput, batch: BatchSetting | None, spec: InputSpec | None) -> tuple[ShapeRange, str] | None:

@@ -264,5 +264,6 @@ def read_end(end: Answer | Stopped, task: Task) -> Sequence[StepRecord]:
     if isinstance(end, Stopped):
         raise StepTimeoutError.of(task)
     if isinstance(end, Refused):
-        raise find_error_class(end.error).with_text(end.text, end.step)
+        error_class = find_error_class(end.error)
+        raise error_class.__new__(error_class).with_text(end.text, end.step)
     raise WorkerBugError(f"{end.error}: {end.text}") from _WorkersTraceback(end.traceback)

@@ -11,9 +11,9 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.errors import ModelError, RequestError, UnknownNameError
 from ndld_flow.base.quantities import count, counted, size
-from ndld_flow.base.text import shortened, suggest
+from ndld_flow.base.text import shortened
 from ndld_flow.drawing.graph import (
     NONE,
     DrawnEdge,
@@ -125,11 +125,8 @@ def chosen_body(model: ir.Model, wanted: str) -> tuple[str, ir.Graph]:
         ends = {address: (f"/{address}", f"/{address.rpartition('/')[0]}") for address in bodies}
         fitting = [address for address, texts in ends.items() if any(text.endswith(f"/{wanted}") for text in texts)]
     if not fitting:
-        raise RequestError(
-            f"--subgraph {wanted!r}: the model has no such body. {suggest(wanted, bodies)}"
-            if bodies
-            else f"--subgraph {wanted!r}: the model has no control flow and no local functions, so it has no bodies."
-        )
+        none = "it has neither control flow nor local functions"
+        raise UnknownNameError(f"--subgraph: the model has no body {wanted!r}", wanted, bodies, none)
     if len(fitting) > 1:
         raise RequestError(f"--subgraph {wanted!r} is ambiguous: {', '.join(sorted(fitting)[:6])}.")
     return fitting[0], bodies[fitting[0]]

@@ -11,9 +11,8 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.base.errors import RequestError, explaining_file
+from ndld_flow.base.errors import RequestError, UnknownNameError, explaining_file
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tensors, find_tensors
 from ndld_flow.graph.edit.edited_model import find_nodes
 from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
@@ -226,7 +225,7 @@ def _nodes_named(model: ir.Model, views: Views, name: str) -> tuple[InspectedNod
     named = [node for node in nodes if node.name == name]
     named = named or [node for node in nodes if any(value.name == name for value in node.outputs)]
     if not named:
-        raise RequestError(f"there is no node {name!r}; {suggest(name, (n.name for n in nodes if n.name))}")
+        raise UnknownNameError(f"there is no node {name!r}", name, (n.name for n in nodes if n.name))
     return tuple(map(views.node, named))
 
 

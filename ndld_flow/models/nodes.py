@@ -13,10 +13,9 @@ import onnx_ir as ir
 from onnx_ir.passes import PreconditionError
 from onnx_ir.passes.common import InlinePass, NameFixPass
 
-from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.errors import ModelError, UnknownNameError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import TIMES, count
-from ndld_flow.base.text import suggest
 from ndld_flow.models.element_types import GRAPHS, dtype_name, held_tensor, is_known_op, known_op_types
 from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
@@ -184,8 +183,8 @@ def nodes_of_types(model: ir.Model, op_types: Sequence[str], setting: str) -> di
     for op_type in op_types:
         domain, _, name = op_type.rpartition("::")
         if op_type not in nodes and not is_known_op(name, domain):
-            near = suggest(op_type, [*nodes, *known_op_types()])
-            raise RequestError(f"`{setting}`: there is no operator {op_type!r}: {near}")
+            known = [*nodes, *known_op_types()]
+            raise UnknownNameError(f"`{setting}`: there is no operator {op_type!r}", op_type, known)
     return {op_type: nodes.get(op_type, []) for op_type in op_types}
 
 
@@ -204,8 +203,7 @@ def nodes_named(model: ir.Model, patterns: Sequence[str], setting: str) -> dict[
         fits = name_matcher(pattern)
         selected[pattern] = [node for name, nodes in names.items() if fits(name) for node in nodes]
         if not selected[pattern]:
-            near = suggest(pattern, names)
-            raise RequestError(f"`{setting}`: no node of this model has a name like {pattern!r}: {near}")
+            raise UnknownNameError(f"`{setting}`: no node of this model has a name like {pattern!r}", pattern, names)
     return selected
 
 

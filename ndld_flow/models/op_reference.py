@@ -22,8 +22,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.drawing.graph import FAMILIES, Family, family_of
 from ndld_flow.records.document import Record
 
@@ -498,17 +497,17 @@ def _is_named(entry: ListedOperator, name: str) -> bool:
 def _check(query: OpQuery, domain: str | None, listed: list[ListedOperator]) -> None:
     """Raise `RequestError` for criteria that can match nothing."""
     if query.category and query.category not in FAMILIES:
-        raise RequestError(f"--category {query.category}: {suggest(query.category, FAMILIES)}")
+        raise UnknownNameError(f"--category {query.category}: there is no such category", query.category, FAMILIES)
     domains = {entry.domain or DEFAULT_DOMAIN for entry in listed}
     if domain is not None and (domain or DEFAULT_DOMAIN) not in domains:
-        raise RequestError(f"--domain {query.domain}: {suggest(query.domain or '', domains)}")
+        raise UnknownNameError(f"--domain {query.domain}: there is no such domain", query.domain or "", domains)
     if not query.name:
         return
     named = [entry for entry in listed if _is_named(entry, query.name) and domain in (None, entry.domain)]
     if not named:
         names = [entry.name for entry in listed if domain in (None, entry.domain)]
         where = "the model has no operator" if query.model else "there is no operator"
-        raise RequestError(f"{where} {query.name!r}; {suggest(query.name.rpartition('::')[2], names)}")
+        raise UnknownNameError(f"{where} {query.name!r}", query.name.rpartition("::")[2], names)
     if query.model is None and not any(entry.version for entry in named):
         first = min(entry.operator.versions[0].since_version for entry in named if entry.operator)
         raise RequestError(f"{named[0].name} exists since opset {first}, not at opset {query.opset}.")

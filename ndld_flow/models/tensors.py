@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_ort_element
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError
 
 Array = npt.NDArray[Any]
 """An array of numpy, of any type."""
@@ -146,7 +145,7 @@ def fix_dimensions(inputs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> tu
     known = {dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)}
     for name in sizes:
         if name not in known:
-            raise RequestError(f'free_dimensions: no input has a dimension "{name}"; {suggest(name, known)}')
+            raise UnknownNameError(f'free_dimensions: no input has a dimension "{name}"', name, known)
     return tuple(
         spec
         if spec.shape is None

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import ModelError, UnknownNameError
 from ndld_flow.execution.events import SweepFinished
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import SOURCE, Composer
@@ -96,9 +95,11 @@ def _check_own_metric(composer: Composer, source: Proof) -> None:
     known = [name.removeprefix("agree.") for name in metrics_of(source.record.steps)]
     for name, bound in composer.conditions.accuracy:
         if name not in known:
-            raise RequestError(
+            raise UnknownNameError(
                 f"--keep '{name} {bound}': {composer.options.metric} returns no such metric, and neither does "
-                f"check_accuracy; {suggest(name, known)}"
+                f"check_accuracy",
+                name,
+                known,
             )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError
 
 AT_LEAST = 0.99
 """Largest upper end of a ratio to the source at which a variant is better: two equal models may differ by 1 %."""
@@ -76,7 +75,7 @@ def choose_objectives(
                 f"known are {', '.join(known)}."
             )
         if objective is None:
-            raise RequestError(f"--{direction} {name}: it is no objective; {suggest(name, list(known))}")
+            raise UnknownNameError(f"--{direction} {name}: it is no objective", name, list(known))
         if objective.direction != direction:
             raise RequestError(f"--{direction} {name}: write --{objective.direction} {name}.")
     names = dict.fromkeys(name for _, name in given) or dict.fromkeys(by_default)

@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.quantities import Bytes
 from ndld_flow.base.settings import Settings
-from ndld_flow.base.text import suggest
 from ndld_flow.recipe.config_files import shipped_folder
 from ndld_flow.recipe.yaml_file import read_yaml
 from ndld_flow.runtimes.registry import DEFAULT, find_builder, runtime_names
@@ -74,7 +73,7 @@ def read_preset(name: str) -> Preset:
     """Return a preset. Raises RequestError for an unknown or a wrong one, RecipeError for invalid YAML."""
     files = preset_files()
     if name not in files:
-        raise RequestError(f"--for {name}: there is no such target; {suggest(name, list(files))}")
+        raise UnknownNameError(f"--for {name}: there is no such target", name, list(files))
     try:
         return Preset.model_validate_json(json.dumps(read_yaml(files[name]).values, default=str))
     except ValidationError as error:

@@ -15,9 +15,9 @@ from itertools import chain
 import onnx
 import onnx_ir as ir
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import UnknownNameError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.text import short_name
 from ndld_flow.models.element_types import (
     TYPE_ATTRIBUTES,
     TYPE_FROM_INPUT,
@@ -349,8 +349,9 @@ def _names_matching(patterns: Sequence[str], names: Sequence[str], setting: str)
     for pattern in patterns:
         matching = list(filter(name_matcher(pattern), names))
         if not matching:
-            hint = suggest(pattern, names)
-            raise RequestError(f"{setting}: the model has no input or output {short_name(pattern)!r}; {hint}")
+            raise UnknownNameError(
+                f"{setting}: the model has no input or output {short_name(pattern)!r}", pattern, names
+            )
         yield from matching
 
 

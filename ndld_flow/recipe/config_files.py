@@ -9,8 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.base.errors import OutputsError, Problem, RecipeError, RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import OutputsError, Problem, RecipeError, RequestError, UnknownNameError
 from ndld_flow.recipe.targets import ON
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
 from ndld_flow.store.files import write_bytes_atomically
@@ -134,7 +133,7 @@ def write_example(name: str, *, overwrite: bool = False) -> Path:
     Raises RequestError for an unknown name and if another recipe has its place.
     """
     if name not in example_names():
-        raise RequestError(f"There is no example {name!r}; {suggest(name, example_names())}")
+        raise UnknownNameError(f"There is no example {name!r}", name, example_names())
     shipped, target = shipped_folder("pipelines"), Path("pipelines")
     recipe = target / f"{name}.yaml"
     try:

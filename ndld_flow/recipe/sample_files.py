@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.text import short_name
 from ndld_flow.store.found_files import (
     IMAGE_SUFFIXES,
     TEXT_SUFFIXES,
@@ -117,7 +117,7 @@ def refuse_other_data(data: Sequence[str], inputs: Mapping[str, DeclaredInput]) 
         if not equals or Path(text).exists():
             name, path = next(iter(inputs)) if len(inputs) == 1 else "", text
         elif name not in inputs:
-            raise RequestError(f"--data {text}: {name!r} is not an input of the model; {suggest(name, inputs)}")
+            raise UnknownNameError(f"--data {text}: {name!r} is not an input of the model", name, inputs)
         if name and Path(path).suffix.lower() in VALUE_SUFFIXES and Path(path).is_file():
             from ndld_flow.models.tensors import numpy_dtype
             from ndld_flow.samples.value_files import check_family, open_array

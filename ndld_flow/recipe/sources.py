@@ -78,7 +78,7 @@ def find_model(
         hidden = message if hide_credentials(model.source) == model.source else Credentials(model.source).hide(message)
         if hidden == message:
             raise
-        raise type(error)(hidden) from None
+        raise error.with_text(hidden) from None
 
 
 def _find_model(model: ModelSource, store: Store, report: Callable[[str], None], fetched: Fetched) -> FoundModel:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import ModelError, OutputsError, RequestError
+from ndld_flow.base.errors import ModelError, OutputsError, RequestError, UnknownNameError
 from ndld_flow.base.quantities import percent
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.text import short_name
 from ndld_flow.inputs import refuse_misfit
 from ndld_flow.machine.host import has_nvidia_gpu
 from ndld_flow.models.external_files import declared_inputs
@@ -166,7 +166,7 @@ def write_recipe(
     """
     options = options or RecipeOptions()
     if options.runtime not in (known := runtime_names()):
-        raise RequestError(f"there is no runtime {short_name(options.runtime)}; {suggest(options.runtime, known)}")
+        raise UnknownNameError(f"there is no runtime {short_name(options.runtime)}", options.runtime, known)
     path = target or Path(f"{model.stem}.yaml")
     if path.exists() and not overwrite:
         raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
@@ -238,7 +238,7 @@ def try_data(
     declared = declared_inputs(model)
     for name, shape in options.shapes.items():
         if name not in declared:
-            raise RequestError(f"--shape: {name!r} is not an input of {model}; {suggest(name, declared)}")
+            raise UnknownNameError(f"--shape: {name!r} is not an input of {model}", name, declared)
         refuse_misfit(name, declared[name].shape, shape)
     refuse_other_data(options.data, declared)
     from ndld_flow.measure.trial_pass import InputTrial

@@ -20,9 +20,8 @@ from ndld_flow.accuracy.activations.inspection import (
     report_original_paths,
 )
 from ndld_flow.accuracy.model_comparison import storable
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.operations.add_nms import class_names
 from ndld_flow.inputs import Data, InputSpec
 from ndld_flow.models.files import load_model, model_inputs, model_outputs
@@ -174,7 +173,7 @@ class _Renderer:
     def _require_input(self, setting: str, name: str | None) -> None:
         known = [spec.name for spec in self._feeding.inputs]
         if name is not None and name not in known:
-            raise RequestError(f'{setting}: the model has no input "{name}"; {suggest(name, known)}')
+            raise UnknownNameError(f'{setting}: the model has no input "{name}"', name, known)
 
     def _note_lacking(self, drawing: TensorImage | Overlay) -> None:
         """Note the tensors that the reference does not have."""
@@ -378,7 +377,7 @@ class TensorSource:
         """Raise `RequestError` with the nearest name if there is no such tensor."""
         if self.own_name(name) is None:
             known = [*self._prepared.view.inputs, *self._prepared.view.places, *filter(None, self._weights)]
-            raise RequestError(f'images: {self.label} has no tensor "{name}"; {suggest(name, known)}')
+            raise UnknownNameError(f'images: {self.label} has no tensor "{name}"', name, known)
 
     def values(self, names: Sequence[str], samples: Iterator[Arrays]) -> Iterator[dict[str, Array]]:
         """Yield name in the candidate -> values for each sample; `names` are no weights."""

@@ -14,9 +14,8 @@ from uuid import uuid4
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.base.errors import NdldFlowError, RequestError, UnknownNameError
 from ndld_flow.base.garbage_collection import paused_garbage_collection
-from ndld_flow.base.text import suggest
 from ndld_flow.execution.listener import Listener, ignore
 from ndld_flow.execution.request import recipe_of, request_recipe
 from ndld_flow.profiles.compare.comparison import compare
@@ -394,8 +393,8 @@ def _choose(reference: str, finding: str, changes: Sequence[_Change]) -> _Change
     named = [change for change in changes if change[1].name == finding]
     if not named:
         known = sorted({insight.name for _, insight, _ in changes})
-        hint = suggest(finding, known) if known else "none of its findings has a change that can be applied"
-        raise RequestError(f"{reference} has no finding `{finding}` to apply; {hint}")
+        none = "none of its findings has a change that can be applied"
+        raise UnknownNameError(f"{reference} has no finding `{finding}` to apply", finding, known, none)
     if len(named) > 1:
         steps = ", ".join(f"{reference}:{step}" for step, _, _ in named)
         raise RequestError(f"{reference}: several profiles have the finding `{finding}`. Name one: {steps}.")

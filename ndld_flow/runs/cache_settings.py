@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from ndld_flow.base.errors import Problem, RecipeError, RequestError
+from ndld_flow.base.errors import Problem, RecipeError, RequestError, UnknownNameError
 from ndld_flow.base.quantities import Milliseconds
 from ndld_flow.base.settings import Settings
-from ndld_flow.base.text import lazy_pattern, suggest
+from ndld_flow.base.text import lazy_pattern
 from ndld_flow.recipe.targets import Target, expand_targets
 from ndld_flow.store.hidden_credentials import Credentials
 
@@ -157,7 +157,7 @@ def _check_url(url: str, where: str) -> str:
         return f"file://{Path(url).expanduser().absolute().as_posix()}"  # fsspec does not decode `%20` of a URI
     hidden = Credentials(url).hide(url)
     if "::" in url or protocol not in (*PROTOCOLS, "file", "memory"):
-        raise RequestError(f"{where} {hidden}: no cache is reached by {protocol!r}; {suggest(protocol, PROTOCOLS)}")
+        raise UnknownNameError(f"{where} {hidden}: no cache is reached by {protocol!r}", protocol, PROTOCOLS)
     if where != CACHE_VARIABLE and (_PASSWORD.search(url) or ("?" in hidden and "***" in hidden.partition("?")[2])):
         raise RequestError(
             f"{where} {hidden}: it contains credentials, which files and shells keep. Give them by the environment, as "

@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ndld_flow.base.errors import FormatError, RequestError
-from ndld_flow.base.text import suggest, visible_name
+from ndld_flow.base.errors import FormatError, RequestError, UnknownNameError
+from ndld_flow.base.text import visible_name
 from ndld_flow.recipe.gates import Gate, GateError, parse_condition, parse_gate
 from ndld_flow.records.document import DAMAGE, Record, Tree, read_tree
 from ndld_flow.records.measurement import Metric
@@ -230,7 +230,7 @@ class _Conditions:
         """Raise RequestError for a metric that no run has: it is probably misspelt."""
         for name in (name for gate in self.gates for name in gate.names):
             if self.known and name not in self.known:
-                raise RequestError(f"--where: no run has a metric `{name}`; {suggest(name, sorted(self.known))}.")
+                raise UnknownNameError(f"--where: no run has a metric `{name}`", name, sorted(self.known))
 
 
 def _holds(gate: Gate, metrics: Mapping[str, Metric]) -> bool:

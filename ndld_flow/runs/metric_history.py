@@ -16,9 +16,9 @@ from typing import NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from ndld_flow.base.declared_metrics import Better, which_is_better
-from ndld_flow.base.errors import FormatError, RequestError
+from ndld_flow.base.errors import FormatError, RequestError, UnknownNameError
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import joined, suggest
+from ndld_flow.base.text import joined
 from ndld_flow.base.users import name_me
 from ndld_flow.history.series import Measured, Subject, differing, read_facts
 from ndld_flow.history.steps import (
@@ -170,9 +170,7 @@ def read_history(
         raise RequestError(f"history of {recipe!r}: give the name of a recipe, as `ndld-flow runs` lists it.")
     runs = _sorted_runs(outputs, recipe)
     if not runs:
-        raise RequestError(
-            f"history: {outputs.root} has no run of a recipe {recipe!r}; {suggest(recipe, _recipes(outputs))}."
-        )
+        raise UnknownNameError(f"history: {outputs.root} has no run of a recipe {recipe!r}", recipe, _recipes(outputs))
     steps = {id(each.what): each.what for run in runs for each in run.measured}  # most runs share theirs
     known = sorted({f"{what.step}.{name}" for what in steps.values() for name in what.units})
     chosen = known if every and not metrics else _choose(known, metrics, runs)
@@ -226,7 +224,7 @@ def _choose(known: Sequence[str], wanted: Sequence[str], runs: Sequence[_Run]) -
     for word in wanted:
         found = [name for name in known if fnmatchcase(name, word) or fnmatchcase(name.partition(".")[2], word)]
         if not found:
-            raise RequestError(f"history: no run has a metric `{word}`; {suggest(word, known)}.")
+            raise UnknownNameError(f"history: no run has a metric `{word}`", word, known)
         chosen |= dict.fromkeys(found)
     return list(chosen)
 

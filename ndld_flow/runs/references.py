@@ -11,8 +11,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.drawing.graph import DrawnGraph
 from ndld_flow.profiles.compare.intervals import applies
 from ndld_flow.records.accuracy import Accuracy
@@ -110,7 +109,7 @@ def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
     if found and step not in found:
         run = documents.run
         message = f"{reference}: run {run.recipe_name}/{run.id} has no profile `{step}`"
-        raise RequestError(f"{message}; {suggest(step, found)}")
+        raise UnknownNameError(message, step, found)
     return _subject_of_run(reference, documents, {name: found[name] for name in found if name == step})
 
 
@@ -249,7 +248,7 @@ def find_model(reference: str, outputs: Outputs) -> Path:
     chosen = step or next(reversed(written), SOURCE)
     if chosen not in models:
         message = f"{reference}: run {run.recipe_name}/{run.id} has no model `{chosen}`"
-        raise RequestError(f"{message}; {suggest(chosen, models)}")
+        raise UnknownNameError(message, chosen, models)
     found = models[chosen]
     if isinstance(found, SourceRecord):
         return _unchanged(reference, found, outputs)

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from blake3 import blake3
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import short_name, suggest, visible_name
+from ndld_flow.base.errors import RequestError, UnknownNameError
+from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.base.user_code import load_user_module, locating_errors
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.tensors import Array, TensorSpec, dtype_text
@@ -39,7 +39,7 @@ class UserSamples:
         module = load_user_module(path)
         known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         if FUNCTION not in known:
-            raise RequestError(f"{path}: it has no function {FUNCTION!r}; {suggest(FUNCTION, known)}")
+            raise UnknownNameError(f"{path}: it has no function {FUNCTION!r}", FUNCTION, known)
         self._function: Callable[[], Any] = getattr(module, FUNCTION)
         self._count = requested if requested is not None else self._own_count()
         self._digests: dict[int, str] = {}

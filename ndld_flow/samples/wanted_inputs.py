@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.inputs import InputSpec, shape_override
 from ndld_flow.models.tensors import TEXT, Array, TensorSpec, dtype_text, numpy_dtype, shape_text
 
@@ -148,7 +147,7 @@ def check_names(named: Mapping[str, object], inputs: Sequence[TensorSpec], where
     known = [spec.name for spec in inputs]
     for name in named:
         if name not in known:
-            raise RequestError(f'{where}: "{name}" is not an input of {model}; {suggest(name, known)}')
+            raise UnknownNameError(f'{where}: "{name}" is not an input of {model}', name, known)
 
 
 def with_batch(wanted: Sequence[WantedInput], batch: int, model: str) -> list[WantedInput]:

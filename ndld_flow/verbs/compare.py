@@ -44,9 +44,8 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.quantities import parse_percent
-from ndld_flow.base.text import suggest
 from ndld_flow.cli.options import (
     Loudness,
     data_option,
@@ -256,7 +255,7 @@ def _make_rules(allow: tuple[str, ...], metric: str | None, threshold: str | Non
     known: tuple[Allowance, ...] = (*get_args(Circumstance), "unknown")
     wrong = [word for word in allow if word not in known]
     if wrong:
-        raise RequestError(f"--allow {wrong[0]}: {suggest(wrong[0], known)}")
+        raise UnknownNameError(f"--allow {wrong[0]}: there is no such circumstance", wrong[0], known)
     try:
         share = Rules.threshold if threshold is None else parse_percent(threshold)
     except ValueError as error:

@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json, refuse_missing
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
@@ -153,7 +152,7 @@ def _parts(only: str) -> list[Part]:
     words = [word.strip() for word in only.split(",") if word.strip()]
     for word in words:
         if word not in PARTS:
-            raise RequestError(f"--only {word}: {suggest(word, PARTS)}")
+            raise UnknownNameError(f"--only {word}: there is no such part", word, PARTS)
     if not words:
         raise RequestError(f"--only: name one or more of {', '.join(PARTS)}.")
     return [part for part in PARTS if part in words]

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.cli.options import Command, json_option, outputs_option, print_json, refuse_missing
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
@@ -182,8 +181,7 @@ def _refuse_unknown_names(path: Path, choices: Mapping[str, Any]) -> None:
         given = choices[option] or ()
         for name in (given,) if isinstance(given, str) else given:
             if is_plain(name) and not mentions(path, name.rpartition("::")[2].encode(errors="replace")):
-                known = suggest(name, names_in(path))
-                raise RequestError(f"--{option.replace('_', '-')}: {path} has no {name!r}; {known}")
+                raise UnknownNameError(f"--{option.replace('_', '-')}: {path} has no {name!r}", name, names_in(path))
 
 
 def _given(choices: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, Any]:

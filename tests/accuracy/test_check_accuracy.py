@@ -13,14 +13,16 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 from pydantic import ValidationError
 
 from ndld_flow.accuracy.accuracy_record import remark_on_unseen, summarize, worst_sample
+from ndld_flow.accuracy.model_comparison import CONSTANT
 from ndld_flow.accuracy.tolerance import Tolerance
-from ndld_flow.base.errors import BackendError, ModelError, RequestError
+from ndld_flow.base.errors import BackendError, ModelError, RequestError, UnknownNameError
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement
 from ndld_flow.records.measurement import Metric
 from ndld_flow.samples.feeds import pair_names
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.store.kinds import AccuracyDocument, Onnx
 from tests.support.models_run import Given, Ran, run_step, write_model
+from tests.support.text_facts import numbers_in
 from tests.support.typed_api import run_once
 
 SAME = "g (float[n, 4] x) => (float[n, 4] y) { y = Sigmoid(x) }"
@@ -42,7 +44,7 @@ def test_equal_models_agree(tmp_path: Path) -> None:
     ran, accuracy = compare(tmp_path, SAME, SAME, {"x": {"shape": [3, 4]}})
     assert ran.result.passed
     assert accuracy.passed
-    assert ran.result.summary == "no slice differs, cosine 1, max abs 0: within tolerance"
+    assert "cosine 1, max abs 0: within" in ran.result.summary
     assert ran.result.metrics["max_abs"] == Metric(value=0.0)
     assert ran.result.metrics["cosine"] == Metric(value=1.0)
     assert ran.result.metrics["snr_db"] == Metric(value=SAME_DB, unit="dB")
@@ -199,8 +201,9 @@ def test_integers_and_bools_must_be_equal_by_default(tmp_path: Path) -> None:
 
 
 def test_tolerance_for_an_unknown_output_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match='"yy"; did you mean "y"'):
+    with pytest.raises(UnknownNameError) as caught:
         compare(tmp_path, SAME, SAME, output_tolerance={"yy": {"max_abs": 1}})
+    assert (caught.value.name, caught.value.nearest) == ("yy", "y")
     assert not (tmp_path / "ran" / "scratch" / "reference").exists()  # before anything ran
 
 
@@ -241,10 +244,8 @@ def test_agreement_on_a_constant_output_is_weak_evidence(tmp_path: Path) -> None
     other = "g (float[n, 4] x) => (float[n, 4] y) <float z = {0}> { e = Exp(x) a = Mul(e, z) y = Softmax(a) }"
     ran, accuracy = compare(tmp_path, flat, other)
     assert ran.result.passed
-    assert "reference is constant in y" in str(accuracy.notes)
-    assert ran.result.summary.endswith(
-        "within tolerance (the reference is constant in y, so agreement there is weak evidence)"
-    )
+    assert any(f"{CONSTANT} y" in note for note in accuracy.notes)
+    assert f"within tolerance ({CONSTANT} y" in ran.result.summary
 
 
 @pytest.mark.parametrize(("declared", "axis"), [("1, frames", None), ("1, n", None), ("1, 64", 1), ("n, m", 1)])
@@ -284,7 +285,7 @@ def test_a_class_map_of_one_class_is_weak_evidence(tmp_path: Path) -> None:
     graph = "g (float[1, 9, 9] x) => (int64[1, 9, 9] y) { a = Floor(x) y = Cast<to = 7>(a) }"
     ran, accuracy = compare(tmp_path, graph, graph)
     assert accuracy.outputs[0].judged_as == "classes"
-    assert "reference is constant in y" in ran.result.summary
+    assert f"{CONSTANT} y" in ran.result.summary
 
 
 def test_renamed_inputs_and_outputs_are_matched_by_order(tmp_path: Path) -> None:
@@ -297,7 +298,7 @@ def test_renamed_inputs_and_outputs_are_matched_by_order(tmp_path: Path) -> None
 
 
 def test_models_with_other_inputs_cannot_be_compared(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="reference has the inputs x"):
+    with pytest.raises(ModelError, match=r"\bx\b.*\ba, b\b"):
         compare(tmp_path, SAME, "g (float[n] a, float[n] b) => (float[n] y) { y = Sub(a, b) }")
 
 
@@ -375,10 +376,8 @@ def test_emulated_storage_reveals_an_overflow_that_native_execution_hides(tmp_pa
     assert ran.result.passed
     assert (accuracy.arithmetic, accuracy.emulated) == ("native", ())
     assert "emulated" not in ran.result.summary
-    assert accuracy.notes == (
-        "ONNX Runtime computes fp16 in fp32 on the CPU, where nothing overflows: overflows of candidate on a GPU "
-        "are visible only with `arithmetic: stored`",
-    )
+    (note,) = accuracy.notes
+    assert "candidate" in note and "`arithmetic: stored`" in note
     ran, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO)
     assert not ran.result.passed
     assert (accuracy.arithmetic, accuracy.emulated) == ("stored", ("candidate",))
@@ -484,10 +483,8 @@ def test_channels_that_were_not_seen_are_counted_over_all_outputs() -> None:
             output=name, dtype="float32", shape=(), judged_as="numbers", metrics={}, unseen_count=unseen, slice_count=10
         )
 
-    assert [*remark_on_unseen([output("a", 6), output("b", 1), output("c", 10)])] == [
-        "c hardly varies on the samples",
-        "7 of 20 channels of 2 outputs not seen",
-    ]
+    whole, parts = remark_on_unseen([output("a", 6), output("b", 1), output("c", 10)])
+    assert whole.startswith("c ") and numbers_in(parts) == [7, 20, 2]
 
 
 def test_empty_outputs_are_undecided(tmp_path: Path) -> None:

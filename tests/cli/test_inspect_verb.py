@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from onnx import numpy_helper
 
 from ndld_flow import api
-from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.base.errors import NdldFlowError, RequestError, UnknownNameError
 from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.graph.inspect_model import Query
 from ndld_flow.verbs.inspect import command
@@ -142,8 +142,9 @@ def test_attributes_and_paths_select_nodes(tmp_path: Path) -> None:
         assert [node["name"] for node in asked(path, *options)["nodes"]] == names, options
     with pytest.raises(RequestError, match="--attribute group: write NAME=VALUE"):
         asked(path, "--attribute", "group")
-    with pytest.raises(RequestError, match="'tow'; did you mean \"two\""):
+    with pytest.raises(UnknownNameError) as caught:
         asked(path, "--before", "tow")
+    assert (caught.value.name, caught.value.nearest) == ("tow", "two")
 
 
 def test_ports_that_are_left_out_have_no_place_in_a_table_of_nodes(tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ def test_weights_are_listed_filtered_sorted_and_counted(tmp_path: Path) -> None:
     [a, *_] = asked(path, "--stats")["tensors"]
     assert (a["numbers"]["zeros"], a["numbers"]["maximum"]) == (1, 1.0)
     assert asked(path, "--group-by", "dtype")["weights"]["float32"] == {"count": 3, "elements": 9, "size_bytes": 36}
-    with pytest.raises(RequestError, match="--larger-than: 'x' is not a quantity"):
+    with pytest.raises(RequestError, match="--larger-than: 'x'"):
         asked(path, "--larger-than", "x")
 
 
@@ -306,5 +307,5 @@ def test_the_api_returns_the_same_and_finds_models_of_runs(in_folder: Path) -> N
     assert api.inspect("r:source", Query(node="inner")).nodes is not None
     with pytest.raises(RequestError, match="has no model `chang`"):
         api.inspect("r:chang")
-    with pytest.raises(RequestError, match="neither a model file nor"):
+    with pytest.raises(RequestError, match=r"nowhere\.onnx"):
         api.inspect("nowhere.onnx")

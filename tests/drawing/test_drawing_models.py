@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from ndld_flow import api
-from ndld_flow.base.errors import ModelError, OutputsError, RequestError
+from ndld_flow.base.errors import ModelError, OutputsError, RequestError, UnknownNameError
 from ndld_flow.base.quantities import TIMES
 from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.graph import DrawnGraph, DrawnNode, Look, Reading
@@ -160,10 +160,12 @@ def test_one_body_can_be_drawn_alone(tmp_path: Path) -> None:
     condition = next(node.name for node in onnx.load(path).graph.node if node.op_type == "If")
     with pytest.raises(RequestError, match="ambiguous"):
         read_graph(path, Reading(subgraph=condition))
-    with pytest.raises(RequestError, match=r"no such body\..*did you"):
+    with pytest.raises(UnknownNameError) as caught:
         read_graph(path, Reading(subgraph=f"{name}/bodi"))
-    with pytest.raises(RequestError, match="no control flow"):
+    assert caught.value.nearest == f"{name}/body"
+    with pytest.raises(UnknownNameError, match="neither control flow") as caught:
         read_graph(make_cnn(tmp_path / "cnn.onnx"), Reading(subgraph="If_0"))
+    assert caught.value.nearest == ""
 
 
 def test_a_nested_body_is_found_by_its_path_or_the_end_of_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import onnx
 import pytest
 
-from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
+from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError, UnknownNameError
 from ndld_flow.engines.build_settings import ShapeSetting
 from ndld_flow.engines.building import build_engine
 from ndld_flow.inputs import InputSpec
@@ -288,19 +288,22 @@ def test_a_shape_tensor_has_values(came: Mapping[str, Came]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "error", "told"),
     [
         (
             "free",
+            RequestError,
             ("x [batch, length] has dynamic dimensions", "mask [batch, length]", "profiles[0]", "x: {min: [1, 1]"),
         ),
-        ("half_a_profile", ("profiles[0] lacks shapes: mask [batch, length]",)),
-        ("no_shape_values", ("shape [2] is a shape tensor, whose values are missing",)),
-        ("wrong_input", ('profiles[0]: "X" is not an input of the model', 'did you mean "x"?')),
+        ("half_a_profile", RequestError, ("profiles[0] lacks shapes: mask [batch, length]",)),
+        ("no_shape_values", RequestError, ("shape [2] is a shape tensor, whose values are missing",)),
+        ("wrong_input", UnknownNameError, ('profiles[0]: "X"', 'did you mean "x"?')),
     ],
 )
-def test_missing_shapes_are_named(came: Mapping[str, Came], name: str, told: tuple[str, ...]) -> None:
-    assert came[name].answer.error == "RequestError"
+def test_missing_shapes_are_named(
+    came: Mapping[str, Came], name: str, error: type[Exception], told: tuple[str, ...]
+) -> None:
+    assert came[name].answer.error == error.__name__
     for words in told:
         assert words in came[name].error
 
@@ -387,9 +390,8 @@ def test_obeyed_precisions_are_casts_in_the_built_model(came: Mapping[str, Came]
 
 def test_ignored_precisions_are_noted(came: Mapping[str, Came]) -> None:
     build = came["unheard"].build
-    assert [constraint.outcome for constraint in build.constraints] == [
-        "ignored: typing is default; set `typing: obey`"
-    ]
+    (constraint,) = build.constraints
+    assert constraint.outcome.startswith("ignored: ") and "`typing: obey`" in constraint.outcome
     assert any("precision of 1 node" in note for note in build.notes)
     assert not (came["unheard"].out / Engine.typed_model).exists()
 
@@ -419,7 +421,7 @@ def test_an_impossible_precision_fails_the_build_unless_it_is_preferred(
         ("wrong_weights", RequestError, ('"no such" names no weights',)),
         ("strings", ModelError, ("cannot use this model: Failed to convert",)),
         ("too_large", BackendError, ("rejects these shapes", "x [1, 4]")),
-        ("wrong_tensor", RequestError, ('"X" is not an input or output', 'did you mean "x"?')),
+        ("wrong_tensor", UnknownNameError, ('"X"', 'did you mean "x"?')),
     ],
 )
 def test_failed_builds_explain_the_reason(

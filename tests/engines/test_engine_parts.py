@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.errors import BackendError, RequestError, UnknownNameError
 from ndld_flow.engines.build_settings import BatchSetting, BuildSettings, ShapeSetting
 from ndld_flow.engines.building import see_one_gpu
 from ndld_flow.engines.network import read_compiled_layers
@@ -84,8 +84,9 @@ def test_missing_shapes_are_named_with_dimensions_and_a_remedy() -> None:
 
 
 def test_an_input_that_the_model_lacks_is_an_error() -> None:
-    with pytest.raises(RequestError, match='"X" is not an input'):
+    with pytest.raises(UnknownNameError) as caught:
         choose_profiles([IMAGE], BuildSettings(), {"X": InputSpec(shape=(1, 3, 8, 8))})
+    assert caught.value.name == "X"
 
 
 def test_the_builder_sees_only_the_requested_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from pydantic import ValidationError
 
-from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.errors import ModelError, RequestError, UnknownNameError
 from ndld_flow.inputs import InputSpec
 from tests.support import models
 from tests.support.editing_fixtures import edit, edit_path, parse, run, same_outputs, text_of
@@ -102,7 +102,7 @@ def test_texts_replace_an_input() -> None:
 def test_an_unused_input_is_removed_and_a_used_one_only_with_a_value() -> None:
     unused = "g (float[2] x, float[2] k) => (float[2] y) { y = Relu(x) }"
     assert names(edit(unused, {"remove_inputs": {"select": "k"}}).graph.input) == ["x"]
-    with pytest.raises(RequestError, match="Mul 'mul'; give a constant"):
+    with pytest.raises(RequestError, match="Mul 'mul'"):
         edit(TWO, {"remove_inputs": {"select": "m"}})
 
 
@@ -170,9 +170,9 @@ def test_a_tensor_of_a_subgraph_is_refused_with_the_reason() -> None:
 def test_types_that_cannot_be_inferred_must_be_declared() -> None:
     custom = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
         g (float[2] x) => (float[2] y) { h = own.Op(x) y = own.Op(h) }"""
-    with pytest.raises(RequestError, match="'h' cannot be inferred; give"):
+    with pytest.raises(RequestError, match="'h' cannot be inferred"):
         edit(custom, {"add_outputs": {"select": "h"}})
-    with pytest.raises(RequestError, match="'h' cannot be inferred; give"):
+    with pytest.raises(RequestError, match="'h' cannot be inferred"):
         edit(custom, {"add_outputs": {"select": "h", "dtype": "fp16"}})
     model = edit(custom, {"add_outputs": {"select": "h", "dtype": "fp16", "shape": ["n"]}})
     assert types(model)["h"] == "float16[n]"
@@ -235,7 +235,7 @@ def test_a_renamed_input_is_read_by_its_new_name_in_subgraphs_too() -> None:
 def test_a_name_that_is_taken_or_unknown_is_refused() -> None:
     with pytest.raises(RequestError, match="'inner' is already used"):
         edit(BRANCHES, {"rename_tensors": {"names": {"y": "inner"}}})
-    with pytest.raises(RequestError, match="name 'a' is already used"):
+    with pytest.raises(RequestError, match="'a' is already used"):
         edit(TWO, {"rename_tensors": {"names": {"x": "a", "m": "a"}}})
     with pytest.raises(RequestError, match="no tensor 'yy'; did"):
         edit(TWO, {"rename_tensors": {"names": {"yy": "a"}}})
@@ -245,11 +245,11 @@ def test_inputs_and_outputs_are_reordered() -> None:
     model = edit(TWO, {"reorder": {"inputs": ["m", "*"]}}, {"reorder": {"outputs": ["z", "y"]}})
     assert names(model.graph.input) == ["m", "x"]
     assert names(model.graph.output) == ["z", "y"]
-    with pytest.raises(RequestError, match="order does not list y"):
+    with pytest.raises(RequestError, match="does not list y"):
         edit(TWO, {"reorder": {"outputs": ["z"]}})
     with pytest.raises(RequestError, match="'z' is listed twice"):
         edit(TWO, {"reorder": {"outputs": ["z", "z", "*"]}})
-    with pytest.raises(RequestError, match="no input 'w'"):
+    with pytest.raises(UnknownNameError, match="'w'"):
         edit(TWO, {"reorder": {"inputs": ["w", "*"]}})
 
 
@@ -326,7 +326,7 @@ def test_invalid_shapes_are_refused() -> None:
         edit(TWO, {"set_shapes": {"shapes": {"x": ["N", 5]}}})
     with pytest.raises(RequestError, match="2 dimensions in the model"):
         edit(TWO, {"set_shapes": {"shapes": {"x": [1]}}})
-    with pytest.raises(RequestError, match="no input 'w'"):
+    with pytest.raises(UnknownNameError, match="'w'"):
         edit(TWO, {"set_shapes": {"shapes": {"w": [4]}}})
 
 
@@ -335,7 +335,7 @@ def test_dimensions_are_renamed_everywhere() -> None:
     model = edit(text, {"rename_dims": {"names": {"N": "batch"}}})
     assert "N" not in text_of(model).replace("Neg", "")
     assert types(model)["y"] == "float32[batch,4]"
-    with pytest.raises(RequestError, match=r"'M'; did you mean|no dimension 'M'"):
+    with pytest.raises(UnknownNameError, match="'M'"):
         edit(text, {"rename_dims": {"names": {"M": "batch"}}})
 
 
@@ -360,7 +360,7 @@ def test_dimensions_are_fixed_by_name_the_rest_by_one_number_or_from_the_recipe(
     assert types(onnx.load(tmp_path / "out.onnx"))["y"] == "float32[1,3,5]"
     with pytest.raises(RequestError, match="`shapes`, `dims` or `all`"):
         edit(text, "set_shapes")
-    with pytest.raises(RequestError, match="model has no dimension 'Q'"):
+    with pytest.raises(UnknownNameError, match="'Q'"):
         edit(text, {"set_shapes": {"dims": {"Q": 1}}})
 
 
@@ -375,7 +375,7 @@ def test_dimensions_become_dynamic_again() -> None:
     model = edit(fixed, {"free_dims": {"axes": {0: "batch", -1: None}}})
     assert types(model) == {"x": "float32[batch,3,8,?]", "y": "float32[batch,3,8,?]"}
     assert run(model, {"x": np.zeros((5, 3, 8, 2), dtype=np.float32)})["y"].shape == (5, 3, 8, 2)
-    with pytest.raises(RequestError, match="'x' has 4 dimensions and no"):
+    with pytest.raises(RequestError, match="'x' has 4 dimensions"):
         edit(fixed, {"free_dims": {"axes": {4: "n"}}})
 
 
@@ -439,8 +439,8 @@ def test_summaries_and_suggestions_show_the_shapes_of_tensors(caplog: pytest.Log
     caplog.set_level("INFO")
     edit(TWO, {"add_outputs": {"select": "h"}}, {"cut": {"select": {"after": "h"}}})
     assert "1 output added: h: [N, 4]" in caplog.text
-    assert "2 nodes cut off: x: [N, 4] -> h: [N, 4]" in caplog.text
-    with pytest.raises(RequestError, match="'mm'; did you mean \"m\" \\(\\[N, 4\\]\\)\\?"):
+    assert "2 nodes" in caplog.text and ": x: [N, 4] -> h: [N, 4]" in caplog.text
+    with pytest.raises(RequestError, match=r"'mm'.*\"m\" \(\[N, 4\]\)"):
         edit(TWO, {"add_outputs": {"select": "mm"}})
     long = TWO.replace("float[N, 4] x", f"float[{'N' * 200}, 4] x")
     edit(long, {"extract": {"outputs": "h"}})

@@ -409,7 +409,7 @@ TANH = "(x) => (y) { y = Tanh(x) }"
         ("(x, u) => (y) { y = Relu(x) }", "(u) => (y) { y = Neg(u) }", {}, "'u' is read by none"),
         ("(x, x) => (y) { y = Add(x, x) }", TANH, {}, "`pattern`: input 'x' is listed"),
         ("(x) => (y, y) { y = Relu(x) }", TANH, {}, "`pattern`: output 'y' is listed"),
-        ("(x) => (y) { y = Relu(x) }", "(x) => (y) { y = Elu<alpha = $a>(x) }", {}, "no such variables"),
+        ("(x) => (y) { y = Relu(x) }", "(x) => (y) { y = Elu<alpha = $a>(x) }", {}, "$a is not in the pattern"),
         (
             "(x, c) => (y) { y = Add(x, c) }",
             TANH,

@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 from pydantic import ValidationError
 
-from ndld_flow.base.errors import BackendError, ModelError, RequestError
+from ndld_flow.base.errors import BackendError, ModelError, RequestError, UnknownNameError
 from ndld_flow.measure.process_runs import ProcessRuns
 from ndld_flow.measure.stopping import MeasuringPlan, Tally
 from ndld_flow.measure.timing_pass import TimingPlan, time_passes
@@ -74,7 +74,7 @@ def test_a_profile_has_everything(tmp_path: Path) -> None:
 
 def test_metrics_that_gates_may_name(tmp_path: Path) -> None:
     ran, result = profile(write_model(tmp_path / "m.onnx", CHAIN), tmp_path)
-    assert any("input x runs at 1x8, with 1" in note for note in result.notes)
+    assert any("input x " in note and "1x8" in note for note in result.notes)
     metrics = ran.result.metrics
     assert metrics["latency.median"].value == result.latency.median_ms
     assert metrics["latency.median"].unit == "ms"
@@ -242,8 +242,9 @@ def test_free_dimensions_are_fixed_before_optimizing(tmp_path: Path) -> None:
     _, result = profile(write_model(tmp_path / "m.onnx", graph), tmp_path, free_dimensions={"n": 3})
     assert result.inputs[0].shape == (3, 8)
     assert result.layers == ()  # the shape is a constant now
-    with pytest.raises(RequestError, match='no input has a dimension "m"'):
+    with pytest.raises(UnknownNameError) as caught:
         profile(tmp_path / "m.onnx", tmp_path / "again", free_dimensions={"m": 3})
+    assert caught.value.name == "m"
 
 
 @pytest.mark.parametrize(
@@ -288,8 +289,9 @@ def test_models_that_cannot_be_profiled_are_errors(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m.onnx", CHAIN)
     with pytest.raises(BackendError, match="not an execution provider"):
         profile(model, tmp_path / "a", provider="warp")
-    with pytest.raises(RequestError, match='"z" is not an input'):
+    with pytest.raises(UnknownNameError) as caught:
         profile(model, tmp_path / "b", {"z": {"shape": [1]}})
+    assert caught.value.name == "z"
     with pytest.raises(RequestError, match="expected nx8"):
         profile(model, tmp_path / "c", {"x": {"shape": [1, 9]}})
     broken = tmp_path / "broken.onnx"
@@ -442,7 +444,7 @@ def test_the_time_of_all_runs_is_foreseen_from_the_first_passes(
         clock.sleep(1)
         report(done, 12, f"pass {done} of 12")
     assert messages[1] == "run 1: pass 1 of 12", "one report has no pace"
-    assert messages[2] == f"run 1: pass 2 of 12, {left_s} or more left at this pace"
+    assert messages[2].startswith(f"run 1: pass 2 of 12, {left_s} ")
 
 
 def test_peak_memory_is_measured_for_each_block() -> None:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 pytest.importorskip("openvino", reason="needs the extra [openvino]")
 
-from ndld_flow.base.errors import BackendError, ModelError, RequestError
+from ndld_flow.base.errors import BackendError, ModelError, RequestError, UnknownNameError
 from ndld_flow.models.files import model_inputs
 from ndld_flow.precision_search.search import rounds_to
 from ndld_flow.profiles.compare.differences import circumstances_of, find_differences
@@ -253,13 +253,14 @@ def test_refusals_of_files_and_feeds(cnn: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"local\.Block.*inline_functions"):
         OpenvinoRequest().open(make_func(tmp_path / "func.onnx"))
     session = F32.open(cnn)
-    with pytest.raises(RequestError, match='"x", which got no values'):
+    with pytest.raises(RequestError, match='"x"'):
         session.bind({})
     with pytest.raises(RequestError, match=r'"x".*does not accept int64'):
         session.bind({"x": np.zeros((1, 3, 16, 16), np.int64)})
     fixed = write_model(tmp_path / "fixed.onnx", "g (float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }")
-    with pytest.raises(RequestError, match="no input has a dimension"):
+    with pytest.raises(UnknownNameError) as caught:
         OpenvinoRequest(free_dimensions={"m": 3}).open(fixed)
+    assert caught.value.name == "m"
 
 
 @pytest.mark.parametrize(("precision", "computed"), [("f32", "computed in float32"), ("default", "computed in ")])

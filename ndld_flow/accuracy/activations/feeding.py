@@ -10,8 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ndld_flow.accuracy.sequence_runs import read_samples
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.inputs import InputSpec, patterns_of
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
 from ndld_flow.records.activations import SampleShown
@@ -34,8 +33,7 @@ def noisy_inputs(noise: Noise, inputs: Sequence[TensorSpec]) -> frozenset[str]:
             continue
         if any(spec.name == name for spec in inputs):
             raise RequestError(f'noise: input "{name}" is not float, so it cannot have noise. Remove it.')
-        near = suggest(name, [spec.name for spec in inputs])
-        raise RequestError(f'noise: the model has no input "{name}"; {near}')
+        raise UnknownNameError(f'noise: the model has no input "{name}"', name, [spec.name for spec in inputs])
     if not floats:
         raise RequestError("noise: the model has no float input. Remove `noise`.")
     return frozenset(noise.inputs or floats)

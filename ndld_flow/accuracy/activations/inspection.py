@@ -16,10 +16,10 @@ from ndld_flow.accuracy.activations.selection import ModelView, TensorSelection,
 from ndld_flow.accuracy.activations.tensor_meter import InspectedTensor, Layout, TensorMeter
 from ndld_flow.accuracy.inside.capture import capture_with_inputs
 from ndld_flow.accuracy.model_comparison import storable
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.text import short_name
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import load_model, model_inputs, save_model
 from ndld_flow.models.lazy_tensors import Format
@@ -44,7 +44,7 @@ def _found(graph: ir.Graph, until: str) -> tuple[ir.Node, list[ir.Value]]:
         if node.name == until:
             return node, [value for value in node.outputs if value.name]
     names = (name for node in graph for name in (*(value.name for value in node.outputs), node.name) if name)
-    raise RequestError(f'until: the model has no tensor and no node "{until}"; {suggest(until, names)}')
+    raise UnknownNameError(f'until: the model has no tensor and no node "{until}"', until, names)
 
 
 _UNFUSED = "ran in {} in its own arithmetic; a tensor that is read is an output, across which it fuses no nodes"
@@ -335,7 +335,7 @@ def _layouts(names: Sequence[str], view: ModelView, patterns: Mapping[str, Layou
             name for name in names if matches(name) or (name in view.places and matches(view.places[name].node))
         ]
         if not matching:
-            raise RequestError(f'layout: no captured tensor matches "{pattern}"; {suggest(pattern, names)}')
+            raise UnknownNameError(f'layout: no captured tensor matches "{pattern}"', pattern, names)
         for name in matching:
             layouts.setdefault(name, layout)
     return layouts

@@ -11,9 +11,8 @@ import onnx_ir as ir
 
 from ndld_flow.accuracy.activations.tensor_meter import Bounds, activation_bounds, channel_places
 from ndld_flow.accuracy.inside.capture import TensorPlace, tensors_of
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
-from ndld_flow.base.text import suggest
 from ndld_flow.models.files import load_model
 from ndld_flow.models.input_shapes import real_inputs, set_shapes_of_inputs
 from ndld_flow.models.shape_inference import infer_shapes
@@ -73,8 +72,8 @@ def choose(view: ModelView, selection: TensorSelection, reference: ModelView | N
     for op_type in selection.op_types:
         names = {place.name for place in view.places.values() if place.op_type == op_type and not place.in_body}
         if not names:
-            near = suggest(op_type, [place.op_type for place in view.places.values()])
-            raise RequestError(f'op_types: the model has no node of type "{op_type}"; {near}')
+            known = [place.op_type for place in view.places.values()]
+            raise UnknownNameError(f'op_types: the model has no node of type "{op_type}"', op_type, known)
         chosen |= names
     return [name for name in (*view.inputs, *(place.name for place in view.places.values())) if name in chosen]
 
@@ -95,8 +94,7 @@ def _matching(view: ModelView, pattern: str) -> set[str]:
         )
         raise RequestError(f'tensors: "{pattern}" matches {why} ({matching[0].name}). Name the tensor that reads it.')
     names = [name for place in view.places.values() for name in (place.name, place.node) if name]
-    near = suggest(pattern, [*view.inputs, *names])
-    raise RequestError(f'tensors: the model has no tensor and no node "{pattern}"; {near}')
+    raise UnknownNameError(f'tensors: the model has no tensor and no node "{pattern}"', pattern, [*view.inputs, *names])
 
 
 def _spread(view: ModelView, reference: ModelView | None) -> list[str]:

@@ -15,8 +15,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import UnknownNameError
 from ndld_flow.models.element_types import element_of, infer_types, subgraphs_of
 from ndld_flow.models.files import load_model, read_proto
 from ndld_flow.models.nodes import free_name
@@ -260,7 +259,7 @@ def chosen_places(path: Path, tensors: Sequence[str] | None) -> tuple[TensorPlac
     known = {place.name for place in places}
     for name in tensors or ():
         if name not in known:
-            raise RequestError(f'no node of {path} computes a tensor "{name}"; {suggest(name, known)}')
+            raise UnknownNameError(f'no node of {path} computes a tensor "{name}"', name, known)
     wanted = {place.name for place in places if place.op_type != "Constant"} if tensors is None else set(tensors)
     return tuple(place for place in places if place.name in wanted and place.can_be_captured)
 

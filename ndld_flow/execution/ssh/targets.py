@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from ndld_flow.base.errors import Problem, RecipeError, RequestError
+from ndld_flow.base.errors import Problem, RecipeError, RequestError, UnknownNameError
 from ndld_flow.base.text import suggest
 from ndld_flow.execution.keys import Site
 from ndld_flow.execution.listener import Listener
@@ -123,7 +123,7 @@ def find_target(name: str) -> Target:
     """Return a target of the user's settings, or one at an address. Raises RequestError for an unknown name."""
     own = read_settings(user_settings_file()).targets
     if name not in own and not is_host(name):
-        raise RequestError(f"there is no target {name!r} in {user_settings_file()}; {suggest(name, own)}")
+        raise UnknownNameError(f"there is no target {name!r} in {user_settings_file()}", name, own)
     return own.get(name) or _at(name, Path("--on"))
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import PIL
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.extras import ENGINE_LIBRARIES, EngineLibrary
 from ndld_flow.base.settings import fields_of
-from ndld_flow.base.text import short_name, suggest, visible_name
+from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.graph.model_tool import copy_model
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import model_inputs, model_outputs
@@ -95,7 +95,7 @@ def describe_inputs(
     known = [spec.name for spec in specs]
     for name in arrays:
         if name not in known:
-            raise RequestError(f'arrays: "{name}" is not an input of the model; {suggest(name, known)}')
+            raise UnknownNameError(f'arrays: "{name}" is not an input of the model', name, known)
     return [_described(spec, given.get(spec.name, InputSpec()), feeds[spec.name], arrays) for spec in specs]
 
 

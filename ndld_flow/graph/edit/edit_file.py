@@ -113,7 +113,7 @@ def _locating(place: str) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise type(error)(f"{place}: {error}") from None
+        raise error.with_text(f"{place}: {error}") from None
 
 
 def settle_model(model: ir.Model, recorded: RecordedShapes) -> RecordedShapes:

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import RequestError, check_known
+from ndld_flow.base.errors import RequestError, UnknownNameError, check_known
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.names import NamesInUse
@@ -173,7 +173,7 @@ def _anchor(searched: Sequence[_Scopes], name: str) -> ir.Node | ir.Value:
             return named[0]
     graphs = searched[-1].values()
     known = [holder.name for graph in graphs for holder in (*graph, *values_of(graph)) if holder.name]
-    raise RequestError(f"there is no node or tensor {name!r}; {suggest(name, known)}")
+    raise UnknownNameError(f"there is no node or tensor {name!r}", name, known)
 
 
 def _unmatched_criterion(scopes: _Scopes, select: NodeSelect) -> str:
@@ -261,7 +261,7 @@ class EditedModel:
         named = [node for node in nodes if node.name == name]
         named = named or [node for node in nodes if any(value.name == name for value in node.outputs)]
         if not named:
-            raise RequestError(f"there is no node {name!r}; {suggest(name, map(node_label, nodes))}")
+            raise UnknownNameError(f"there is no node {name!r}", name, map(node_label, nodes))
         if len(named) > 1:
             raise RequestError(f"{len(named)} nodes are named {name!r}; rename them first, or select with `scope`")
         return named[0]

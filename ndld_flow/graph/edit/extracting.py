@@ -12,8 +12,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import RequestError, check_known
-from ndld_flow.base.text import suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError, check_known
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.functions import attribute_types, find_function, typed_attribute
 from ndld_flow.graph.edit.graph_edits import drop_nodes
@@ -317,8 +316,8 @@ def _call_of(edited: EditedModel, function: ir.Function, wanted: str | None) -> 
         return next(iter(calls), None)
     call = next((node for node in calls if wanted == node_label(node)), None)
     if call is None:
-        hint = suggest(wanted, map(node_label, calls)) or "nothing calls it"
-        raise RequestError(f"no node {wanted!r} calls {function_address(function)}; {hint}")
+        what = f"no node {wanted!r} calls {function_address(function)}"
+        raise UnknownNameError(what, wanted, map(node_label, calls), "nothing calls it")
     return call
 
 

@@ -17,9 +17,8 @@ import onnx
 import onnx_ir as ir
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import RequestError, check_known
+from ndld_flow.base.errors import RequestError, UnknownNameError, check_known
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.names import Nesting, names_of
 from ndld_flow.graph.edit.node_groups import Renaming, copy_nodes, deep_nodes, replace_uses
@@ -84,8 +83,7 @@ def find_functions(model: ir.Model, patterns: Sequence[str], allow_empty: bool =
         fits = name_matcher(pattern)
         matching = {key for key, address in addresses.items() if fits(address) or fits(key[1])}
         if not matching and not allow_empty:
-            hint = suggest(pattern, addresses.values()) or "this model has none"
-            raise RequestError(f"there is no local function {pattern!r}; {hint}")
+            raise UnknownNameError(f"this model has no local function {pattern!r}", pattern, addresses.values())
         chosen |= matching
     return [function for key, function in model.functions.items() if key in chosen]
 

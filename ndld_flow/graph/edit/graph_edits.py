@@ -106,7 +106,7 @@ def errors_of(node: ir.Node) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise RequestError(f"node {node_label(node)!r}: {error}") from None
+        raise error.with_text(f"node {node_label(node)!r}: {error}") from None
 
 
 def _circle(model: ir.Model, nesting: Nesting, reader: ir.Node, value: ir.Value) -> str:

@@ -11,9 +11,9 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
-from ndld_flow.base.errors import ModelError, RequestError, check_known
+from ndld_flow.base.errors import ModelError, RequestError, UnknownNameError, check_known
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.text import short_name
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import known_shapes
@@ -74,8 +74,7 @@ def pick(values: Iterable[ir.Value], patterns: Sequence[str], what: str, allow_e
     for pattern in patterns:
         matching = set(filter(name_matcher(pattern), known))
         if not matching and not allow_empty:
-            hint = suggest(pattern, known) or f"it has no {what}s"
-            raise RequestError(f"the model has no {what} {short_name(pattern)!r}; {hint}")
+            raise UnknownNameError(f"the model has no {what} {short_name(pattern)!r}", pattern, known)
         chosen |= matching
     return [value for name, value in known.items() if name in chosen]
 

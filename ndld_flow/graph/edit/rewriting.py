@@ -21,8 +21,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ndld_flow.base.errors import RequestError, check_known
-from ndld_flow.base.text import one_paragraph, suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError, check_known
+from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import EditedModel, has_value
 from ndld_flow.graph.edit.graph_edits import known_shapes, prune_values
 from ndld_flow.graph.edit.node_groups import (
@@ -138,8 +138,7 @@ def parse_replacement(text: str, pattern: RuleText) -> RuleText:
     known = pattern.variables()
     for name in side.variables():
         if name not in known:
-            hint = suggest(name, known) or "it has no such variables"
-            raise RequestError(f"`replacement`: ${name} is not in the pattern; {hint}")
+            raise UnknownNameError(f"`replacement`: ${name} is not in the pattern", name, known)
     return side
 
 
@@ -206,8 +205,7 @@ def check_conditions(conditions: RewriteConditions, pattern: RuleText) -> None:
     variables = pattern.variables()
     for name in conditions.attributes:
         if name not in variables:
-            nearest = suggest(name, variables) or "it has none"
-            raise RequestError(f"`where`: ${name} is not an attribute of the pattern; {nearest}")
+            raise UnknownNameError(f"`where`: ${name} is not an attribute of the pattern", name, variables)
 
 
 def _holds(conditions: RewriteConditions, name: str, value: ir.Value, tolerance: float) -> bool:

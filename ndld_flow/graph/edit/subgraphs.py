@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from ndld_flow.base.errors import RequestError, check_known
-from ndld_flow.base.text import one_paragraph, suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError, check_known
+from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
 from ndld_flow.graph.edit.graph_edits import drop_nodes, known_shapes, prune_values
@@ -68,8 +68,8 @@ def find_subgraph(edited: EditedModel, scope: str) -> tuple[ir.Node, str]:
         for node in graph:
             if f"{address}/{node_label(node)}".lstrip("/") == outer:
                 return node, attribute
-    nearest = suggest(scope, [address for address in known if "/" in address]) or "it has no subgraphs"
-    raise RequestError(f"there is no subgraph {scope!r} in this model; {nearest}")
+    subgraphs = [address for address in known if "/" in address]
+    raise UnknownNameError(f"this model has no subgraph {scope!r}", scope, subgraphs)
 
 
 def read_subgraph(edited: EditedModel, node: ir.Node, text: str) -> ir.Graph:

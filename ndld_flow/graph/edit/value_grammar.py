@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import short_name, suggest
+from ndld_flow.base.errors import RequestError, UnknownNameError
+from ndld_flow.base.text import short_name
 from ndld_flow.models.element_types import dtype_name
 
 Value: TypeAlias = "bool | int | float | str | list[Value]"
@@ -258,5 +258,5 @@ def parse_dtype(name: str) -> ir.DataType:
     dtypes = [dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED]
     known = {dtype_name(dtype): dtype for dtype in dtypes} | {dtype.name.lower(): dtype for dtype in dtypes} | _SHORT
     if name.lower() not in known:
-        raise RequestError(f"there is no element type {name!r}; {suggest(name, known)}")
+        raise UnknownNameError(f"there is no element type {name!r}", name, known)
     return known[name.lower()]

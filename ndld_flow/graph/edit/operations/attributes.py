@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import AllowEmpty, AttributeValue, NewName, Patterns, Select
 
@@ -74,8 +73,8 @@ class RemoveAttributes(Operation):
         selected = [(node, name) for node in nodes for name in node.attributes if any(fits(name) for fits in matchers)]
         if not selected and not self.allow_empty:
             known = {name for node in nodes for name in node.attributes}
-            nearest = suggest(self.attributes[0], known) or "they have none"
-            raise RequestError(f"none of these nodes has an attribute like {self.attributes[0]!r}; {nearest}")
+            what = f"these nodes have no attribute like {self.attributes[0]!r}"
+            raise UnknownNameError(what, self.attributes[0], known, "they have none")
         for node, name in selected:
             with errors_of(node):
                 operator = schemas.of(node)
