@@ -50,4 +50,5 @@ def test_a_model_without_nodes_has_no_rows() -> None:
 
 def test_the_sixteenth_row_fits_and_more_are_counted() -> None:
     assert len(lines([f"g{number}" for number in range(16)])) == 16
-    assert lines([f"g{number}" for number in range(18)])[-1] == "2 more; --group-by scope counts them all"
+    last = lines([f"g{number}" for number in range(18)])[-1]
+    assert last.startswith("2 more; --group-by scope")

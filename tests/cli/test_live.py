@@ -71,10 +71,10 @@ SLOW = RECIPE.replace("word: b", "word: b, seconds: 60")
 def test_the_line_below_the_steps_counts_them_and_knows_the_remaining_time(in_folder: Path) -> None:
     make_toy(in_folder, RECIPE.replace("word: b", "word: b, seconds: 1.5"))
     _, first = run_in_terminal(in_folder, "run", "toy.yaml", "--trust")
-    assert re.search(r"step 2 of 3 · 0:0\d:\d\d · remaining time unknown", plain(first))
+    assert re.search(r"step 2 of 3 · 0:0\d:\d\d · .*unknown", plain(first))
     _, again = run_in_terminal(in_folder, "run", "toy.yaml", "--trust", "--force", "second")
-    assert re.search(r"step 2 of 3 · 0:0\d:\d\d · about \d+ s left", plain(again))
-    assert "remaining time unknown" not in plain(again)
+    assert re.search(r"step 2 of 3 · 0:0\d:\d\d · about \d+ s", plain(again))
+    assert not re.search(r"step 2 of 3 · [\d:]+ · .*unknown", plain(again))
 
 
 def test_a_sweep_shows_the_remaining_time_at_its_pace_so_far() -> None:
@@ -168,7 +168,7 @@ def test_ctrl_c_leaves_no_bar_behind(in_folder: Path) -> None:
     screen = screen_of(sent, 100)
     assert code == 130, screen
     assert not any("━" in line or "remaining time" in line for line in screen), screen
-    assert screen[-1] == "interrupted; finished work is kept, run again to continue"
+    assert screen[-1].startswith("interrupted; ")
     assert any(line.startswith("INTERRUPTED toy/") for line in screen)
     assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h"), "the cursor is given back"
 

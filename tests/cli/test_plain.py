@@ -25,6 +25,7 @@ from ndld_flow.execution.events import (
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Speed
 from tests.support.optimization_samples import variant
+from tests.support.text_facts import numbers_in
 
 
 def lines_of(*events: Event, loudness: Loudness = "normal") -> list[str]:
@@ -47,14 +48,13 @@ def test_the_wait_for_a_device_is_printed_in_every_mode(loudness: Loudness, befo
 
 def test_each_variant_is_a_line() -> None:
     found = variant("INT8", "not proved", 0.5, 0.48, 0.52, metrics={"cosine": Metric(value=0.9995)}, took_s=2.1)
-    assert lines_of(VariantTried(variant=found, leads=True), VariantTried(variant=found)) == [
-        "INT8: the best so far: 2.00x as fast (1.92x to 2.08x), cosine 0.99950, 2.1 s",
-        "INT8: may be the best: 2.00x as fast (1.92x to 2.08x), cosine 0.99950, 2.1 s",
-    ]
+    best, perhaps = lines_of(VariantTried(variant=found, leads=True), VariantTried(variant=found))
+    assert best.startswith("INT8: ") and numbers_in(best) == [2.0, 1.92, 2.08, 0.9995, 2.1]
+    assert numbers_in(perhaps) == numbers_in(best) and perhaps != best
     wrong = variant("INT4\x1b[31m\nX", "not right", why="cosine 0.93\non 3 samples")
     (line,) = lines_of(VariantTried(variant=wrong))
     assert "\x1b" not in line
-    assert line.endswith(": not right: cosine 0.93 on 3 samples")
+    assert line.endswith("cosine 0.93 on 3 samples")
     assert lines_of(VariantTried(variant=found), loudness="quiet") == []
     assert lines_of(VariantTried(variant=variant("INT8 of all layers", "cannot win", why="others show it"))) == []
 
@@ -66,11 +66,9 @@ def test_a_reused_step_whose_end_was_printed_is_not_printed_again() -> None:
     )
     reused = done.model_copy(update={"outcome": "reused"})
     other = reused.model_copy(update={"summary": "8 nodes"})
-    assert lines_of(done, reused, other, other, done) == [
-        "clean: done in 1.00 s: 9 nodes",
-        "clean: reused: 8 nodes",
-        "clean: done in 1.00 s: 9 nodes",
-    ]
+    first, second, third = lines_of(done, reused, other, other, done)
+    assert first == third and first.endswith("1.00 s: 9 nodes")
+    assert second == "clean: reused: 8 nodes"
 
 
 def test_an_impossible_speed_is_left_out() -> None:

@@ -139,7 +139,7 @@ def list_settings(folder: Path) -> dict[str, Setting]:
             lambda b, e: b.timing_cache is None and "DISABLE_TIMING_CACHE" in b.flags, timing_cache=False
         ),
         "timing_cache_file": plain(
-            lambda b, e: b.timing_cache is not None and "users.cache is not a timing cache" in b.timing_cache.note,
+            lambda b, e: b.timing_cache is not None and "users.cache" in b.timing_cache.note,
             timing_cache_file=str(timing),
         ),
         "error_on_timing_cache_miss": plain(flag("ERROR_ON_TIMING_CACHE_MISS"), error_on_timing_cache_miss=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -367,10 +368,12 @@ def test_notes(here: Any, text: str, version: str, note: str) -> None:
 def test_rtx_builds_without_a_gpu(here: Any) -> None:
     here("tensorrt_rtx", "1.7.1.116")
     seen = foresee_build(settings("{typing: obey, compute_capabilities: ['8.6', '12.0']}"))
-    assert seen.notes == ("TensorRT-RTX 1.7: strongly typed, constraints as Casts; for SM 8.6, 12.0",)
+    (note,) = seen.notes
+    assert note.startswith("TensorRT-RTX 1.7: strongly typed, constraints as Casts; ") and "8.6, 12.0" in note
     assert seen.obstacles == ()
     seen = foresee_build(settings("{}"))
-    assert seen.notes == ("TensorRT-RTX 1.7: strongly typed; for every RTX GPU since Ampere",)
+    (note,) = seen.notes
+    assert note.startswith("TensorRT-RTX 1.7: strongly typed; ") and "Ampere" in note
     assert seen.obstacles == ()
 
 
@@ -379,9 +382,8 @@ def test_refittable_weights_need_a_gpu_on_rtx(here: Any, weights: str) -> None:
     marked = ", refittable_weights: [w_0]" if weights == "refit_individual" else ""
     asked = settings(f"{{backend: tensorrt_rtx, weights: {weights}{marked}}}")
     here("tensorrt_rtx", "1.7.1.116")
-    assert foresee_build(asked).lacks == (
-        f"`weights: {weights}`: TensorRT-RTX needs an NVIDIA GPU for that, and this machine has none",
-    )
+    (lack,) = foresee_build(asked).lacks
+    assert lack.startswith(f"`weights: {weights}`: ") and "GPU" in lack
     here("tensorrt_rtx", "1.7.1.116", ["NVIDIA RTX 4090"])
     assert foresee_build(asked).obstacles == ()
 
@@ -399,9 +401,8 @@ def test_another_gpu_needs_gpus_on_rtx(here: Any) -> None:
 def test_problems_are_those_of_the_requested_release(here: Any) -> None:
     here("tensorrt_rtx", "1.7.1.116")
     seen = foresee_build(settings("{release: '11.4', fp16: true}"))
-    assert seen.notes == (
-        "TensorRT 11.4 (private environment, which the run creates): strongly typed; for this machine's GPU",
-    )
+    (note,) = seen.notes
+    assert note.startswith("TensorRT 11.4 (private environment,") and "): strongly typed; " in note
     assert seen.problems == refused("fp16: true", names_of("11.4"))
     assert seen.lacks == (NO_GPU,)
 
@@ -409,23 +410,20 @@ def test_problems_are_those_of_the_requested_release(here: Any) -> None:
 def test_another_release_than_the_installed_one(here: Any) -> None:
     here("tensorrt", "10.16.1.11", ["NVIDIA L4"])
     assert foresee_build(settings("release: '10.16'")).lacks == ()
-    assert foresee_build(settings("release: '10.1'")).problems == (
-        "TensorRT 10.1 is not supported: give 10.8 or later, such as 11.4.",
-    )
+    (problem,) = foresee_build(settings("release: '10.1'")).problems
+    assert re.findall(r"\d+\.\d+", problem) == ["10.1", "10.8", "11.4"]
     seen = foresee_build(settings("{release: 10.8.0.43, fp16: true}"))
-    assert seen.notes == (
-        "TensorRT 10.8 (private environment, which the run creates): weakly typed: FP16, TF32; for this machine's GPU",
-    )
+    (note,) = seen.notes
+    assert note.startswith("TensorRT 10.8 (private environment,") and "): weakly typed: FP16, TF32; " in note
     assert seen.lacks == ()
     (lack,) = foresee_build(settings("release: '12.1'")).lacks
-    assert lack == (
-        "TensorRT 12.1 is required, but 10.16.1.11 is installed: `pip install 'tensorrt==12.1.*'` into an environment "
-        "of its own and set `library` to its folder, or change `release`; ndld_flow does not know this release, so "
-        "give all four numbers, and it installs TensorRT when needed"
-    )
+    assert lack.startswith("TensorRT 12.1 ") and " 10.16.1.11 " in lack
+    assert re.findall("`(.*?)`", lack) == ["pip install 'tensorrt==12.1.*'", "library", "release"]
+    assert "four numbers" in lack
     here("tensorrt", "10.16.1.11", ["NVIDIA L4"], origin="archive /opt/trt")
     seen = foresee_build(settings("{release: '10.16', library: /opt/trt}"))
-    assert seen.notes == ("TensorRT 10.16 (archive /opt/trt): weakly typed: TF32; for this machine's GPU",)
+    (note,) = seen.notes
+    assert note.startswith("TensorRT 10.16 (archive /opt/trt): weakly typed: TF32; ")
     (lack,) = foresee_build(settings("{release: '10.8', library: /opt/trt}")).lacks
     assert "TensorRT 10.8 is required, but 10.16.1.11" in lack
 
@@ -433,10 +431,9 @@ def test_another_release_than_the_installed_one(here: Any) -> None:
 def test_an_unknown_release_is_judged_by_the_nearest(here: Any) -> None:
     here("tensorrt", "11.9.2.1", ["NVIDIA L4"])
     seen = foresee_build(settings("fp16: true"))
-    assert seen.notes == (
-        "TensorRT 11.9: strongly typed; for this machine's GPU",
-        "TensorRT 11.9 is unknown to ndld_flow: its settings are checked as those of TensorRT 11.4",
-    )
+    first, second = seen.notes
+    assert first.startswith("TensorRT 11.9: strongly typed; ")
+    assert re.findall(r"TensorRT [\d.]+", second) == ["TensorRT 11.9", "TensorRT 11.4"]
     assert len(seen.problems) == 1
 
 
@@ -444,24 +441,22 @@ def test_nothing_is_installed(here: Any) -> None:
     here()
     seen = foresee_build(settings("{}"))
     assert (seen.notes, seen.problems) == ((), ())
-    assert seen.lacks == (
-        "it is not installed: pip install it; or TensorRT-RTX, which builds without a GPU too: "
-        f"{EXTRAS['rtx'].command} (Linux x86-64, Windows)",
-    )
-    assert foresee_build(settings("backend: tensorrt")).lacks == ("it is not installed: pip install it", NO_GPU)
+    (lack,) = seen.lacks
+    assert "not installed" in lack and f"{EXTRAS['rtx'].command} (" in lack
+    library, gpu = foresee_build(settings("backend: tensorrt")).lacks
+    assert "not installed" in library and "TensorRT-RTX" not in library and gpu == NO_GPU
 
 
 def test_the_hardware_of_the_machine_is_checked(here: Any) -> None:
     here("tensorrt", "11.4.0.106", ["NVIDIA L4"])
-    assert foresee_build(settings("gpu: 1")).lacks == ("`gpu: 1`: GPUs are counted from 0, and this machine has 1",)
-    assert foresee_build(settings("advanced: {dla_core: 1}")).lacks == (
-        "`advanced.dla_core: 1`: this machine (x86_64) has no DLA",
-    )
+    (lack,) = foresee_build(settings("gpu: 1")).lacks
+    assert lack.startswith("`gpu: 1`: ") and lack.endswith(" 1")
+    (lack,) = foresee_build(settings("advanced: {dla_core: 1}")).lacks
+    assert lack.startswith("`advanced.dla_core: 1`: ") and "(x86_64)" in lack
     here("tensorrt", "11.4.0.106", cpu="aarch64")
     assert foresee_build(settings("advanced: {dla_core: 1}")).lacks == (), "a Jetson's GPU is in no list"
-    assert foresee_build(settings("advanced: {runtime_platform: windows_amd64}")).lacks == (
-        "`advanced.runtime_platform: windows_amd64`: such engines are built only on Linux x86-64",
-    )
+    (lack,) = foresee_build(settings("advanced: {runtime_platform: windows_amd64}")).lacks
+    assert lack.startswith("`advanced.runtime_platform: windows_amd64`: ") and lack.endswith("Linux x86-64")
 
 
 def test_missing_files_are_reported(here: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,15 +80,14 @@ def test_a_step_that_never_ran_is_new() -> None:
 
 
 def test_a_missing_result_without_a_change_was_removed() -> None:
-    assert explain(parts_of()) == (Reason.DAMAGED, "it is no longer in the store")
-    together = parts_of(together=("", "ee" * 32))
-    assert explain(together) == (Reason.TOGETHER, "a step with which it takes turns changed")
+    assert explain(parts_of())[0] == Reason.DAMAGED
+    assert explain(parts_of(together=("", "ee" * 32)))[0] == Reason.TOGETHER
 
 
 def test_three_differences_are_shown_and_the_rest_counted() -> None:
     many = {f"setting_{number}": number for number in range(4)}
     _, detail = explain(parts_of(settings={}), settings=many)
-    assert detail == "setting_0 0 -> nothing, setting_1 1 -> nothing, setting_2 2 -> nothing and 1 more"
+    assert re.findall(r"setting_\d", detail) == ["setting_0", "setting_1", "setting_2"] and detail.endswith(" 1 more")
     _, detail = explain(parts_of(settings={}), settings={name: many[name] for name in list(many)[:3]})
     assert detail.endswith("setting_2 2 -> nothing")
 

@@ -150,7 +150,7 @@ def test_a_target_of_a_strangers_recipe_needs_trust(network: Network, here: Path
     assert "sends models to ssh://gamma" in str(error.value)
     assert not (network.servers["alpha"].home / ".ndld_flow").exists()
     (here / ".ndld_flow.yaml").write_text("targets: {alpha: ssh://evil}\n")
-    with pytest.raises(RequestError, match="a project cannot choose machines"):
+    with pytest.raises(RequestError, match=r"^\.ndld_flow\.yaml: targets: "):
         api.run("far.yaml")
 
 

@@ -199,7 +199,8 @@ def test_waiting_for_another_is_reported_and_not_counted(deeds: Deeds) -> None:
             wait_until(lambda: events)
             time.sleep(2.2)
         assert future.result()[0].summary == "fine"
-        assert events == [StepWaits(name="one", waits_for="another process, which computes the same step")]
+        (event,) = events
+        assert isinstance(event, StepWaits) and event.name == "one" and "process" in event.waits_for
 
 
 @pytest.mark.thorough

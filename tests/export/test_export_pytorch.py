@@ -180,7 +180,7 @@ def test_a_constant_output_is_called_weak_evidence(tmp_path: Path) -> None:
 
 def test_without_a_check_the_summary_does_not_claim_agreement(tmp_path: Path) -> None:
     ran = exported(make_cnn(tmp_path / "m.onnx"), tmp_path / "ran", check=False)
-    assert ran.result.summary.endswith("not compared with ONNX Runtime")
+    assert "not compared" in ran.result.summary
     assert "max_abs" not in ran.result.metrics
 
 

@@ -115,7 +115,7 @@ class Evil:
 def test_pickles_never_run_code(cnn: Path, in_folder: Path) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     torch.save({"w": Evil()}, in_folder / "evil.pt")
-    with pytest.raises(RequestError, match="not a file of weights"):
+    with pytest.raises(RequestError, match=r"evil\.pt"):
         imported(cnn, in_folder / "ran", weights_from="evil.pt")
     assert not (in_folder / "owned").exists()
     torch.save({name: torch.from_numpy(item + 1) for name, item in floats_of(cnn).items()}, in_folder / "good.pt")

@@ -367,7 +367,7 @@ def test_recursive_functions_are_reported() -> None:
     model = parse(FUNCTIONS)
     model.functions[1].node[0].CopyFrom(onnx.helper.make_node("Outer", ["u"], ["v"], domain="f"))
     message = refusal(model, "inline_functions")
-    assert "cycle cannot be inlined: f:" in message
+    assert "cycle" in message
     assert set(message.partition(": ")[2].split(" -> ")) == {"f::Outer", "f::Leaky"}
 
 
@@ -377,7 +377,7 @@ def test_a_function_of_another_opset_is_reported() -> None:
     assert edit(model, {"inline_functions": {"select": "Unused"}})
     model.functions[2].opset_import[0].version = 13
     message = refusal(model, "inline_functions")
-    assert "called by 'y' at opset 17" in message
+    assert "'y' at opset 17" in message
 
 
 def test_unknown_functions_are_reported_with_the_nearest() -> None:

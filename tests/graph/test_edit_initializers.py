@@ -221,7 +221,7 @@ def test_unused_initializers_are_removed_and_used_ones_kept() -> None:
     assert set(initializers(after)) == {"w", "b"}
     same_outputs(parse(LINEAR), after, X)
     assert set(initializers(edit(after, {"remove_initializers": {}}))) == {"w", "b"}
-    with pytest.raises(RequestError, match="'w' is read by 'product'"):
+    with pytest.raises(RequestError, match=r"'w'.*'product'"):
         edit(LINEAR, {"remove_initializers": {"select": "w"}})
 
 
@@ -524,7 +524,7 @@ def test_constants_become_initializers_and_constants_again() -> None:
     assert text_of(back).count("Constant") == 3 and not back.graph.initializer
     same_outputs(parse(BRANCHES), back, feeds)
     assert text_of(edit(initial, {"constants_to_initializers": {}})) == text_of(initial)
-    with pytest.raises(RequestError, match="no initializer has a name"):
+    with pytest.raises(RequestError, match="name like 'c'"):
         edit(initial, {"constants_to_initializers": {"select": "c"}})
 
 

@@ -454,7 +454,7 @@ def test_one_of_several_outputs_is_processed_by_its_name() -> None:
     )
     with pytest.raises(RequestError, match=re.escape("5], z: [N, 5]): give `output`")):
         operate(model, AddPostprocessing(argmax=True))
-    with pytest.raises(RequestError, match="model has no output 'w'"):
+    with pytest.raises(RequestError, match="no output 'w'"):
         operate(model, AddPostprocessing(output="w", argmax=True))
     changed, _ = operate(model, AddPostprocessing(output="z", argmax=True))
     x = numbers(4, 5)

@@ -446,7 +446,7 @@ def test_invalid_removals_are_refused(settings_: dict[str, Any], message: str) -
 
 def test_a_node_without_inputs_has_no_bridge() -> None:
     text = "g () => (float y) { [k] c = Constant <value_float = 1.0> ()  y = Relu (c) }"
-    assert "node 'k' has no input" in refused(text, {"remove_nodes": {"select": "k", "bridge": True}})
+    assert "'k' has no input" in refused(text, {"remove_nodes": {"select": "k", "bridge": True}})
 
 
 def test_a_node_with_subgraphs_has_no_natural_bridge() -> None:
@@ -641,7 +641,7 @@ def test_an_output_that_is_also_an_input_is_rewired() -> None:
         {"rewire": {"tensor": "x", "read": "y", "outputs": True}},
         {"insert_node": {"op_type": "Neg", "after": "x"}},
     ):
-        assert "'x' is both an input" in refused(text, operation)
+        assert "'x' is both" in refused(text, operation)
 
 
 def test_replacing_a_tensor_with_itself_is_refused() -> None:

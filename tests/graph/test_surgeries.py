@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -324,7 +325,8 @@ def test_erf_is_replaced_by_a_formula(by: Any, error: float, message: str, opset
     x = np.linspace(-6, 6, 100001, dtype=np.float32)
     [expected], [result] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
     assert np.abs(expected - result).max() < error
-    assert notes == [f"1 Erf replaced by the {by} formula: the error of each is at most {message}"]
+    (note,) = notes
+    assert note.startswith("1 Erf ") and f" {by} formula: " in note and note.endswith(f" {message}")
 
 
 def test_erf_is_replaced_in_fp16() -> None:
@@ -502,7 +504,7 @@ def test_an_output_independent_of_the_batch_is_noted() -> None:
     )
     _, notes = operate(model, MakeBatchDynamic())
     (note,) = notes
-    assert note.endswith(": m; it ends at mixing (ReduceMean)")
+    assert re.search(r": m; .*mixing \(ReduceMean\)$", note)
 
 
 def test_a_batch_with_dependent_items_is_refused() -> None:
@@ -511,7 +513,7 @@ def test_a_batch_with_dependent_items_is_refused() -> None:
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 4] x) => (float[1, 4] y) { y = Softmax <axis = 0> (x) }"""
     )
-    with pytest.raises(RequestError, match="items alone: output y, item 0"):
+    with pytest.raises(RequestError, match="output y, item 0"):
         operate(model, MakeBatchDynamic())
     free, _ = operate(model, MakeBatchDynamic(try_it=False))
     assert free.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
@@ -529,7 +531,7 @@ def test_the_dynamic_batch_is_checked_at_the_sizes_of_the_recipe(tmp_path: Path)
     onnx.save(model, tmp_path / "model.onnx")
     path = tmp_path / "model.onnx"
     edited = EditedModel(model=load_model(path), path=path, inputs={"x": InputSpec(shape=(1, 7))})
-    assert MakeBatchDynamic().apply(edited).startswith("dynamic batch in x, y; 0 nodes")
+    assert re.match("dynamic batch .*x, y; 0 nodes", MakeBatchDynamic().apply(edited))
     assert edited.notes == []
 
 

@@ -20,6 +20,7 @@ from ndld_flow.machine.host import Check
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.runtimes.tensorrt.probe import Probe, _show_gpu, probe_gpu, probe_library
 from tests.runtimes.test_tensorrt_library import hide_installed, installed_rtx, make_environment, write
+from tests.support.text_facts import numbers_in
 
 OURS = f"3.{sys.version_info.minor}"
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -134,7 +135,7 @@ def test_a_driver_too_old_for_the_real_library_is_reported(
     monkeypatch.setenv("CUDA_STANDIN_VERSION", "11040")
     checks = by_name(examine(tmp_path))
     assert checks["gpu"].state == "ok"
-    assert checks["gpu"].found == "NVIDIA Stand-in (compute capability 8.6), CUDA up to 11.4"
+    assert checks["gpu"].found.startswith("NVIDIA Stand-in (") and numbers_in(checks["gpu"].found) == [8.6, 11.4]
     engines = checks["tensorrt-rtx on this GPU"]
     assert "CUDA up to 11.4" in engines.found and "TensorRT-RTX" in engines.found
     assert engines.advice == "update the NVIDIA driver"
@@ -240,7 +241,7 @@ def test_a_given_tensorrt_is_examined_and_a_folder_without_one_refused(tmp_path:
     assert checks["tensorrt"].state == "ok"
     assert f"10.8.0.43, environment {environment}; its settings" in checks["tensorrt"].found
     assert "tensorrt-rtx" in checks
-    with pytest.raises(BackendError, match="expected a virtual or conda"):
+    with pytest.raises(BackendError, match="nowhere"):
         api.doctor(outputs=tmp_path, library=tmp_path / "nowhere")
 
 

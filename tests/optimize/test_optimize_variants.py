@@ -74,7 +74,9 @@ def test_what_is_tried_follows_from_the_time_that_operators_take(in_folder: Path
     assert not any("LSTM" in name for name in mostly_products)
     neither, sentences = proposed(subject_of({"Conv": 0.03, "MatMul": 0.01, "Loop": 0.96}))
     assert not any("INT8" in name for name in neither)
-    assert "INT8 is not tried: Conv, MatMul and Gemm take 4 % of the time." in sentences
+    assert any(
+        "INT8 is not tried" in sentence and "MatMul" in sentence and " 4 %" in sentence for sentence in sentences
+    )
     assert any("dynamic ranges is not" in sentence and "1 %" in sentence for sentence in sentences)
     recurrent, _ = proposed(subject_of({"LSTM": 0.8, "Conv": 0.1, "MatMul": 0.1}))
     assert "INT8 with dynamic ranges of LSTM too" in recurrent
@@ -94,7 +96,7 @@ def test_a_model_in_int8_needs_no_samples_for_int8(in_folder: Path, monkeypatch:
     """The kernels of its layers are others, so that Conv and MatMul take no time."""
     monkeypatch.setattr("ndld_flow.models.node_weights.quantized_share", lambda _: 0.97)
     _, sentences = proposed(subject_of({"QLinearConv": 0.5, "MatMulInteger": 0.5}, data=()))
-    assert "INT8 is not tried: 97 % of the weights are quantized already." in sentences
+    assert any("INT8 is not" in sentence and " 97 %" in sentence for sentence in sentences)
     assert not any("real samples" in sentence or "dynamic ranges" in sentence for sentence in sentences)
 
 

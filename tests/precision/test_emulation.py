@@ -311,7 +311,8 @@ def test_inputs_and_outputs_of_unknown_operators_keep_their_types(tmp_path: Path
             node.input[0] = result.input[0]
     onnx.save(half, path)
     emulated, done = emulate(path)
-    assert done.notes == ("computed by ONNX Runtime's own kernels at reduced precision: Magic",)
+    (note,) = done.notes
+    assert note.endswith(": Magic")
     written = onnx.load(emulated)
     makers = {name: node for node in written.graph.node for name in node.output}
     magic = next(node for node in written.graph.node if node.op_type == "Magic")

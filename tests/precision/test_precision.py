@@ -326,7 +326,7 @@ def test_a_sequence_keeps_one_precision(tmp_path: Path) -> None:
     path, typed_model = typed(model, tmp_path, {split: "fp16"})
     check(path)
     (result,) = typed_model.ignored
-    assert "shares a sequence with SequenceInsert" in result.outcome
+    assert "SequenceInsert" in result.outcome
 
 
 # Outcomes ---------------------------------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ def test_a_cast_counts_as_its_target_type(tmp_path: Path) -> None:
     graph = "g (int64[4] x) => (float[4] y) { [c] c = Cast <to = 1>(x) [r] y = Relu(c) }"
     model = onnx.load(write_model(tmp_path / "m.onnx", graph))
     _, typed_model = typed(model, tmp_path, {"c": "fp16", "r": "fp16"})
-    assert [c.outcome for c in typed_model.ignored] == ["ignored: a Cast has the type it casts to"]
+    assert [(c.node, c.precision) for c in typed_model.ignored] == [("c", "fp16")]
     assert text(tmp_path / "typed.onnx").count("Cast") == 3
 
 
@@ -400,7 +400,7 @@ def test_unmet_constraints_are_errors_when_strict_and_notes_when_lenient(tmp_pat
     assert "'add' asks for int8" in str(raised.value)
     assert "'exp' asks for int4" in str(raised.value)
     ran = run_step(ApplyPrecision, model, tmp_path / "lenient", {"strict": False})
-    assert ran.result.summary == "1 constraints applied, 2 ignored, 2 casts added"
+    assert re.findall("[12] [a-z]+", ran.result.summary) == ["1 constraints", "2 ignored", "2 casts"]
     assert ran.result.metrics["ignored"] == 2
     assert ran.result.change is not None
     assert ran.result.change.casts_added == 2

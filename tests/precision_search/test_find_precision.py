@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ from tests.support.models import GraphBuilder, rename_output, tensor
 from tests.support.models_fp16 import sensitive_batch_norm_model
 from tests.support.models_run import Ran, run_step, write_model
 from tests.support.representatives import thorough_except
+from tests.support.text_facts import numbers_in
 
 PASSED, NO = 0, 1
 
@@ -164,7 +166,7 @@ def test_a_variance_out_of_range_reports_its_effect_on_a_channel(tmp_path: Path)
     check(result)
     assert list(causes(result).values()) == ["range"]
     assert "4 of 4 values beyond 65504 (largest 2e+07)" in result.kept[0].evidence[0].sentence
-    assert "them scales a channel by 17.5" in result.kept[0].evidence[0].sentence
+    assert " by 17.5" in result.kept[0].evidence[0].sentence
 
 
 @pytest.mark.thorough
@@ -214,10 +216,9 @@ def test_a_budget_of_one_reports_only_the_failure(tmp_path: Path) -> None:
     assert phases(result) == ["whole"]
     assert result.kept == ()
     assert not ran.result.passed
-    assert ran.result.summary == "keeps 0 of 15 nodes in fp32, 1 trial; the tolerance is not met"
-    assert result.notes == (
-        "the search ended because its budget was used up: no trial was better than keeping nothing",
-    )
+    assert numbers_in(ran.result.summary) == [0, 15, 1] and "not met" in ran.result.summary
+    (note,) = result.notes
+    assert "budget" in note
 
 
 def test_the_time_limit_includes_what_precedes_the_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,10 +441,9 @@ def test_settings_that_differ_from_the_search_are_reported(tmp_path: Path, overf
     file = found_file(tmp_path, overflow_search, model="source")
     ran = use(ConvertFp16, tmp_path, file, models_precision.overflowing_model(), keep_io=False)
     assert ran.result.change is not None
-    assert [note for note in ran.result.change.notes if note.startswith("found_by")] == [
-        "found_by: the search had `keep_io: true`, but this step has false: the nodes found may not be enough",
-        "found_by: the search ran on the model of source, but this is the model of candidate",
-    ]
+    setting, model = (note for note in ran.result.change.notes if note.startswith("found_by: "))
+    assert re.findall("`.*?`|false", setting) == ["`keep_io: true`", "false"]
+    assert re.findall(r"\bsource|\bcandidate", model) == ["source", "candidate"]
 
 
 def test_an_unknown_node_is_refused(tmp_path: Path, overflow_search: PrecisionSearch) -> None:

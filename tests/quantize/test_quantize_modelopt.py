@@ -166,7 +166,7 @@ SLEEPS = """
 @pytest.mark.thorough
 def test_a_timeout_ends_all_child_processes(tmp_path: Path) -> None:
     python = stand_in(tmp_path, SLEEPS)
-    with pytest.raises(RequestError, match="did not finish within 3 s"):
+    with pytest.raises(RequestError, match=" 3 s "):
         use(tmp_path, python, modelopt={"timeout": "3 s"})
     assert_gone([int(pid) for pid in (tmp_path / "bin/pids").read_text().split()])
 

@@ -18,6 +18,7 @@ from ndld_flow.steps.quantize import Quantize
 from ndld_flow.steps.smooth_activations import SmoothActivations
 from tests.support.models import GraphBuilder, rename_output, save, tensor
 from tests.support.models_run import Ran, run_step
+from tests.support.text_facts import numbers_in
 
 _CHANNELS = 16
 _INPUTS = {"x": {"shape": [1, 12, _CHANNELS], "range": [-1.0, 1.0]}}
@@ -144,7 +145,7 @@ def test_a_model_without_products_stays_as_it_is(tmp_path: Path) -> None:
     source = save(b.model([tensor("x", shape)], [tensor("y", shape)]), tmp_path / "m.onnx")
     model, ran = smooth(source, tmp_path / "s")
     assert operators(model) == ["Relu"]
-    assert ran.result.summary == "0 of 0 activations smoothed, for 0 layers"
+    assert numbers_in(ran.result.summary) == [0, 0, 0]
 
 
 def test_computed_tensors_belong_to_their_sample_if_they_exceed_the_memory(

@@ -26,7 +26,7 @@ def test_a_package_offers_its_steps_by_an_entry_point(tmp_path: Path, monkeypatc
     assert result.origin == "toy-steps 1.5"
     assert result.version == "1+toy-steps 1.5"
     assert result.code is not None and result.code.path == tmp_path / "toy_steps.py", "no distribution installed it"
-    assert result.summary == "Stamp a model with a word."
+    assert result.summary in STAMP
 
 
 @pytest.mark.parametrize(("target", "shown"), [("Path", "Path"), ("stamp", "function"), ("WORD", "'x'")])

@@ -6,6 +6,7 @@ import base64
 import functools
 import hashlib
 import http.server
+import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -85,8 +86,9 @@ def test_a_data_file_has_one_name_however_the_model_spells_it(find: Callable[...
         entry.value = f"./{entry.value}" if entry.key == "location" else entry.value
     onnx.save(model, "m.onnx")
     assert {file.path for file in find("m.onnx").record.files} == before == {"model.onnx", "m.onnx.bin"}
-    with pytest.raises(ValidationError, match="not a path inside a folder"):
+    with pytest.raises(ValidationError) as caught:
         ArtifactFile(path="./model.onnx", digest="0" * 64, size_bytes=1)
+    assert [error["loc"] for error in caught.value.errors()] == [("path",)]
 
 
 def test_only_the_contents_of_a_model_matter_and_not_its_name(find: Callable[..., FoundModel], in_folder: Path) -> None:
@@ -314,7 +316,7 @@ def test_models_with_other_data_are_stored_under_other_keys(
     "name", ["/etc/passwd", "../m.data", "a/../../m.data", "", "Model.onnx", "a\\b", "./model.onnx", "C:m.data"]
 )
 def test_names_of_data_files_outside_the_folder_are_refused(name: str) -> None:
-    with pytest.raises(ValidationError, match="no name of a data"):
+    with pytest.raises(ValidationError, match=re.escape(f"`files`: {name!r}")):
         ModelSource(source="https://host/m.onnx", sha256="0" * 64, files={name: "0" * 64})
     with pytest.raises(ValidationError, match="`files` is for a model"):
         ModelSource(source="m.onnx", files={"m.data": "0" * 64})

@@ -316,25 +316,26 @@ sweep:
   minimise: first.length
   exclude: [{second.word: 3, frist.word: a, fyrst: 2}]
 """
-    assert mistakes(folder, sweep) == [
-        'toy.yaml:12: sweep.over.frist.word: there is no step `frist`\n    did you mean "first"?',
-        'toy.yaml:13: sweep.over.first.wrod: there is no setting `wrod`\n    did you mean "word"?',
-        "toy.yaml:14: sweep.over.first.seconds.2: the value 1 is given twice\n    give each value once",
-        "toy.yaml:14: sweep.over.first.seconds.1: expected a number, found 'slow'\n    seconds: How long to work",
-        "toy.yaml:15: sweep.over.second.seconds: `from` (3) is larger than `to` (1)\n    over: The axes",
-        "toy.yaml:16: sweep.over.aside.word: 'basic' is one value"
-        "\n    write `1,2,4`, `choice(a,b)`, `range(1,9,2)` or `interval(0.1,2)`, or a list",
-        "toy.yaml:17: sweep.over.name: `name` cannot vary"
-        "\n    a sweep varies model, models, inputs, runtime, steps, gates",
-        "toy.yaml:19: sweep.over.variant.a.aside.passed: expected true or false, found 3"
-        "\n    passed: What to say in the end",
-        "toy.yaml:20: sweep.over.variant.b.second.passed: expected true or false, found 1\n    write true",
-        "toy.yaml:21: sweep.points: must be at least 1, found 0\n    points: Maximum number of points to try",
-        'toy.yaml:22: sweep.minimise: there is no setting `minimise`\n    did you mean "minimize"?',
-        'toy.yaml:23: sweep.exclude.0.second.word: there is no axis `second.word`\n    did you mean "second.seconds"?',
-        "toy.yaml:23: sweep.exclude.0.fyrst: there is no axis `fyrst`"
-        "\n    known: aside.word, first.seconds, first.wrod, frist.word, name, second.seconds, variant",
-    ]
+    for mistake, (where, fact) in zip(
+        mistakes(folder, sweep),
+        (
+            ("toy.yaml:12: sweep.over.frist.word: ", 'did you mean "first"?'),
+            ("toy.yaml:13: sweep.over.first.wrod: ", 'did you mean "word"?'),
+            ("toy.yaml:14: sweep.over.first.seconds.2: ", "1 is given twice"),
+            ("toy.yaml:14: sweep.over.first.seconds.1: ", "a number, found 'slow'"),
+            ("toy.yaml:15: sweep.over.second.seconds: ", "`from` (3) is larger than `to` (1)"),
+            ("toy.yaml:16: sweep.over.aside.word: ", "write `1,2,4`, `choice(a,b)`, `range(1,9,2)`"),
+            ("toy.yaml:17: sweep.over.name: ", "varies model, models, inputs, runtime, steps, gates"),
+            ("toy.yaml:19: sweep.over.variant.a.aside.passed: ", "true or false, found 3"),
+            ("toy.yaml:20: sweep.over.variant.b.second.passed: ", "write true"),
+            ("toy.yaml:21: sweep.points: ", "at least 1, found 0"),
+            ("toy.yaml:22: sweep.minimise: ", 'did you mean "minimize"?'),
+            ("toy.yaml:23: sweep.exclude.0.second.word: ", 'did you mean "second.seconds"?'),
+            ("toy.yaml:23: sweep.exclude.0.fyrst: ", "first.wrod, frist.word, name, second.seconds, variant"),
+        ),
+        strict=True,
+    ):
+        assert mistake.startswith(where) and fact in mistake
 
 
 GOOD = (
@@ -444,10 +445,8 @@ def test_a_value_is_checked_together_with_the_other_axes(folder: Path) -> None:
     wider = "inputs.x.max=[8],[9]"
     assert load(folder, SHAPES, multirun=(wider,)).space.axes[0] == Choices("inputs.x.opt", ([2], [6]))
     texts = mistakes(folder, SHAPES.replace("[6]", "[9]"), multirun=(wider,))
-    assert texts == [
-        "toy.yaml:11: sweep.over.inputs.x.opt.1: every dimension must satisfy min <= opt <= max"
-        "\n    inputs: Shapes and values of the model's inputs, for every step that runs it"
-    ]
+    (mistake,) = texts
+    assert mistake.startswith("toy.yaml:11: sweep.over.inputs.x.opt.1: ") and "min <= opt <= max" in mistake
 
 
 def test_a_point_knows_the_origin_of_its_values(folder: Path) -> None:

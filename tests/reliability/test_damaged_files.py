@@ -215,10 +215,8 @@ def test_files_set_aside_are_reported(in_folder: Path) -> None:
     assert f"outputs/store/damaged/{aside.name} and is recomputed" in result
     assert (aside / "model.onnx").stat().st_size == size // 2
     step = read_run_record(victim.outputs / "runs" / "toy" / "latest").steps[0]
-    assert (step.reason, step.detail) == (
-        "artifact damaged",
-        f"model.onnx: {size // 2:,} of {size:,} bytes; set aside as {aside.name}",
-    )
+    assert step.reason == "artifact damaged"
+    assert step.detail.startswith(f"model.onnx: {size // 2:,} of {size:,} ") and step.detail.endswith(aside.name)
     assert "set aside" in (victim.outputs / "runs" / "toy" / "latest" / "log.txt").read_text()
 
 

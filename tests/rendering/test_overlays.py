@@ -22,6 +22,7 @@ from ndld_flow.rendering.settings import Detections
 from ndld_flow.steps.render_images import RenderImages
 from ndld_flow.store.kinds import ImagesDocument, Onnx
 from tests.support.models_run import Ran, run_step
+from tests.support.text_facts import numbers_in
 
 SIDE = 480
 """Large enough that the image is not enlarged."""
@@ -90,7 +91,8 @@ def test_predictions_are_drawn_as_boxes(tmp_path: Path) -> None:
         assert changed[top : bottom + 1, (left, right)].all()
         assert not changed[top + 4 : bottom - 4, left + 4 : right - 4].any()
     assert not changed[400:].any()
-    assert files["candidate"].captions == ("2 detections, best score 0.9", "2 of 2 in source found, 0 others")
+    own, found = files["candidate"].captions
+    assert numbers_in(own) == [2, 0.9] and numbers_in(found) == [2, 2, 0]
 
 
 @pytest.mark.parametrize("value", [NAN, *(pytest.param(item, marks=pytest.mark.thorough) for item in (0.0, np.inf))])
@@ -109,7 +111,7 @@ def test_a_reference_without_detections_is_no_evidence(tmp_path: Path) -> None:
     nothing = np.zeros_like(RAW)
     metrics, files, _ = overlay(tmp_path, PREDICTIONS, {"raw": nothing}, {"raw": nothing})
     assert not {"recall", "precision"} & metrics.keys()
-    assert files["candidate"].captions[-1] == "source detects nothing to compare with"
+    assert files["candidate"].captions[-1].startswith("source detects nothing")
 
 
 def test_boxes_elsewhere_are_counted(tmp_path: Path) -> None:

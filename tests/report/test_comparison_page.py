@@ -57,13 +57,14 @@ def test_the_verdict_matches_the_comparison() -> None:
 
 def test_every_profile_and_candidate_is_decided_and_the_title_names_them() -> None:
     page = page_of(comparisons.three())
-    assert page.title == "half and tuned against main"
+    assert re.findall("half|tuned|main", page.title) == ["half", "tuned", "main"]
     assert [(decision.profile, decision.candidate, decision.view.verdict) for decision in page.decisions] == [
         ("det", 1, "improved"),
         ("det", 2, "inconclusive"),
         ("rec", 1, "regressed"),
     ]
-    assert page.left_out == ("tuned has no profile `rec`: it is left out there.",)
+    (left_out,) = page.left_out
+    assert re.findall("half|tuned|main|`.*?`", left_out) == ["tuned", "`rec`"]
     assert [gate.outcome for gate, _ in page.gates] == ["failed", "passed", "passed"]
     assert (page.gates[0][0].name, page.gates[0][1]) == ("rec", 1)
 

@@ -146,15 +146,13 @@ def test_reformats_name_the_neighbours_that_cause_them() -> None:
     view = collect_reformats(profile.layers, profile.inputs, profile.outputs)
     assert view is not None
     causes = {row.name: row.cause for row in view.rows}
-    assert causes["Reformatting CopyNode for Input Tensor 0 to Conv_0 + Relu_1"] == (
-        "the engine's input input.1 is float32 linear, Conv_0 + Relu_1 reads float16 hwc4"
-    )
+    cause = causes["Reformatting CopyNode for Input Tensor 0 to Conv_0 + Relu_1"]
+    assert re.search(r"input\.1\b.*float32 linear, Conv_0 \+ Relu_1\b.*float16 hwc4", cause)
     assert view.count == 2, "10 NoOps move nothing"
     between = collect_reformats(a100("fp32").layers, (), ())
     assert between is not None
-    assert [row.cause for row in between.rows] == [
-        "MaxPool_2 writes float32 linear, Conv_3 + Relu_4 and 1 more read float32 hwc"
-    ]
+    (row,) = between.rows
+    assert re.fullmatch(r"MaxPool_2\b.*float32 linear, Conv_3 \+ Relu_4 and 1 more\b.*float32 hwc", row.cause)
     lonely = layer(0, "Reformat", role="reformat", inputs=(TensorInfo(name="a", dtype="float32", shape=(1,)),))
     bare = collect_reformats([lonely], (), ())
     assert bare is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -63,6 +64,7 @@ from tests.support.run_fixtures import (
     write_quickstart,
     write_run,
 )
+from tests.support.text_facts import numbers_in
 
 INPUT = f"x {shape_text((1, 3, 320, 320))} float32"
 
@@ -112,13 +114,17 @@ def test_a_result_is_faster_only_if_that_is_proved(
 
 
 def test_the_verdict_of_a_failed_run_names_the_failed_checks(tmp_path: Path) -> None:
-    assert verdict_of(write_failed(tmp_path)) == [
-        "FAILED ppocr-det in 2.1 s: agree: cosine 0.0312 is below 0.999 and 1 more",
-        "and gate agree.cosine >= 0.999: measured 0.0312, limit 0.999",
-        "graph 672 -> 337 nodes, 4.53 -> 2.28 MiB",
-        "accuracy cosine 0.0312, max abs 0.99987 (outside tolerance: cosine 0.0312 is below 0.999 and 1 more)",
-        "latency not measured",
-        "gates 0 of 2 passed, 1 not reached",
+    lines = verdict_of(write_failed(tmp_path))
+    assert [line.partition(" ")[0] for line in lines] == ["FAILED", "and", "graph", "accuracy", "latency", "gates"]
+    assert lines[0].startswith("FAILED ppocr-det in 2.1 s: agree: ")
+    assert lines[1].startswith("and gate agree.cosine >= 0.999:")
+    assert [numbers_in(line) for line in lines] == [
+        [2.1, 0.0312, 0.999, 1],
+        [0.999, 0.0312, 0.999],
+        [672, 337, 4.53, 2.28],
+        [0.0312, 0.99987, 0.0312, 0.999, 1],
+        [],
+        [0, 2, 1],
     ]
 
 
@@ -177,7 +183,8 @@ def test_sizes_that_another_file_fixes_are_a_warning(candidate: str, tmp_path: P
 def test_one_profile_alone_makes_no_claim(tmp_path: Path) -> None:
     run = run_record([StepSketch("speed", "profile", "profile")])
     write_run(tmp_path, run, {"speed/profile.json": profile("source", 14.0, 1, 0, runs=3)})
-    assert verdict_of(tmp_path)[3] == f"latency source 14.3 ms ({INPUT}; median of 600 passes in 3 process runs)"
+    line = verdict_of(tmp_path)[3]
+    assert line.startswith(f"latency source 14.3 ms ({INPUT};") and numbers_in(line.partition(INPUT)[2]) == [600, 3]
 
 
 def test_the_same_model_twice_is_unchanged(tmp_path: Path) -> None:
@@ -205,7 +212,7 @@ def test_profiles_of_different_sessions_are_marked(tmp_path: Path) -> None:
     write_run(tmp_path, run_record(steps), documents)
     line = verdict_of(tmp_path)[3]
     assert ": 2.00x as fast" in line
-    assert line.endswith("in one process run: indicative; measured 2 h 00 min apart)")
+    assert "indicative" in line and "2 h 00 min apart" in line
 
 
 @pytest.mark.parametrize(
@@ -272,7 +279,7 @@ def test_runs_that_were_not_interleaved_are_indicative(tmp_path: Path) -> None:
     write_run(tmp_path, run_record(steps), documents)
     line = verdict_of(tmp_path)[3]
     assert "10.1 ms vs source 20.2 ms:" in line  # the source is the base, though measured last
-    assert line.endswith(f"({INPUT}; median of 100 passes in 5 process runs: indicative)")
+    assert "indicative" in line and numbers_in(line.partition(INPUT)[2]) == [100, 5]
     assert [view.in_turns_with for view in page_of(tmp_path).views["latency"]] == [(), ()]
 
 
@@ -320,7 +327,7 @@ def test_incomparable_measurements_make_no_claim_in_the_summary(tmp_path: Path) 
     batch = TensorInfo(name="x", dtype="float32", shape=(8, 3, 320, 320), data="random uniform [0, 1)")
     line = shipped_and_proposed(tmp_path, {"gates": ["speed.latency.min < shipped.latency.min"]}, inputs=(batch,))[3]
     assert "shipped 8.09 ms: not comparable" in line
-    assert "batch (shape of x: 1x3x320x320 and 8x3x320x320)" in line
+    assert "batch" in line and "1x3x320x320 and 8x3x320x320" in line
 
 
 def test_values_missing_in_an_import_are_not_zero() -> None:
@@ -342,10 +349,10 @@ def test_values_missing_in_an_import_are_not_zero() -> None:
     (view,) = collect_profiles({"imported": imported})
     assert machine_settings(view.profile.machine) == ()
     assert collect_footprint(imported) is None
-    assert profiler_words(measured[:1]) == "timing pass, no profiler attached"
-    assert profiler_words(measured[1:2]) == "measured with the profiler attached, which slows passes down"
-    assert profiler_words(measured[2:]) == "not recorded whether a profiler was attached"
-    assert "no profiler attached" not in profiler_words(measured)
+    assert "no profiler" in profiler_words(measured[:1])
+    assert "the profiler" in profiler_words(measured[1:2])
+    assert "not recorded" in profiler_words(measured[2:])
+    assert "no profiler" not in profiler_words(measured)
 
 
 def test_a_noisy_measurement_is_marked(tmp_path: Path) -> None:
@@ -353,9 +360,8 @@ def test_a_noisy_measurement_is_marked(tmp_path: Path) -> None:
     shaken = profile("half", 10, 1, 0).model_copy(update={"runs": (ProfileRun(latency_ms=(7.0, 7.5, 8.0, 33.0)),)})
     documents = {"speed/profile.json": shaken, "base/profile.json": profile("source", 20, 1, 0)}
     write_run(tmp_path, run_record(steps), documents)
-    assert verdict_of(tmp_path)[3].endswith(
-        "; median of 4 and 200 passes in one process run: indicative; noisy, CoV 92 %)"
-    )
+    line = verdict_of(tmp_path)[3]
+    assert "indicative; noisy" in line and numbers_in(line)[-3:] == [4, 200, 92]
 
 
 def test_settings_are_formatted_as_in_the_recipe_and_mark_defaults() -> None:
@@ -399,9 +405,8 @@ def test_failed_comparisons_come_before_passed_ones(tmp_path: Path) -> None:
         "second/accuracy.json": accuracy(),
     }
     write_run(tmp_path, run_record(steps), documents)
-    assert verdict_of(tmp_path)[2] == (
-        "accuracy cosine 0.5, max abs 2 (outside tolerance: cosine 0.5 is below 0.999; 1 of 2 comparisons passed)"
-    )
+    line = verdict_of(tmp_path)[2]
+    assert line.startswith("accuracy cosine 0.5,") and numbers_in(line) == [0.5, 2, 0.5, 0.999, 1, 2]
 
 
 def test_nan_is_the_worst_value(tmp_path: Path) -> None:
@@ -425,7 +430,7 @@ def test_steps_summarize_their_work(tmp_path: Path) -> None:
         ("Slice", -16),
     ]
     assert sanitize.change.totals[0] == ("nodes", 672, 329, "")
-    assert sanitize.reuse == "computed 3 days before this run, in 4 ms"
+    assert "3 days" in sanitize.reuse and sanitize.reuse.endswith("4 ms")
     assert half.run_step.reason == "settings changed"
     assert half.change is not None
     assert half.change.casts_added == 8
@@ -659,7 +664,8 @@ def test_an_unreadable_document_is_reported(tmp_path: Path) -> None:
     write_quickstart(tmp_path)
     (tmp_path / "lint" / "findings.json").unlink()
     (tmp_path / "lint" / "findings.json").mkdir()
-    assert read_run(tmp_path).unreadable == ("lint/findings.json cannot be read: Is a directory.",)
+    (problem,) = read_run(tmp_path).unreadable
+    assert problem.startswith("lint/findings.json ") and os.strerror(errno.EISDIR) in problem
 
 
 def test_a_damaged_document_is_reported_and_the_rest_is_drawn(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from tests.support.a100_exports import a100_exports
 from tests.support.engine_samples import build, detector, rtx_build, tensor, write_engine_run
 from tests.support.page_data import data_of
 from tests.support.run_fixtures import HOSTILE_NAMES, MIB, accuracy
+from tests.support.text_facts import numbers_in
 
 
 def page_of(folder: Path, **builds: Build) -> str:
@@ -332,10 +333,12 @@ def test_a_build_without_constraints_of_layers_is_read() -> None:
 
 def test_the_verdict_names_engines(tmp_path: Path) -> None:
     folder = write_engine_run(tmp_path, {"engine": build(), "rtx": rtx_build()})
-    assert summarize_run(read_run(folder))[2:4] == [
-        "engine engine 6.90 MiB in 1 min 24 s, 72 layers, by TensorRT 10.16.1.11, not checked",
-        "engine rtx 9.38 MiB in 1.2 s, 55 layers, by TensorRT-RTX 1.7.1.116, not checked",
-    ]
+    first, second = summarize_run(read_run(folder))[2:4]
+    for line, facts in (
+        (first, ("engine engine", "6.90 MiB", "1 min 24 s", "72 layers", "TensorRT 10.16.1.11", "not checked")),
+        (second, ("engine rtx", "9.38 MiB", "1.2 s", "55 layers", "TensorRT-RTX 1.7.1.116", "not checked")),
+    ):
+        assert [fact for fact in facts if fact not in line] == []
 
 
 def test_an_unchecked_engine_is_shown_as_such(tmp_path: Path) -> None:
@@ -392,12 +395,13 @@ def shown_of(engine: Build) -> tuple[Insight, ...]:
     return insights_of_engine(EngineSubject(engine.as_profile(), engine))
 
 
-def titles(engine: Build) -> list[str]:
-    return [insight.title for insight in shown_of(engine)]
+def rules(engine: Build) -> list[str]:
+    return [insight.name for insight in shown_of(engine)]
 
 
-def has(engine: Build, words: str) -> bool:
-    return any(words in title for title in titles(engine))
+def insight_of(engine: Build, rule: str) -> Insight:
+    (insight,) = (insight for insight in shown_of(engine) if insight.name == rule)
+    return insight
 
 
 def test_every_insight_has_evidence_and_advice_and_no_score() -> None:
@@ -419,16 +423,15 @@ def test_a_good_engine_has_no_insights() -> None:
         options=BuildSettings().model_dump(mode="json"),
         build_s=3.0,
     )
-    assert titles(quiet) == []
+    assert rules(quiet) == []
     assert len(ENGINE_RULES) == 15 + len(LINTS)
 
 
 def test_engines_in_fp32_are_reported() -> None:
-    assert has(rtx_build(), "All layers compute in single precision")
-    assert not has(rtx_build(typing="weakly typed: TF32"), "All layers compute")
-    assert has(build(), "2 layers of 72 in float32")
-    (insight,) = [item for item in shown_of(build()) if "layers of 72 in float32" in item.title]
-    assert insight.layers == (69, 70)
+    assert "single_precision_only" in rules(rtx_build())
+    assert "single_precision_only" not in rules(rtx_build(typing="weakly typed: TF32"))
+    insight = insight_of(build(), "single_precision_among_half")
+    assert insight.layers == (69, 70) and numbers_in(insight.title) == [2, 72]
 
 
 def asked(**precisions: str) -> tuple[Layer, ...]:
@@ -444,22 +447,21 @@ def asked(**precisions: str) -> tuple[Layer, ...]:
 def test_unmet_precision_requests_are_reported() -> None:
     """Resize has a finding of its own: its constraint was ignored. Relu may well compute in fp32 within its layer."""
     weak = build(layers=asked(Softmax="fp16", Resize="fp16", Relu="fp32"))
-    (insight,) = [item for item in shown_of(weak) if "without the requested" in item.title]
-    assert insight.title == "1 layer without the requested precision" and insight.layers == (70,)
-    assert insight.evidence == "/head/Softmax (fp16 requested, computes in float32)."
+    insight = insight_of(weak, "requested_precision_missed")
+    assert insight.layers == (70,)
+    assert re.findall("/head/Softmax|fp16|float32", insight.evidence) == ["/head/Softmax", "fp16", "float32"]
     assert missed_precisions(weak.as_profile(), weak) == (69, 70)
 
 
 def test_met_and_uncertain_precision_requests_are_not_reported() -> None:
-    assert not has(build(layers=asked(Softmax="fp32", Conv="fp16", Resize="int8")), "without the requested")
-    strong = build(layers=asked(Softmax="fp16"), typing="strongly typed, constraints as Casts")
-    assert not has(strong, "without the requested")  # a Cast was fused into it
+    met = build(layers=asked(Softmax="fp32", Conv="fp16", Resize="int8"))
+    strong = build(layers=asked(Softmax="fp16"), typing="strongly typed, constraints as Casts")  # a Cast was fused
     both = build(layers=asked(Softmax="fp16, fp32"))
-    assert not has(both, "without the requested")
+    assert all("requested_precision_missed" not in rules(engine) for engine in (met, strong, both))
 
 
 def test_reformats_of_inputs_and_outputs_name_them() -> None:
-    (insight,) = [item for item in shown_of(build()) if "inputs and outputs" in item.title]
+    insight = insight_of(build(), "reformats_at_the_ends")
     assert insight.layers == (0, 71)
     assert "float16 hwc8), output y (float32" in insight.evidence
 
@@ -470,43 +472,40 @@ def test_reformats_of_inputs_and_outputs_name_them() -> None:
 )
 def test_an_opt_shape_at_one_end_of_a_wide_range_is_reported(opt: tuple[int, ...], said: str | None) -> None:
     shapes = ShapeRange(min=(1, 3, 320, 320), opt=opt, max=(4, 3, 960, 960))
-    reported = [
-        title
-        for title in titles(build(profiles=(BuiltProfile(inputs={"x": shapes}, basis=""),)))
-        if "Tactics of" in title
-    ]
-    assert reported == ([f"Tactics of a wide range are chosen for its {said} shape"] if said else [])
+    engine = build(profiles=(BuiltProfile(inputs={"x": shapes}, basis=""),))
+    assert ("opt_at_one_end" in rules(engine)) == bool(said)
+    assert not said or said in insight_of(engine, "opt_at_one_end").title
 
 
 def test_important_settings_are_reported() -> None:
     def with_options(**options: Any) -> Build:
         return build(options=BuildSettings(**options).model_dump(mode="json"))
 
-    assert has(with_options(int8=True, placeholder_ranges=True), "meaningless on purpose")
-    assert has(with_options(weights="strip"), "has no weights")
-    assert has(with_options(version_compatible=True), "Compatibility excludes tactics")
-    assert not has(with_options(), "Compatibility")
+    assert "placeholder_ranges_used" in rules(with_options(int8=True, placeholder_ranges=True))
+    assert "weights_are_missing" in rules(with_options(weights="strip"))
+    assert "costs_of_compatibility" in rules(with_options(version_compatible=True))
+    assert not {"placeholder_ranges_used", "weights_are_missing", "costs_of_compatibility"} & {*rules(with_options())}
     rtx = rtx_build(options=BuildSettings(hardware_compatibility="ampere_plus").model_dump(mode="json"))
-    assert not has(rtx, "Compatibility")  # TensorRT-RTX knows no such level
+    assert "costs_of_compatibility" not in rules(rtx)  # TensorRT-RTX knows no such level
 
 
 def test_timing_caches_are_reported() -> None:
-    assert has(build(), "The timing cache was empty")
-    assert has(build(timing_cache=None), "Built without a timing cache")
-    assert not has(build(timing_cache=TimingCacheUse(file="a", loaded_bytes=9, loaded_entries=1)), "timing cache")
-    assert not has(build(build_s=5.0), "timing cache")
-    attempt = BuildSettings(attempt=2).model_dump(mode="json")
-    assert not has(build(options=attempt), "timing cache")  # it reads none on purpose
-    assert not has(rtx_build(build_s=500.0), "timing cache")  # it times nothing
+    empty, without = build(), build(timing_cache=None)
+    assert "`timing_cache_file`" in insight_of(empty, "timing_cache").next_step
+    assert "`timing_cache`" in insight_of(without, "timing_cache").next_step
+    used = build(timing_cache=TimingCacheUse(file="a", loaded_bytes=9, loaded_entries=1))
+    attempt = build(options=BuildSettings(attempt=2).model_dump(mode="json"))  # it reads none on purpose
+    for engine in (used, attempt, build(build_s=5.0), rtx_build(build_s=500.0)):  # TensorRT-RTX times nothing
+        assert "timing_cache" not in rules(engine)
 
 
 def test_memory_for_the_largest_shapes_is_reported() -> None:
-    assert has(build(), "Memory is allocated for shapes much larger")
-    assert not has(build(memory=BuildMemory(weights_bytes=MIB)), "Memory is allocated for")
+    assert "memory_for_the_largest" in rules(build())
+    assert "memory_for_the_largest" not in rules(build(memory=BuildMemory(weights_bytes=MIB)))
 
 
 def test_engines_without_layer_information_are_reported() -> None:
-    assert has(build(layers=()), "The compiled layers are not known")
+    assert "layers_unknown" in rules(build(layers=()))
     names = tuple(layer.model_copy(update={"type": "unknown"}) for layer in detector())
-    assert has(build(layers=names), "The compiled layers are not known")
-    assert not has(build(), "The compiled layers")
+    assert "layers_unknown" in rules(build(layers=names))
+    assert "layers_unknown" not in rules(build())

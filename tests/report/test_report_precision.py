@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -37,6 +38,7 @@ from tests.support.precision_samples import (
     trials,
 )
 from tests.support.run_fixtures import StepSketch, accuracy, run_record, write_run
+from tests.support.text_facts import numbers_in
 
 
 def write_search(folder: Path, found: PrecisionSearch, steps: list[StepSketch] | None = None, **more: Any) -> Path:
@@ -64,11 +66,9 @@ def sentences_of(view: SearchView) -> list[str]:
 def test_a_search_shows_the_fault_its_origin_its_repair_and_the_cost(tmp_path: Path) -> None:
     documents = read_run(write_search(tmp_path, search()))
     breaks, starts, mended, cost = sentences_of(view_of(documents))
-    assert breaks == "With all nodes in fp16 the model is unusable: cosine 0.7712 (bound 0.999)."
-    assert starts == (
-        "It starts at BatchNormalization p2o.BatchNormalization.40: its variances up to 9.8e+07 are clamped to 65504."
-    )
-    assert mended == "3 nodes stay in fp32: cosine 0.999980."
+    assert "unusable: cosine" in breaks and numbers_in(breaks) == [0.7712, 0.999]
+    assert "p2o.BatchNormalization.40:" in starts and numbers_in(starts) == [9.8e7, 65504]
+    assert mended.startswith("3 nodes") and numbers_in(mended) == [3, 0.99998]
     measured = collect_cost("search", search(), documents).measured
     assert "0.4 % of the multiply-accumulates; 6 Casts" in cost
     assert cost.endswith("in speed.")
@@ -92,11 +92,10 @@ def test_an_unknown_cost_is_marked_as_unknown(tmp_path: Path) -> None:
     steps = [step for step in search_steps() if step.name != "speed"]
     folder = write_search(tmp_path, search(kept_macs_share=None), steps)
     (folder / "speed/profile.json").unlink()
-    assert sentences_of(view_of(read_run(folder)))[-1] == (
-        "their share of the work is unknown; 6 Casts in half; "
-        "their latency is unknown: no profile of half in this run records ONNX nodes."
-    )
-    assert "no profile of a model" in sentences_of(view_of(documents_of(search())))[-1]
+    work, casts, latency = sentences_of(view_of(read_run(folder)))[-1].split("; ")
+    assert "work is unknown" in work and casts == "6 Casts in half"
+    assert "latency is unknown" in latency and "profile of half" in latency
+    assert "profile of a model" in sentences_of(view_of(documents_of(search())))[-1]
 
 
 @pytest.mark.parametrize(
@@ -119,10 +118,9 @@ def test_keeping_no_node_is_not_a_failure() -> None:
     found = search(kept=(), first_divergent="", layers_found=(), metrics_whole={"cosine": 0.9998},
                    metrics_found={"cosine": 0.9998})  # fmt: skip
     view = view_of(documents_of(found))
-    assert sentences_of(view) == [
-        "With all nodes in fp16 the model meets its bound: cosine 0.99980 (bound 0.999).",
-        "nothing: no node is kept.",
-    ]
+    whole, kept = sentences_of(view)
+    assert "meets its bound" in whole and numbers_in(whole) == [0.9998, 0.999]
+    assert kept.startswith("nothing")
     assert view.depth is not None
     assert view.depth.curves == ("all in fp16",)
 
@@ -131,10 +129,9 @@ def test_the_terminal_lists_failed_searches_first(tmp_path: Path) -> None:
     steps = [*search_steps(), StepSketch("second", "find_precision", "precision", passed=False)]
     folder = write_search(tmp_path, search(), steps, second__precision=failed_search())
     lines = [line for line in summarize_run(read_run(folder)) if line.startswith("precision")]
-    assert lines == [
-        "precision second keeps 13 nodes in fp32: cosine NaN -> 0.9871 (bound 0.999 not met)",
-        "precision search keeps 3 nodes in fp32: cosine 0.7712 -> 0.999980 (bound 0.999 met)",
-    ]
+    first, second = lines
+    assert re.search(r" second .*\b13 nodes.*cosine NaN -> 0\.9871 .*not met", first)
+    assert re.search(r" search .*\b3 nodes.*cosine 0\.7712 -> 0\.999980 ", second) and "not met" not in second
 
 
 def test_a_skipped_step_is_connected_to_its_search(tmp_path: Path) -> None:
@@ -164,23 +161,23 @@ def test_a_model_made_from_the_result_counts_as_its_check(tmp_path: Path) -> Non
 def insights(found: PrecisionSearch, **changes: Any) -> list[str]:
     stored = accuracy().model_copy(update={"arithmetic": "stored"})
     subject = SearchSubject("search", found, ("half",), (("agree", stored),), 0.01)
-    return [item.title for item in insights_of_search(replace(subject, **changes))]
+    return [item.name for item in insights_of_search(replace(subject, **changes))]
 
 
 def test_open_questions_of_a_search_are_reported() -> None:
     assert insights(search()) == []
-    assert insights(failed_search()) == ["No set of nodes meets the bound of search"]
-    assert insights(search(5)) == ["Most of the model stays in fp32"]
-    assert insights(search(sample_count=1)) == ["The result of search rests on one sample"]
-    assert insights(search(), users=(), checks=()) == ["No step of this run uses the result of search"]
-    assert insights(search(), checks=()) == ["half was not compared with its reference"]
-    assert insights(search(), kept_part=0.3) == ["The layers of the kept nodes take 30.0 % of all layers' time"]
+    assert insights(failed_search()) == ["bound_not_met"]
+    assert insights(search(5)) == ["little_left"]
+    assert insights(search(sample_count=1)) == ["found_on_one_sample"]
+    assert insights(search(), users=(), checks=()) == ["not_used"]
+    assert insights(search(), checks=()) == ["not_checked"]
+    assert insights(search(), kept_part=0.3) == ["kept_nodes_are_slow"]
 
 
 def test_native_execution_on_a_cpu_does_not_test_fp16() -> None:
     native = accuracy()
     assert native.arithmetic == "native"
-    assert insights(search(), checks=(("agree", native),)) == ["agree did not test fp16"]
+    assert insights(search(), checks=(("agree", native),)) == ["checked_natively_on_cpu"]
     on_gpu = native.model_copy(update={"provider_candidate": "CUDAExecutionProvider"})
     assert insights(search(), checks=(("agree", on_gpu),)) == []
     assert insights(search(), checks=(("agree", native.model_copy(update={"arithmetic": "stored"})),)) == []
@@ -271,9 +268,9 @@ def test_a_comparison_names_its_worst_and_its_labelled_metrics() -> None:
         ("boxes", "cosine", True),
     ]
     assert view.labelled is not None
-    assert [row[3:] for row in view.labelled.rows] == [
-        ("drops by 0.1667 (16.7 %)", "may drop by 0.2, at least 0.8", "passed"),
-        ("drops by 0.11 (12.0 %)", "may drop by 1 %", "failed"),
+    assert [[*map(numbers_in, map(str, row[3:5])), row[5]] for row in view.labelled.rows] == [
+        [[0.1667, 16.7], [0.2, 0.8], "passed"],
+        [[0.11, 12.0], [1], "failed"],
     ]
     assert view.labelled.bad == {(1, 2)} and len(view.labelled_failures) == 1
     assert view.samples is not None

@@ -100,7 +100,7 @@ def test_first_and_later_steps_of_a_sequence_are_shown_apart(tmp_path: Path) -> 
     ]
     assert [part.share for part in view.steps[:2]] == pytest.approx([30 / 52, 22 / 52])
     folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": measured})
-    assert "Steps of a sequence in" in draw_report(folder).read_text("utf-8")
+    assert "steps 8 to 9" in draw_report(folder).read_text("utf-8")
     short = measured.model_copy(update={"sequence_steps": 3})
     assert [part.name for part in collect_profiles({"speed": short})[0].steps] == ["first step", "later steps"]
     assert collect_profiles({"speed": profile("cnn", 10, 1, 0)})[0].steps == ()

@@ -180,7 +180,7 @@ def test_a_missing_or_unknown_argument_is_refused(here: Path) -> None:
     for name, function in FUNCTIONS.items():
         with pytest.raises(RequestError, match=name):
             function(nonsense=1)
-    with pytest.raises(RequestError, match="run: missing a required argument"):
+    with pytest.raises(RequestError, match=r"^run: .*'recipe'"):
         FUNCTIONS["run"]()
 
 
@@ -207,7 +207,7 @@ def test_values_of_other_types_inside_an_argument_are_refused(
 def test_the_message_names_the_function_the_argument_and_the_value() -> None:
     with pytest.raises(RequestError) as caught:
         FUNCTIONS["run"](recipe=3)
-    assert re.match(r"run: recipe must be .*, not 3 \(int\)\.", str(caught.value))
+    assert re.match(r"run: recipe .*\b3 \(int\)\.", str(caught.value))
 
 
 @public

@@ -33,7 +33,7 @@ def test_without_the_client_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
     )
     with pytest.raises(BackendError, match=re.escape(f"needs MLflow's client: {EXTRAS['mlflow'].command}")):
         api.log_to_mlflow(["nightly"], outputs=tmp_path)
-    with pytest.raises(RequestError, match="run of a recipe 'nigtly'"):
+    with pytest.raises(RequestError, match="'nigtly'"):
         api.log_to_mlflow(["nigtly"], every=True, outputs=tmp_path)
 
 

@@ -274,7 +274,7 @@ def test_the_reason_for_missing_samples_is_noted(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
     with sampled_gpu(5) as samples:
         pass
-    assert samples.describe(samples.within([])) == "the GPU was not sampled: NVML reports Not Found"
+    assert samples.describe(samples.within([])).endswith("Not Found")
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with sampled_gpu(0) as samples:
         pass
@@ -294,7 +294,7 @@ def test_all_profiles_of_the_session_get_the_notes(locks: Locks, monkeypatch: py
     with watched_gpus([asks, other, cpu]) as watch:
         for side in (asks, other):
             conditions, notes = watch.describe(side.request, [timing])
-            assert conditions == {"locked_clocks": "to the base clock, by NVML"}
+            assert [*conditions] == ["locked_clocks"] and "NVML" in str(conditions["locked_clocks"])
             assert len(notes) == 1
         assert watch.describe(cpu.request, [timing]) == ({}, [])
         assert locks()["gpu0"] == [TDP, TDP]

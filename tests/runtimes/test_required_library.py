@@ -153,7 +153,7 @@ def test_an_environment_is_created_once_and_kept(index: Path, cache: Path, tmp_p
     write_wheel(index, "tensorrt", "10.16.0.72")
     wheel = write_wheel(index, "tensorrt", "10.16.1.11")
     wanted = choose_library("tensorrt", "10.16", None)
-    assert (wanted.version, wanted.origin) == ("10.16.1.11", "private environment, which the run creates")
+    assert wanted.version == "10.16.1.11" and wanted.origin.startswith("private environment, ")
     assert not cache.exists(), "looking creates nothing"
     library, lines = lines_of(wanted)
     assert "installing tensorrt==10.16.1.11 into a private" in str(lines)

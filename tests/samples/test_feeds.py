@@ -141,7 +141,7 @@ def test_inputs_that_do_not_fit_are_errors(
 def test_an_input_that_is_no_tensor_is_named_as_such() -> None:
     with pytest.raises(RequestError, match=r'input "x" is seq\(tensor\(float\)\): only'):
         want_inputs([TensorSpec("x", "seq(tensor(float))", None)], {}, "m.onnx")
-    with pytest.raises(RequestError, match='input "x": the model does'):
+    with pytest.raises(RequestError, match=r'^input "x": '):
         want_inputs([TensorSpec("x", "float32", None)], {}, "m.onnx")
 
 

@@ -69,10 +69,9 @@ def test_lines_fill_tokens_mask_and_types_together(folder: Path) -> None:
     samples = list(make_samples(MODEL, specs(TEXT), SampleSettings(), "half"))
     assert [sample.label for sample in samples] == ["t.txt line 1", "t.txt line 3"]
     described = [sample.feeds["input_ids"].description for sample in samples]
-    assert described == [
-        "text t.txt line 1, 4 tokens, padded to 6, int64 1x6",
-        "text t.txt line 3, 8 tokens, truncated to 6, int64 1x6",
-    ]
+    one, three = (text.split(", ") for text in described)
+    assert one == ["text t.txt line 1", "4 tokens", "padded to 6", "int64 1x6"]
+    assert three == ["text t.txt line 3", "8 tokens", "truncated to 6", "int64 1x6"]
     assert make_feeds(MODEL, specs(TEXT))["attention_mask"].values.tolist() == [[1, 1, 1, 1, 0, 0]]
 
 

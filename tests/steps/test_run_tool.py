@@ -109,7 +109,7 @@ def test_a_defect_of_the_source_is_not_blamed_on_the_program(tmp_path: Path, cap
     onnx.save(model, source)
     ran = use(tmp_path, RENAME, model=source)
     assert onnx.load(ran.out / "model.onnx").graph.name == "by the tool"
-    assert "output 'y' is declared without" in caplog.text
+    assert "output 'y'" in caplog.text
 
 
 def test_in_place_the_program_gets_a_copy_of_all_files(tmp_path: Path) -> None:
@@ -172,7 +172,8 @@ def test_errors_are_one_paragraph(tmp_path: Path, text: str, error: type[Excepti
 
 def test_a_missing_program_is_foreseen_and_an_error(tmp_path: Path) -> None:
     step = RunTool.model_validate_json('{"command": ["no-such-program", "$Model", "$Output"]}')
-    assert step.foresee().lacks == ("there is no program 'no-such-program' on PATH: install it, or give its path",)
+    (lack,) = step.foresee().lacks
+    assert "'no-such-program'" in lack and "PATH" in lack
     with pytest.raises(BackendError, match="'no-such-program' cannot be started"):
         run_step(RunTool, make_cnn(tmp_path / "m.onnx"), tmp_path / "s", {"command": ["no-such-program", "$Output"]})
 
@@ -246,7 +247,7 @@ assert open(sys.argv[4]).read() == "{}"
         inputs={"x": {"shape": [2, 3, 16, 16], "data": 3}},
     )
     (tmp_path / "again").mkdir()
-    with pytest.raises(RequestError, match="model has no input 'q'"):
+    with pytest.raises(RequestError, match="no input 'q'"):
         use(tmp_path / "again", RENAME, "$Model", "$Output", "$Input{q}")
 
 

@@ -87,7 +87,7 @@ def test_a_recipe_name_refers_to_its_newest_run_or_sweep(kept: Kept) -> None:
 def test_a_sweep_in_place_of_a_run_is_refused_with_a_hint_at_points(kept: Kept, reference: str) -> None:
     named = reference.format(id=kept.sweep.name)
     for ask in (lambda: kept.outputs.find(named), lambda: api.compare([named, named], outputs=kept.toy.outputs)):
-        with pytest.raises(NoPointError, match=f"Name a point of it: `{named}#4`"):
+        with pytest.raises(NoPointError, match=f"`{named}#4`"):
             ask()
     with pytest.raises(NoPointError, match="is a sweep"):
         find_model(named, kept.outputs)

@@ -11,6 +11,7 @@ from ndld_flow.sweep_search.search import Direction, Method, Saturation, SearchO
 from ndld_flow.sweep_search.searches import SaturatingAxis, make_search
 from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space
 from tests.support.search_spaces import play
+from tests.support.text_facts import numbers_in
 
 FAILED = object()
 REFUSED = object()
@@ -60,9 +61,11 @@ def test_a_search_ends_after_consecutive_points_with_too_little_gain(
 
 def test_gain_and_points_are_settings() -> None:
     heights = (100, 95, 91, 88, 86, 85, 85, 85, 85)
-    assert play_line(heights, Saturation(gain=0.1, points=1)) == (2, "saturated: 1 point gained less than 10 %")
+    count, why = play_line(heights, Saturation(gain=0.1, points=1))
+    assert (count, numbers_in(why)) == (2, [1, 10]) and why.startswith("saturated: ")
     # 91 is less by 9 %, 88 by 12 % of 100; then 86, 85 and 85 bring nothing.
-    assert play_line(heights, Saturation(0.1, 3)) == (7, "saturated: 3 points in a row gained less than 10 %")
+    count, why = play_line(heights, Saturation(0.1, 3))
+    assert (count, numbers_in(why)) == (7, [3, 10])
 
 
 def test_a_gain_equal_to_the_minimum_is_enough() -> None:
@@ -103,7 +106,8 @@ def test_a_ladder_that_ends_early_is_counted() -> None:
     asked = play(search, throughput, itertools.repeat(8))
     assert [point["batch"] for point in asked] == [1, 2, 4, 8, 1, 2, 4, 8, 16]
     assert list(asked[0]) == ["model", "batch"]
-    assert search.stopped_because == "saturated along batch: 1 of 2 times 1 point gained less than 2 %"
+    assert search.stopped_because.startswith("saturated along batch: ")
+    assert numbers_in(search.stopped_because) == [1, 2, 1, 2]
 
 
 def test_excluded_points_are_no_rungs_and_the_budget_counts_points() -> None:

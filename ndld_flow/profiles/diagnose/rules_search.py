@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ndld_flow.base.quantities import counted, number, share
 from ndld_flow.base.text import one_line
@@ -125,4 +125,4 @@ SEARCH_RULES = rules_in(sys.modules[__name__])
 
 def insights_of_search(subject: SearchSubject) -> tuple[Insight, ...]:
     """Return the findings on a search, in the order of the rules: those that are severe first."""
-    return tuple(insight for rule in SEARCH_RULES for insight in rule(subject))
+    return tuple(replace(insight, name=rule.__name__) for rule in SEARCH_RULES for insight in rule(subject))
