@@ -292,9 +292,13 @@ class SessionRequest(ABC):
         """Return the request for a session that runs only a few times, which is worth little preparation."""
         return self
 
+    def timed(self) -> Self:
+        """Return the request for a session whose passes are timed: its threads wait as they do by default."""
+        return self
+
     def in_turns(self) -> Self:
-        """Return the request for a session whose passes alternate with those of another model: its threads leave the
-        CPUs when a pass ends."""
+        """Return the request for a session whose passes are timed, and alternate with those of another model: its
+        threads leave the CPUs when a pass ends."""
         return self
 
     def unfused(self) -> Self:

@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
-from ndld_flow.base.settings import describe_settings
+from ndld_flow.base.settings import Settings, describe_settings
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.runtimes.registry import Runtime, find_runtime
-from ndld_flow.steps.check_accuracy import CheckAccuracy
-from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import Onnx
 from tests.support import runtime_contract as contract
 
@@ -45,10 +43,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runti
 
 
 def forget() -> None:
-    """Let steps find the runtimes that are there now."""
+    """Let recipes and steps find the runtimes that are there now."""
     describe_settings.cache_clear()
-    for step in (ProfileModel, CheckAccuracy):
-        step.model_rebuild(force=True)
+    kinds: list[type[Settings]] = [Settings]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if "runtime" in kind.model_fields:
+            kind.model_rebuild(force=True)
 
 
 def test_it_keeps_the_contract(installed: Runtime, tmp_path: Path) -> None:

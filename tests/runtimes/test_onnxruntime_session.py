@@ -25,8 +25,10 @@ from ndld_flow.runtimes.onnxruntime.execution_providers import full_name, memory
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import (
     OnnxruntimeSession,
     SessionSettings,
+    _entries,
     open_model,
 )
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.onnxruntime.settings import OnnxruntimeSettings
 from ndld_flow.store.kinds import Artifact, Onnx
 from tests.support.models_run import write_model
@@ -304,6 +306,24 @@ def test_settings_of_a_session_reach_onnx_runtime(tmp_path: Path) -> None:
     assert not options.enable_mem_pattern
     entries = ("intra_op.allow_spinning", "inter_op.allow_spinning", "intra_op_thread_affinities")
     assert [options.get_session_config_entry(f"session.{entry}") for entry in entries] == ["0", "0", "1"]
+
+
+def test_only_threads_of_measured_sessions_busy_wait(tmp_path: Path) -> None:
+    """On a busy machine, comparing the outputs of two models took twice as long as with threads that sleep."""
+    model = write_model(tmp_path / "m.onnx", RELU)
+
+    def request_of(settings: OnnxruntimeSettings) -> OnnxruntimeRequest:
+        request = settings.request(Onnx(model, "m", "digest"), dict[str, Artifact]().__getitem__)
+        assert isinstance(request, OnnxruntimeRequest)
+        return request
+
+    request = request_of(OnnxruntimeSettings(spin_duration=100))
+    sleeping = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+    spinning = {"session.intra_op.spin_duration_us": "100", "session.inter_op.spin_duration_us": "100"}
+    assert _entries(request) == sleeping
+    assert _entries(request.timed()) == spinning
+    assert _entries(request.in_turns()) == {"session.force_spinning_stop": "1", **spinning}
+    assert _entries(request_of(OnnxruntimeSettings(spinning=False)).timed()) == sleeping
 
 
 def test_affinities_must_fit_the_threads() -> None:

@@ -153,7 +153,10 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, SessionRequest):
         return replace(self, memory_reuse=False)
 
     def in_turns(self) -> Self:
-        return replace(self, spinning_on=False)
+        return replace(self, spins="in passes")
+
+    def timed(self) -> Self:
+        return replace(self, spins="always")
 
     def unfused(self) -> Self:
         return replace(self, optimization="disabled")
