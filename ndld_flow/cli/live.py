@@ -82,6 +82,8 @@ class LiveDisplay:
         self._start = self._changed = time.monotonic()
         self._remaining_s: float | None = None
         self._expected_s: float | None = None
+        self._ends: float | None = None
+        """Time at which the budget of `optimize` ends."""
         self._listeners: dict[type[events.Event], Callable[[Any], None]] = {
             events.RunStarted: self._begin_run,
             events.Notice: self._print_notice,
@@ -96,6 +98,7 @@ class LiveDisplay:
             events.SweepStarted: self._begin_sweep,
             events.PointFinished: self._end_point,
             events.SweepFinished: self._conclude,
+            events.VariantProgressed: self._race,
             events.VariantTried: self._rank_variant,
         }
         self._paused = False
@@ -209,6 +212,14 @@ class LiveDisplay:
         mark, colour = POINT_MARKS[event.outcome]
         self._print(Text(describe_point(event)), Text.assemble((f"{mark} ", colour), (f"{event.number:>4}  ", "bold")))
 
+    def _race(self, event: events.VariantProgressed) -> None:
+        self._changed = time.monotonic()
+        self._ends = self._changed + event.left_s
+        self._tasks.pop(events.RACE, None)
+        if event.doing != "ended":
+            variant = " ".join(visible_text(event.variant).split())
+            self._tasks[events.RACE] = _Task(f"{event.doing} {variant or 'the fastest variants in turns'}")
+
     def _rank_variant(self, event: events.VariantTried) -> None:
         for name in [name for name, task in self._tasks.items() if task.what.startswith("waits for ")]:
             self._tasks.pop(name)  # variants are measured only while the device is held
@@ -285,6 +296,8 @@ class LiveDisplay:
         places = [str(index) for index, name in enumerate(self._steps, 1) if name in running]
         if places:
             yield f"step{'s' if len(places) > 1 else ''} {' and '.join(places)} of {len(self._steps)}"
+        elif self._variants:
+            yield self._tried()
         yield _clock(now - self._start)
         yield self._remaining(now - self._changed)
 
@@ -303,15 +316,21 @@ class LiveDisplay:
     def _between(self) -> str:
         """Return the work between steps."""
         if self._variants and len(self._ended) == len(self._steps):
-            return f"{counted(len(self._variants), 'variant')} tried"
+            return self._tried()
         if not self._steps:
             return "reading the recipe and its models"
         if len(self._ended) == len(self._steps):
             return "deciding the gates and writing the report"
         return "looking for stored results"
 
+    def _tried(self) -> str:
+        return f"{counted(sum(event.variant.is_tried for event in self._variants.values()), 'variant')} tried"
+
     def _remaining(self, since_s: float) -> str:
-        """Return the remaining time, which is known if earlier runs did comparable work."""
+        """Return the remaining time, which is known if there is a budget or earlier runs did comparable work."""
+        if self._ends is not None:
+            left = self._ends - time.monotonic()
+            return f"at most about {rounded_seconds(left)} left" if left > 0 else "the budget is used up"
         if self._remaining_s is not None:
             left = self._remaining_s - since_s
             return f"about {rounded_seconds(left)} left" if left > 0 else "longer than in earlier runs"

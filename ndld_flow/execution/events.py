@@ -11,6 +11,10 @@ from ndld_flow.records.outcomes import Outcome, PointOutcome, RunOutcome
 from ndld_flow.records.run_record import GateResult
 from ndld_flow.store.locks import WAITS
 
+RACE = "the race"
+"""The name of the race of `optimize` in events about its progress and its waits."""
+RaceStage = Literal["building", "judging", "measuring", "ended"]
+
 
 class RunStarted(Record):
     """A run has started."""
@@ -202,6 +206,17 @@ class VariantTried(Record):
     """True if it is the best so far."""
 
 
+class VariantProgressed(Record):
+    """`optimize` builds, judges or measures a variant in its race."""
+
+    event: Literal["variant_progressed"] = "variant_progressed"
+    variant: str
+    """Empty while those that may be the best are measured in turns, and at the end of the race."""
+    doing: RaceStage
+    left_s: float
+    """Seconds left of the budget."""
+
+
 class PointFinished(Record):
     """A point of a sweep has finished; the events of its steps were named `STEP#NUMBER`."""
 
@@ -263,6 +278,7 @@ Event = (
     | RunFailed
     | Failure
     | SweepStarted
+    | VariantProgressed
     | VariantTried
     | PointFinished
     | SweepFinished

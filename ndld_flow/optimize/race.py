@@ -23,6 +23,7 @@ from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.quantities import times_as_fast
 from ndld_flow.execution.devices import Claim, holding
+from ndld_flow.execution.events import RACE
 from ndld_flow.execution.executor import InProcess
 from ndld_flow.execution.listener import ignore
 from ndld_flow.execution.messages import Waits
@@ -32,7 +33,7 @@ from ndld_flow.models.external_files import model_bytes
 from ndld_flow.optimize.compose import SOURCE
 from ndld_flow.optimize.conditions import Conditions
 from ndld_flow.optimize.objectives import PAYS
-from ndld_flow.optimize.race_process import NAME, USELESS, Finished, RaceJob, Racing, Ranked, Tried
+from ndld_flow.optimize.race_process import USELESS, Finished, RaceJob, Racing, Ranked, Tried
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
 from ndld_flow.optimize.variant import MADE
 from ndld_flow.processes.lines import Line
@@ -128,14 +129,14 @@ class Race:
                 if self._left() <= max(end_s, slowest_s):
                     self._tell(TriedVariant(name=name, runtime="", outcome="not tried", why="too little time was left"))
                     continue
-                self._emit(Racing(variant=name))
+                self._emit(Racing(variant=name, doing="building"))
                 self._try(name)
                 slowest_s = max(slowest_s, time.monotonic() - start)
-            self._emit(Racing(variant=""))
+            self._emit(Racing(variant="", doing="measuring"))
             self._finish()
 
     def _wait(self, waits_for: str) -> None:
-        self._emit(Waits(name=NAME, holder=waits_for.removeprefix(WAITS)))
+        self._emit(Waits(name=RACE, holder=waits_for.removeprefix(WAITS)))
 
     def _left(self) -> float:
         """Return the rest of the time; a variant that seems to be faster than the source needs some for its proof."""
@@ -292,7 +293,7 @@ class Race:
 
     def _compare_first(self, entrant: Entrant) -> Ratio:
         """Measure a variant against the leader until it is known who is faster, or that it does not matter."""
-        with self._measuring():
+        with self._measuring(entrant.name):
             racers = [self._leader.racer, entrant.racer]
             self._rounds.run(self._with_source(racers), _FIRST_ROUNDS)
             ratio = compare(entrant.racer, self._leader.racer)
@@ -341,6 +342,7 @@ class Race:
         What keeps all values is judged by the default bounds here: to measure how far rounding moves the source takes
         four times its passes, and the proof does that.
         """
+        self._emit(Racing(variant=entrant.name, doing="judging"))
         step = _step(entrant.recipe, "agree")
         assert isinstance(step.step, CheckAccuracy)
         assert self._source is not None
@@ -354,11 +356,12 @@ class Race:
         return check.judge(pair, entrant.model, context, self._reference)[0]
 
     @contextmanager
-    def _measuring(self) -> Iterator[None]:
-        """Hold the device while passes are timed."""
+    def _measuring(self, name: str = "") -> Iterator[None]:
+        """Hold the device while passes are timed: of a variant, or of all that may be the best."""
         step = _step(self._sweep.base, "speed")
         claim = Claim("the race of optimize", self._wait)
         with holding(step.step.device, self._outputs.store, claim):
+            self._emit(Racing(variant=name, doing="measuring"))
             yield
 
     # The end

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.execution.events import StepWaits, VariantTried
+from ndld_flow.execution.events import RaceStage, StepWaits, VariantProgressed, VariantTried
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.messages import Refused, Waits
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
@@ -21,7 +21,6 @@ from ndld_flow.processes.lines import Line
 from ndld_flow.records.document import Record
 from ndld_flow.records.optimization import TriedVariant, VariantOutcome
 
-NAME = "the race"
 _WORKER = "ndld_flow.optimize.race_worker"
 JOB = "job.json"
 _END_S = 2.0
@@ -63,6 +62,7 @@ class Racing(Line):
 
     kind: Literal["racing"] = "racing"
     variant: str
+    doing: RaceStage
 
 
 class Tried(Line):
@@ -125,6 +125,8 @@ def run_race(job: RaceJob, folder: Path, listener: Listener, result: RaceResult)
         if ended is None or result.finished or time.monotonic() > deadline:
             return
         crashed, reason = ended
+        if crashed == job.variants[0]:
+            crashed = ""  # nothing can be raced without the source
         if not crashed and result.tried:  # its last rounds: what it has found stays
             return
         if not crashed:
@@ -153,16 +155,28 @@ def _run_process(job: RaceJob, folder: Path, listener: Listener, result: RaceRes
                 overdue.set()
                 worker.__exit__()
 
+            deadline = time.monotonic() + job.seconds
+
+            def report(stage: Racing) -> None:
+                left_s = max(deadline - time.monotonic(), 0.0)
+                listener(VariantProgressed(variant=stage.variant, doing=stage.doing, left_s=left_s))
+
             timer = threading.Timer(max(job.seconds, 0.0) + _END_S, end)
             timer.start()
+            report(Racing(variant=job.variants[0], doing="building"))
             try:
-                return _receive(worker, listener, result, overdue.is_set)
+                return _receive(worker, listener, report, result, overdue.is_set)
             finally:
                 timer.cancel()
+                report(Racing(variant="", doing="ended"))
 
 
 def _receive(
-    worker: CommandWorker, listener: Listener, result: RaceResult, is_overdue: Callable[[], bool]
+    worker: CommandWorker,
+    listener: Listener,
+    report: Callable[[Racing], None],
+    result: RaceResult,
+    is_overdue: Callable[[], bool],
 ) -> tuple[str, str] | None:
     doing = ""
     while True:
@@ -176,6 +190,7 @@ def _receive(
         message = _MESSAGES.validate_json(line)
         if isinstance(message, Racing):
             doing = message.variant
+            report(message)
         _take(message, listener, result)
 
 

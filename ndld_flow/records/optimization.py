@@ -84,6 +84,12 @@ class TriedVariant(Record):
     """True if no other variant is better in one objective and not worse in any; only with several objectives."""
 
     @property
+    def is_tried(self) -> bool:
+        """Return whether it is a variant other than the source, and was built, judged or measured."""
+        is_judged = self.outcome != "not judged" or self.speed is not None
+        return self.name != "source" and self.outcome not in ("not tried", "cannot win") and is_judged
+
+    @property
     def is_open(self) -> bool:
         """Return whether it may be better than the source, for all that is known."""
         may_be_right = self.outcome == "near the bound" and (self.speed is None or self.speed.ratio < _AT_LEAST)
@@ -348,9 +354,6 @@ class Optimization(Document):
 
     def describe_search(self) -> str:
         """Return the number of variants, the time, and why the search ended."""
-        untried = ("not tried", "cannot win")
-        others = [each for each in self.variants if each.outcome not in untried and each.name != "source"]
-        count = sum(each.outcome != "not judged" or each.speed is not None for each in others)
-        tried = counted(count, "variant")
+        tried = counted(sum(each.is_tried for each in self.variants), "variant")
         of_budget = f" of {seconds(self.budget_s)}" if self.budget_s is not None else ""
         return f"{tried} tried in {seconds(self.wall_s)}{of_budget} ({self.stopped_because})"

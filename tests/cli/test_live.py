@@ -6,12 +6,23 @@ import io
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from ndld_flow.cli.live import LiveDisplay, draw_variants
-from ndld_flow.execution.events import PointFinished, StepStarted, StepWaits, SweepStarted, VariantTried
+from ndld_flow.execution.events import (
+    PointFinished,
+    RaceStage,
+    RunStarted,
+    StepFinished,
+    StepStarted,
+    StepWaits,
+    SweepStarted,
+    VariantProgressed,
+    VariantTried,
+)
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import VariantOutcome
 from tests.support.models import make_cnn
@@ -102,6 +113,11 @@ def test_a_sweep_shows_the_remaining_time_at_its_pace_so_far() -> None:
         assert "pace" not in shown()
 
 
+def finished(name: str, **changed: Any) -> StepFinished:
+    values = {"step": "profile", "outcome": "done", "reason": "new", "detail": "", "summary": "", "metrics": {}}
+    return StepFinished(**{"name": name, "wall_s": 1.0, **values, **changed})
+
+
 def test_variants_are_a_table_whose_leader_is_marked() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=12)
 
@@ -136,6 +152,32 @@ def test_variants_are_a_table_whose_leader_is_marked() -> None:
         assert len(table) <= 12
         assert table[1].startswith("▸ second")
         assert any(re.fullmatch(r"  and \d+ more", line) for line in table)
+
+
+def test_a_race_shows_the_variant_at_work_and_the_rest_of_the_budget() -> None:
+    """For minutes it showed `deciding the gates and writing the report`, then more variants than were tried."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+
+    def shown() -> str:
+        console.file = io.StringIO()
+        display.refresh()
+        return plain(console.file.getvalue())
+
+    def work(name: str, doing: RaceStage) -> str:
+        display(VariantProgressed(variant=name, doing=doing, left_s=170))
+        return shown()
+
+    with LiveDisplay(console) as display:
+        display(RunStarted(recipe="source", steps=("base",)))
+        display(finished("base"))
+        assert re.search(r"(?m)\S the race .* building INT8$", work("INT8", "building"))
+        assert "3 min left" in shown() and "report" not in shown()
+        display(VariantTried(variant=variant("INT8", "not right")))
+        display(VariantTried(variant=variant("INT8 of all layers", "cannot win")))
+        display(VariantTried(variant=variant("clean", "not tried")))
+        assert "measuring clean" in work("clean", "measuring")
+        assert "1 variant tried" in shown()
+        assert "the race" not in work("", "ended")
 
 
 @pytest.mark.parametrize("height", [-5, 1, 2, 3, 5, 40])

@@ -27,7 +27,15 @@ from onnx import helper, numpy_helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.execution.events import Event, Notice, RunStarted, StepFinished, StepStarted, VariantTried
+from ndld_flow.execution.events import (
+    Event,
+    Notice,
+    RunStarted,
+    StepFinished,
+    StepStarted,
+    VariantProgressed,
+    VariantTried,
+)
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
 from ndld_flow.optimize import proof, race, race_process, race_search
@@ -109,6 +117,7 @@ class Ran:
     folder: Path
     found: Optimization
     tried: list[TriedVariant]
+    stages: list[VariantProgressed]
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +132,20 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         found, events = run(net, budget="3 min")
-    return Ran(folder, found, [event.variant for event in events if isinstance(event, VariantTried)])
+    tried = [event.variant for event in events if isinstance(event, VariantTried)]
+    return Ran(folder, found, tried, [event for event in events if isinstance(event, VariantProgressed)])
+
+
+@pytest.mark.thorough
+def test_each_stage_of_the_race_is_an_event_with_the_rest_of_the_budget(ran: Ran) -> None:
+    stages = [(stage.variant, stage.doing) for stage in ran.stages]
+    assert stages[:2] == [("source", "building"), ("source", "judging")]
+    assert {name for name, doing in stages if doing == "judging"} == {"source", *(
+        each.name for each in ran.tried if each.metrics and each.name != "source"
+    )}  # fmt: skip
+    assert stages[-1] == ("", "ended") and ("", "measuring") in stages
+    left = [stage.left_s for stage in ran.stages]
+    assert left[0] < 180 and left == sorted(left, reverse=True)
 
 
 @pytest.mark.thorough
@@ -519,7 +541,7 @@ def test_a_slow_first_pass_does_not_end_a_variant(
     )
     passes = {"leader": itertools.repeat(8.0), "late": itertools.chain(first, itertools.repeat(later))}
     monkeypatch.setattr(Racer, "measure", lambda self, *_, **__: next(passes[self.name]))
-    monkeypatch.setattr(race.Race, "_measuring", lambda _: nullcontext())
+    monkeypatch.setattr(race.Race, "_measuring", lambda *_: nullcontext())
     monkeypatch.setattr(race.Race, "_judge", lambda *_: None)
     running = race.Race.__new__(race.Race)
     running._rounds, running._source, running._leader, running._alive = Rounds(), leader, leader, [leader]
