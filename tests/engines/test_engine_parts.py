@@ -65,9 +65,9 @@ def test_a_number_in_the_recipe_is_the_value_of_a_shape_tensor() -> None:
 @pytest.mark.parametrize(
     ("network_input", "shape", "message"),
     [
-        (FIXED, (3, 4), r"\[3, 4\] does not fit x \[2, 4\]: dimensions with a number are fixed"),
-        (BATCHED, (1, 4, 1), r"x \[\?, 4\] has 2 dimensions in the model, but \[1, 4, 1\] has 3"),
-        (SHAPE_TENSOR, (1, 2, 3), r"s \[2\] is a shape tensor, so its profile gives its 2 values, not \[1, 2, 3\]"),
+        (FIXED, (3, 4), r"\[3, 4\] .*x \[2, 4\]"),
+        (BATCHED, (1, 4, 1), r"x \[\?, 4\] has 2 .*\[1, 4, 1\] has 3"),
+        (SHAPE_TENSOR, (1, 2, 3), r"s \[2\] .* 2 values, .*\[1, 2, 3\]"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(network_input: NetworkInput, shape: tuple[int, ...], message: str) -> None:

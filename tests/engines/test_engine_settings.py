@@ -336,33 +336,38 @@ NO_GPU = "TensorRT needs an NVIDIA GPU to build, and this machine has none; `bac
 
 
 @pytest.mark.parametrize(
-    ("text", "version", "note"),
+    ("text", "version", "start", "facts"),
     [
-        ("fp16: true", "10.8.0.43", "TensorRT 10.8: weakly typed: FP16, TF32; for this machine's GPU"),
-        ("typing: strong", "10.16.1.11", "TensorRT 10.16: strongly typed; for this machine's GPU"),
-        ("typing: obey", "11.4.0.106", "TensorRT 11.4: strongly typed, constraints as Casts; for this machine's GPU"),
-        ("gpu: 1", "11.4.0.106", "TensorRT 11.4: strongly typed; for this machine's GPU 1"),
+        ("fp16: true", "10.8.0.43", "TensorRT 10.8: weakly typed: FP16, TF32; ", ["this machine"]),
+        ("typing: strong", "10.16.1.11", "TensorRT 10.16: strongly typed; ", ["this machine"]),
+        ("typing: obey", "11.4.0.106", "TensorRT 11.4: strongly typed, constraints as Casts; ", ["this machine"]),
+        ("gpu: 1", "11.4.0.106", "TensorRT 11.4: strongly typed; ", ["this machine", "GPU 1"]),
         (
             "{batch: {max: 8, opt: 4}, hardware_compatibility: ampere_plus}",
             "11.4.0.106",
-            "TensorRT 11.4: strongly typed; batch 1 to 8, optimized for 4; for Ampere and later GPUs",
+            "TensorRT 11.4: strongly typed; ",
+            ["batch 1 to 8", " 4; ", "Ampere"],
         ),
         (
             "{hardware_compatibility: same_compute_capability, advanced: {runtime_platform: windows_amd64}}",
             "11.4.0.106",
-            "TensorRT 11.4: strongly typed; for GPUs like this machine's GPU on Windows",
+            "TensorRT 11.4: strongly typed; ",
+            ["this machine", "GPUs like", "Windows"],
         ),
         (
             "profiles: [{x: {min: [1], opt: [1], max: [1]}}, {x: {min: [2], opt: [2], max: [2]}}]",
             "11.4.0.106",
-            "TensorRT 11.4: strongly typed; 2 optimization profiles; for this machine's GPU",
+            "TensorRT 11.4: strongly typed; 2 optimization profiles; ",
+            ["this machine"],
         ),
     ],
 )
-def test_notes(here: Any, text: str, version: str, note: str) -> None:
+def test_notes(here: Any, text: str, version: str, start: str, facts: list[str]) -> None:
     here("tensorrt", version, ["NVIDIA L4", "NVIDIA L4"])
     seen = foresee_build(settings(text))
-    assert (seen.notes, seen.problems, seen.lacks) == ((note,), (), ())
+    assert (seen.problems, seen.lacks) == ((), ())
+    (note,) = seen.notes
+    assert note.startswith(start) and [fact for fact in facts if fact not in note] == []
 
 
 def test_rtx_builds_without_a_gpu(here: Any) -> None:

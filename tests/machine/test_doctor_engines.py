@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -177,25 +178,24 @@ def test_a_gpu_without_nvml_reports_how_to_get_it(
     assert (sampling.works, sampling.advice) == (False, "pip install nvidia-ml-py")
 
 
-@pytest.mark.representatives(
-    "break_it5-RuntimeError: odd", "break_it3-TensorRT does not build an engine: no kernel for it"
-)
+@pytest.mark.representatives("exception", "build")
 @pytest.mark.parametrize(
     ("break_it", "found"),
     [
-        (("max(0, value)", "value"), "TensorRT computes relu(-1, 2, -3, 4) as [-1.0, 2.0, -3.0, 4.0]"),
-        (("return Engine()", "return None"), "TensorRT does not open the engine it built: it reports no reason"),
-        (("return True", "return False"), "TensorRT does not run the engine it built: it reports no reason"),
+        (("max(0, value)", "value"), r"relu\(-1, 2, -3, 4\).*\[-1\.0, 2\.0, -3\.0, 4\.0\]"),
+        (("return Engine()", "return None"), r"\bopen\b.*no reason"),
+        (("return True", "return False"), r"\brun\b.*no reason"),
         (
             ('return b"plan"', 'self.logger.log(ILogger.Severity.ERROR, "no kernel\\n for it"); return None'),
-            "TensorRT does not build an engine: no kernel for it",
+            r"\bbuild\b.*: no kernel for it$",
         ),
         (
             ("self.logger = logger", f"logger.log(ILogger.Severity.ERROR, {OLD_DRIVER!r}); raise TypeError('nullptr')"),
-            "the driver supports CUDA up to 13.0, and this TensorRT needs a later version",
+            r"CUDA up to 13\.0\b",
         ),
-        (("return Network()", "raise RuntimeError('odd')"), "RuntimeError: odd"),
+        (("return Network()", "raise RuntimeError('odd')"), "^RuntimeError: odd$"),
     ],
+    ids=["values", "open", "run", "build", "driver", "exception"],
 )
 def test_each_kind_of_gpu_failure_is_reported(
     tmp_path: Path, driver: Path, break_it: tuple[str, str], found: str
@@ -204,7 +204,7 @@ def test_each_kind_of_gpu_failure_is_reported(
     loads, runs = try_fake(tmp_path, WORKS.replace(*break_it))
     assert loads.works
     assert not runs.works
-    assert runs.found == found
+    assert re.search(found, runs.found)
 
 
 def test_a_crash_names_what_was_tried(tmp_path: Path) -> None:

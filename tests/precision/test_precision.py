@@ -30,6 +30,7 @@ from ndld_flow.precision.constraints.constraints import (
     with_requested_precisions,
 )
 from ndld_flow.precision.constraints.rules import read_precision_list
+from ndld_flow.precision.constraints.typed_model import ALREADY
 from ndld_flow.records.profile import Layer
 from ndld_flow.steps.apply_precision import ApplyPrecision
 from ndld_flow.steps.constrain_precision import ConstrainPrecision
@@ -335,19 +336,15 @@ def test_a_sequence_keeps_one_precision(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("node", "precision", "outcome"),
     [
-        ("add", "fp32", "the layer has it already"),
-        (
-            "add",
-            "int8",
-            "ignored: int8 needs QuantizeLinear and DequantizeLinear, but its input 'b' has none",
-        ),
-        ("add", "int32", "ignored: its output is tensor(float); int32 would change the model's results"),
-        ("exp", "bf16", "ignored: Cast has no bf16 at opset 12"),
+        ("add", "fp32", ALREADY),
+        ("add", "int8", "ignored: .*'b'"),
+        ("add", "int32", r"ignored: .*tensor\(float\).*int32"),
+        ("exp", "bf16", "ignored: .*bf16 at opset 12"),
     ],
 )
 def test_each_constraint_has_an_outcome(node: str, precision: str, outcome: str, tmp_path: Path) -> None:
     path, model = typed(chain(tmp_path, opset=12), tmp_path, {node: precision})
-    assert model.constraints[0].outcome.startswith(outcome)
+    assert re.match(outcome, model.constraints[0].outcome)
     assert model.casts_added == 0
     assert text(path) == text(tmp_path / "source.onnx")
     assert len(model.notes) == len(model.ignored)
@@ -356,9 +353,9 @@ def test_each_constraint_has_an_outcome(node: str, precision: str, outcome: str,
 @pytest.mark.parametrize(
     ("node", "precision", "outcome"),
     [
-        ("Range_9", "fp16", "ignored: Range has no fp16 at opset 17"),
-        ("NonMaxSuppression_5", "int64", "the layer has it already"),
-        ("Constant_3", "fp16", "ignored: a constant has the type that its consumers need"),
+        ("Range_9", "fp16", "ignored: .*fp16 at opset 17"),
+        ("NonMaxSuppression_5", "int64", ALREADY),
+        ("Constant_3", "fp16", "ignored: .*constant"),
     ],
 )
 def test_unsupported_precisions_of_an_operator_are_reported(
@@ -366,7 +363,8 @@ def test_unsupported_precisions_of_an_operator_are_reported(
 ) -> None:
     path, model = typed(models_fp16.no_half_model(), tmp_path, {node: precision})
     check(path)
-    assert [c.outcome for c in model.constraints] == [outcome]
+    (constraint,) = model.constraints
+    assert re.match(outcome, constraint.outcome)
 
 
 def test_the_opset_that_has_bf16_for_an_operator_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,23 +153,23 @@ UNITS = {"a.ms": "ms", "a.s": "s", "a.bytes": "bytes", "a.share": ""}
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "facts"),
     [
-        ("a.ms <= 64 MiB", "a number in ms cannot be compared with a number in bytes"),
-        ("a.bytes <= 2 s", "a number in bytes cannot be compared with a number in ms"),
-        ("a.share <= 2 ms", "a plain number cannot be compared with a number in ms"),
-        ("a.ms <= 5 %", "a number in ms cannot be compared with a plain number"),
-        ("a.ms + a.bytes <= 2 * a.ms", "a number in ms cannot be added to a number in bytes"),
-        ("-a.ms - a.bytes <= 2", "a number in ms cannot be taken from a number in bytes"),
-        ("a.ms / a.s <= 2 ms", "a plain number cannot be compared with a number in ms"),
-        ("a.share * a.ms <= 5 %", "a number in ms cannot be compared with a plain number"),
-        ("a.ms / a.share <= 5 %", "a number in ms cannot be compared with a plain number"),
+        ("a.ms <= 64 MiB", ["ms", "compared", "bytes"]),
+        ("a.bytes <= 2 s", ["bytes", "compared", "ms"]),
+        ("a.share <= 2 ms", ["plain", "compared", "ms"]),
+        ("a.ms <= 5 %", ["ms", "compared", "plain"]),
+        ("a.ms + a.bytes <= 2 * a.ms", ["ms", "added", "bytes"]),
+        ("-a.ms - a.bytes <= 2", ["ms", "taken", "bytes"]),
+        ("a.ms / a.s <= 2 ms", ["plain", "compared", "ms"]),
+        ("a.share * a.ms <= 5 %", ["ms", "compared", "plain"]),
+        ("a.ms / a.share <= 5 %", ["ms", "compared", "plain"]),
     ],
 )
-def test_sides_of_other_units_are_refused(text: str, message: str) -> None:
+def test_sides_of_other_units_are_refused(text: str, facts: list[str]) -> None:
     with pytest.raises(GateError) as error:
         parse_gate(text).check_units(UNITS.__getitem__)
-    assert str(error.value) == message
+    assert re.findall("ms|bytes|plain|compared|added|taken", str(error.value)) == facts
 
 
 @pytest.mark.parametrize(

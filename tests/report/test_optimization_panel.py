@@ -223,7 +223,7 @@ def test_names_of_strangers_are_text(tmp_path: Path) -> None:
 def test_every_outcome_has_a_place_and_a_sign(outcome: VariantOutcome, tmp_path: Path) -> None:
     (row,) = view_of(optimization(variant("one", outcome, 0.5, 0.4, 0.6)), tmp_path).rows
     assert row.outcome.startswith(outcome) == (outcome != "slower")
-    assert row.sign
+    assert row.outcome and row.sign
 
 
 def test_thousands_of_variants_are_cut(tmp_path: Path) -> None:

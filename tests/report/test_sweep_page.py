@@ -167,17 +167,17 @@ def test_the_recipe_itself_may_be_best_or_as_good_or_fail() -> None:
 @pytest.mark.parametrize(
     ("best_ms", "own_ms", "words"),
     [
-        (8.59, 8.77, "1.021× as fast as the recipe's own settings (point 9), by the first measurement"),
-        (8.59, 8.5901, "against 8.59 ms of the recipe's own settings (point 9), by the first measurement"),
-        (8.59, 8.59, "against 8.59 ms of the recipe's own settings (point 9), by the first measurement"),
-        (8.59, 8.0, "against 8.00 ms of the recipe's own settings (point 9), by the first measurement"),
-        (0.0, 8.0, "against 8.00 ms of the recipe's own settings (point 9), by the first measurement"),
+        (8.59, 8.77, "1.021× as fast"),
+        (8.59, 8.5901, "against 8.59 ms"),
+        (8.59, 8.59, "against 8.59 ms"),
+        (8.59, 8.0, "against 8.00 ms"),
+        (0.0, 8.0, "against 8.00 ms"),
     ],
 )
 def test_only_a_significant_gain_is_shown_as_a_factor(best_ms: float, own_ms: float, words: str) -> None:
     record = changed(sweeps.session(), 9, again=None, objectives=(own_ms,))
     record = changed(record, 21, again=None, objectives=(best_ms,))
-    assert words in said(record)
+    assert words in said(record) and "(point 9), " in said(record)
     assert ("as fast" in said(record)) == ("as fast" in words)
 
 
@@ -216,16 +216,18 @@ def test_a_gain_over_a_recipe_measured_again_comes_from_process_runs(
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "words", "counts"),
     [
-        (sweeps.none_tried, "No point was tried."),
-        (sweeps.failed_only, "No point passed: 1 refused, 2 failed."),
-        (sweeps.no_objective, "There is no objective, so that no point is best: 4 passed."),
-        (sweeps.single, "Point 1 is best: speed.threads 2; 7.96 ms; no point has the recipe's own settings."),
+        (sweeps.none_tried, "No point", []),
+        (sweeps.failed_only, "1 refused, 2 failed.", [1, 2]),
+        (sweeps.no_objective, "no objective", [4]),
+        (sweeps.single, "Point 1 is best: speed.threads 2; 7.96 ms; no point", [1, 2, 7.96]),
     ],
 )
-def test_a_sweep_without_a_winner_gives_the_reason(make: Callable[[], SweepRecord], words: str) -> None:
-    assert said(make()) == words
+def test_a_sweep_without_a_winner_gives_the_reason(
+    make: Callable[[], SweepRecord], words: str, counts: list[float]
+) -> None:
+    assert words in said(make()) and numbers_in(said(make())) == counts
 
 
 def test_long_lists_of_numbers_are_shortened() -> None:

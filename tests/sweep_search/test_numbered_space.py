@@ -80,14 +80,13 @@ def test_a_value_listed_twice_is_one_value() -> None:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (Space((Choices("a", ()),)), "a: it has no values to try."),
+        (Space((Choices("a", ()),)), "^a: "),
         (
             Space((Choices("threads", (1,)),), ({"thread": (1,)},)),
-            'thread is in `exclude` but is not swept; did you mean "threads"?',
+            '^thread .*"threads"',
         ),
     ],
 )
 def test_an_invalid_space_is_reported(space: Space, message: str) -> None:
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=message):
         NumberedSpace(space)
-    assert str(refused.value).startswith(message)
