@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.extras import require
 from ndld_flow.base.quantities import counted, parse_duration_ms
 from ndld_flow.base.text import short_name
 from ndld_flow.optimize.conditions import read_conditions
@@ -23,7 +24,15 @@ from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.presets import read_preset
 from ndld_flow.optimize.variant import CLEAN, MADE, Subject, Variant
 from ndld_flow.optimize.variants import propose_variants
-from ndld_flow.recipe.sample_files import FEW_FILES, RANDOM_SAMPLES, FoundData, is_scaled, split_data, spread_files
+from ndld_flow.recipe.sample_files import (
+    FEW_FILES,
+    RANDOM_SAMPLES,
+    FoundData,
+    is_scaled,
+    measured_trial,
+    split_data,
+    spread_files,
+)
 from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe, try_with_data
 from ndld_flow.runtimes.registry import settings_of
 
@@ -374,6 +383,8 @@ def read_model(model: Path, options: OptimizeOptions, folder: Path) -> Composer:
     A single file of many samples is split into files in `folder`. Raises RequestError for unusable options, before the
     model runs, and ModelError for a model that cannot be read or does not run.
     """
+    if options.tokenizer is not None:
+        require("text", f"--tokenizer {options.tokenizer}")
     # Without any of its runtimes, a run reports the lack of all of them.
     known = read_preset(options.target)
     names = tuple(name for name in known.runtimes if not _lack_of(name))
@@ -407,7 +418,7 @@ def read_model(model: Path, options: OptimizeOptions, folder: Path) -> Composer:
         preset=preset,
         samples=samples,
         runtime=preset.runtimes[0],
-        trial=trial,
+        trial=measured_trial(trial, samples.search),
     )
 
 

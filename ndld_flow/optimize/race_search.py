@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ndld_flow.base.quantities import counted, quantity, times_as_fast
+from ndld_flow.base.quantities import counted, percent, quantity, times_as_fast
 from ndld_flow.execution.events import Notice, VariantTried
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE
@@ -19,7 +19,7 @@ from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.variant import MADE, Variant
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
+from ndld_flow.records.optimization import BUSY, Speed, TriedVariant, VariantOutcome
 from ndld_flow.store.files import write_text_atomically
 
 _LEAST_SHARE = 0.5
@@ -89,9 +89,13 @@ class RaceSearch(Search):
     def _describe_end(self) -> str:
         """Return why a search that nothing interrupted ended; noise is a reason if no proof after it found a gain."""
         known = [variant.name for variant in self._composer.variants if variant.name not in self._hopeless]
-        is_open = self._best is self._source and any(each.outcome == "not proved" for each in self._proofs.values())
+        unproved = [each for each in self._proofs.values() if each.outcome == "not proved"]
         reasons = [TOO_SHORT] if any(map(self._is_untried, known)) else []
-        return " and ".join([*reasons, *([TOO_NOISY] if is_open else [])]) or "all variants tried"
+        if unproved and self._best is self._source:
+            others = max(each.used_by_others for each in unproved)
+            load = f": other processes used {percent(others)} of the CPUs" if others >= BUSY else ""
+            reasons.append(f"{TOO_NOISY}{load}")
+        return " and ".join(reasons) or "all variants tried"
 
     def _is_untried(self, name: str) -> bool:
         tried = self._result.tried.get(name)

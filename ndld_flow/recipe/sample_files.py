@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ MOST_FILES = 48
 """Number of files that are used; of more, these are taken at equal distances."""
 FEW_FILES = 12
 RANDOM_SAMPLES = 4
+_MOST_TOKENS = 512
+"""Number of tokens after which a line of text is cut: most encoders take no more."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,19 @@ class FoundData:
             if paths and likely.free and (found := sample_shapes(paths, likely.spec.name, likely.spec.shape)):
                 shapes[likely.spec.name] = found
         return shapes
+
+    def texts(self, trial: InputTrial) -> set[str]:
+        """Return the inputs with free sizes that get the tokens of a text, each line as many as it has, and the parts
+        that are filled from the same line."""
+        from ndld_flow.samples.wanted_inputs import part_of
+
+        free = {likely.spec.name: likely.spec.dtype for likely in trial.inputs if likely.free}
+        texts = {
+            name
+            for name, paths in self.files.items()
+            if free.get(name, "string") != "string" and Path(paths[0]).suffix.lower() in TEXT_SUFFIXES
+        }
+        return texts | {name for name in free if texts and part_of(name) and name not in self.files}
 
 
 def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
@@ -151,7 +167,8 @@ def sample_files(
     """Return the files of each input, a sample in each.
 
     A single file of many samples, such as the rows of an array or a long recording, is split into files in `folder`.
-    Raises RequestError for files that do not fit the model.
+    Of samples that vary in size, one of median size is the first, which is measured. Raises RequestError for files that
+    do not fit the model.
     """
     found = dict(data.files)
     if found and data.is_single:
@@ -160,7 +177,29 @@ def sample_files(
     if len({len(files) for files in found.values()}) > 1:
         listed = ", ".join(f"{short_name(name)} {len(files)}" for name, files in found.items())
         raise RequestError(f"--data: sample i is the i-th file of each input, and their numbers differ: {listed}.")
-    return found
+    varied = [found[likely.spec.name] for likely in trial.inputs if likely.varies and likely.spec.name in found]
+    if not varied:
+        return found
+    sizes = [sum(_size(file) for file in sample) for sample in zip(*varied, strict=True)]
+    median = sorted(range(len(sizes)), key=sizes.__getitem__)[len(sizes) // 2]
+    return {name: [files[median], *files[:median], *files[median + 1 :]] for name, files in found.items()}
+
+
+def measured_trial(trial: InputTrial, files: Mapping[str, Sequence[str]]) -> InputTrial:
+    """Return a trial with the shapes of the first of the samples for inputs that vary; those are measured."""
+    from ndld_flow.samples.value_files import open_array
+
+    def measured(likely: LikelyInput) -> LikelyInput:
+        name = likely.spec.name
+        return replace(likely, shape=open_array(Path(files[name][0]), name).shape) if name in files else likely
+
+    return replace(trial, inputs=tuple(measured(each) if each.varies else each for each in trial.inputs))
+
+
+def _size(file: str) -> int:
+    from ndld_flow.samples.value_files import open_array
+
+    return math.prod(open_array(Path(file), "").shape)
 
 
 def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path, tokenizer: Path | None = None) -> Samples:
@@ -189,7 +228,8 @@ def _split_files(
 
     rate = next((likely.data for likely in trial.inputs if likely.reason == "a sampling rate in Hz"), None)
     inputs = {likely.spec.name: likely for likely in trial.inputs}
-    given = {likely.spec.name: InputSpec(shape=likely.shape) for likely in trial.inputs}
+    shapes = {likely.spec.name: None if likely.varies else likely.shape for likely in trial.inputs}
+    given = {name: InputSpec(shape=shape) for name, shape in shapes.items()}
     for name, path in files.items():
         is_text = path.suffix.lower() in TEXT_SUFFIXES and inputs[name].spec.dtype != "string"
         if is_text and tokenizer is None:
@@ -197,10 +237,11 @@ def _split_files(
                 f"--data {name}={path}: the input takes {inputs[name].spec.dtype}: give --tokenizer tokenizer.json."
             )
         given[name] = InputSpec(
-            shape=inputs[name].shape,
+            shape=shapes[name],
             data=str(path),
             rate=rate if isinstance(rate, int) else None,
             tokenizer=str(tokenizer) if is_text else None,
+            max_length=_MOST_TOKENS if is_text and inputs[name].varies else None,
         )
     written = write_samples(model, given, MOST_FILES, folder)
     return {name: [os.path.relpath(path) for path in paths] for name, paths in written.items()}

@@ -251,7 +251,8 @@ def try_data(
     trial = try_model(model, replace(options, shapes={**first, **options.shapes}), ask, progress)
     if not options.runs_model:  # an engine is built for the sizes of its recipe
         return trial, found
-    varied = {name for name, each in shapes.items() if len(each) > 1} - set(options.shapes)
+    varied = {name for name, each in shapes.items() if len(each) > 1} | found.texts(likely)
+    varied -= set(options.shapes)
     # Values that are made have the sizes of the sample, by the names of its dimensions.
     names = {dim for each in likely.inputs if each.spec.name in varied for dim in each.free} - {"?"}
     kept = {*found.files, *options.shapes}

@@ -43,9 +43,11 @@ _OPEN_BELOW = 0.97
 """Lower end of a ratio below which an unproved gain may be worth having."""
 _OPEN: tuple[VariantOutcome, ...] = ("not tried", "not proved", "not judged")
 """Outcomes that leave open whether a variant is better than the source."""
-_BUSY = 0.1
+BUSY = 0.1
 """Share of the CPUs used by others from which a gain in wall time may be another one on a quiet machine: threads that
 wait for each other, and those that spin, lose most of it."""
+_COSINES = (0.999, 0.99)
+"""Bounds that users choose where the default bounds of each slice are stricter than they need."""
 _NAMED = 3
 """Number of variants that the conclusion names; the report has all."""
 
@@ -281,7 +283,7 @@ class Optimization(Document):
         if self.ending == "nothing pays":
             decided = [each for each in self.variants if each.outcome != "cannot win" and each.name != "source"]
             return "Nothing pays", (
-                f"of {counted(len(decided), 'variant')}, none is right and at least 1 % {self._better} than the "
+                f"of {counted(len(decided), 'variant')}, none is both right and at least 1 % {self._better} than the "
                 "source at 95 % confidence"
             )
         open_ones = [each for each in self.variants if each.is_open]
@@ -289,7 +291,7 @@ class Optimization(Document):
         for each in open_ones:  # many are open for one reason, such as the budget
             named.setdefault(short_name(each.why or each.outcome, 80), []).append(short_name(each.name, 60))
         names = [f"{first_of(group, _NAMED)} ({why})" for why, group in named.items()]
-        advice = "; a longer --budget, or a machine without other load, decides it" if self.budget_s is not None else ""
+        advice = f"; {self._longer_budget()} or a machine without other load may decide it" if self.budget_s else ""
         if all(each.outcome == "not judged" for each in open_ones):
             advice = "; samples on which the outputs vary more decide it"
         elif all(each.outcome == "near the bound" for each in open_ones):
@@ -308,7 +310,7 @@ class Optimization(Document):
         clock = {"cpu": "CPU time in rounds", "wall": "wall time in rounds", "": "wall time"}[self.speed.clock]
         ends = speedup_interval(self.speed.low, self.speed.high)
         busy = ""
-        if self.speed.clock != "cpu" and self.used_by_others >= _BUSY:
+        if self.speed.clock != "cpu" and self.used_by_others >= BUSY:
             busy = (
                 f"; other processes used {percent(self.used_by_others)} of the CPUs before: a quiet machine may differ"
             )
@@ -332,14 +334,24 @@ class Optimization(Document):
         kept = f"{' and '.join(self.keep)} {'holds' if len(self.keep) == 1 else 'hold'}; " if self.keep else ""
         return f"On {held}: {kept}{self.accuracy}{sample}"
 
+    def _longer_budget(self) -> str:
+        """Return three times the budget as an option to copy, in whole minutes from two on."""
+        budget_s = 3 * (self.budget_s or 0.0)
+        return f"--budget '{f'{budget_s / 60:.0f} min' if budget_s >= 120 else f'{budget_s:.0f} s'}'"
+
     def _tried(self) -> str:
-        losers = [each for each in self.variants if each.outcome != "delivered" and each.name != "source"]
-        counts = Counter(each.outcome for each in losers)
-        unjudged = next((f" ({each.why})" for each in losers if each.outcome == "not judged" and each.why), "")
-        lost = ", ".join(
-            f"{count} {outcome}{unjudged if outcome == 'not judged' else ''}" for outcome, count in counts.most_common()
-        )
-        return f"{self.describe_search()}: {lost or 'nothing else'}{self._fastest_loser(losers)}"
+        """Return how many variants were tried, with the outcomes of these and of the others."""
+        others = [each for each in self.variants if each.name != "source"]
+        unjudged = next((f" ({each.why})" for each in others if each.outcome == "not judged" and each.why), "")
+        listed = []
+        for tried in (True, False):
+            counts = Counter(each.outcome for each in others if each.is_tried is tried)
+            notes = {"not judged": unjudged}
+            texts = (f"{count} {outcome}{notes.get(outcome, '')}" for outcome, count in counts.most_common())
+            listed.append(", ".join(texts))
+        losers = [each for each in others if each.outcome != "delivered"]
+        found = "; ".join(filter(None, (*listed, self._fastest_loser(losers), self._right_by_cosine(losers))))
+        return f"{self.describe_search()}: {found or 'nothing else'}"
 
     def _fastest_loser(self, losers: Sequence[TriedVariant]) -> str:
         """Return the variant that may be faster than what ships, and is not known to be right; empty without one."""
@@ -350,10 +362,28 @@ class Optimization(Document):
             return ""
         why = f" ({short_name(fastest.why, 80)})" if fastest.why else ""
         raced = f"{fastest.name} at {times_as_fast(ratio)} in the race"
-        return f"; the fastest of these, {raced}, is {fastest.outcome}{why}"
+        return f"the fastest that lost, {raced}, is {fastest.outcome}{why}"
+
+    def _right_by_cosine(self, losers: Sequence[TriedVariant]) -> str:
+        """Return how to allow the fastest variant that is wrong by other bounds than a cosine; empty without one.
+
+        A user who named conditions has decided what is right.
+        """
+        close = [each for each in losers if each.outcome == "not right" and each.speed is not None]
+        shipped = self.speed.ratio if self.speed is not None else _AT_LEAST
+        for each in sorted(close, key=lambda each: each.speed.ratio if each.speed else inf):
+            cosine = each.metrics["cosine"].value if "cosine" in each.metrics else 0.0
+            bound = next((bound for bound in _COSINES if cosine >= bound), None)
+            if self.keep or each.speed is None or each.speed.ratio >= shipped or bound is None:
+                continue
+            name = f"{each.name} at {times_as_fast(each.speed.ratio)}"
+            return f"if a cosine of {cosine:.4g} suffices ({name}), give --keep 'cosine >= {bound}'"
+        return ""
 
     def describe_search(self) -> str:
-        """Return the number of variants, the time, and why the search ended."""
-        tried = counted(sum(each.is_tried for each in self.variants), "variant")
+        """Return the number of variants, the time, and why the search ended, unless the headline says it."""
+        others = [each.is_tried for each in self.variants if each.name != "source"]
         of_budget = f" of {seconds(self.budget_s)}" if self.budget_s is not None else ""
-        return f"{tried} tried in {seconds(self.wall_s)}{of_budget} ({self.stopped_because})"
+        tried = f"{sum(others)} of {counted(len(others), 'variant')} tried"
+        why = f" ({self.stopped_because})" if self.ending != "not decided" else ""
+        return f"{tried} in {seconds(self.wall_s)}{of_budget}{why}"

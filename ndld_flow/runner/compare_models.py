@@ -18,7 +18,7 @@ from ndld_flow.execution.request import Request
 from ndld_flow.models.external_files import declared_inputs
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.recipe.load import load_sweep
-from ndld_flow.recipe.sample_files import MOST_FILES, FoundData, sample_files, spread_files
+from ndld_flow.recipe.sample_files import MOST_FILES, FoundData, measured_trial, sample_files, spread_files
 from ndld_flow.recipe.write_recipe import input_lines, name_recipe, try_with_data
 from ndld_flow.recipe.yaml_file import parse_yaml
 from ndld_flow.records.comparison import Comparison
@@ -132,11 +132,12 @@ def compare_models(
     )
     load_sweep(parse_yaml(recipe, compose(inputs="  {}")))  # a wrong gate must not wait for the passes below
     trial, found = try_with_data(base, options.data, {**fixed, **options.shapes})
+    make_folder(folder)
+    files = sample_files(found, base, trial, folder / "samples", options.tokenizer)
+    trial = measured_trial(trial, files)
     if trial.free_sizes and not options.shapes:
         why = f"as {candidate} has them" if fixed else "which the model accepts; --shape sets other sizes"
         listener(Notice(text=f"compared with {trial.free_sizes}, {why}"))
-    make_folder(folder)
-    files = sample_files(found, base, trial, folder / "samples", options.tokenizer)
     used = FoundData({name: spread_files(paths, MOST_FILES) for name, paths in files.items()})
     write_text_atomically(recipe, compose(inputs="\n".join(input_lines(trial, used)) or "  {}"))
     request = Request(recipe, outputs=outputs, force=("base", "speed", "decide"))

@@ -69,7 +69,7 @@ def test_a_reason_that_variants_share_is_named_once() -> None:
     line = found.conclude()[1]
     assert line.count("overtime") == 1
     assert line.index("INT8 by minmax") < line.index("overtime") < line.index("clean") < line.index("noise")
-    assert "2 not tried, 1 not proved" in found.conclude()[3]
+    assert "1 not proved; 2 not tried" in found.conclude()[3]
 
 
 @pytest.mark.parametrize(("outcome", "named"), [("not right", True), ("near the bound", True), ("slower", False)])

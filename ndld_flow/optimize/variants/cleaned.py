@@ -16,7 +16,7 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         yield "The model lists its weights as inputs: they become constants, which a caller cannot replace."
     shapes = subject.trial.free_sizes
     if any(likely.varies for likely in subject.trial.inputs):
-        yield f"The samples have several sizes: the speed is that of the first, {shapes}."
+        yield f"The samples have several sizes: the speed is that of one of median size, {shapes}."
     elif shapes and not subject.options.fix_shapes:
         yield (
             f"Shapes stay free, and are measured as {shapes}; --shape sets others. With --fix-shapes, the model "

@@ -38,7 +38,9 @@ def propose(subject: Subject) -> Iterator[Variant | str]:
         return
     if not may_pay(subject):
         share = subject.time_in(*_LAYERS)
-        yield f"INT8 is not tried: Conv, MatMul and Gemm take {percent(share or 0.0)} of the time."
+        most = max(subject.shares, key=subject.shares.__getitem__, default="")
+        instead = f"; {most} takes {percent(subject.shares[most])}" if most and most not in _LAYERS else ""
+        yield f"INT8 is not tried: Conv, MatMul and Gemm take {percent(share or 0.0)} of the time{instead}."
         return
     for name, settings in _forms(subject):
         made = f"{{{subject.quantize()}{subject.quantize_target}{settings}}}"
