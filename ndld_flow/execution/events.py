@@ -138,7 +138,7 @@ class RunFinished(Record):
     exported: tuple[str, ...] = ()
     """Paths of the exported results."""
     shipped: tuple[str, ...] = ()
-    """For each of them, its size, and how much faster than the source it was proved to be."""
+    """For each of them, the files of its weights, its size, and how much faster than the source it was proved to be."""
     wall_s: float
 
     def _repr_html_(self) -> str:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError, EncodeError, Message
 
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.base.quantities import count
@@ -320,6 +320,23 @@ def save_model(model: ir.Model, path: Path) -> None:
         ) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def rename_external_data(source: Path, target: Path, names: Mapping[str, str]) -> None:
+    """Write a model to `target` with other names for its data files, old name -> new name, and without these files."""
+    proto = read_proto(source)
+    for tensor in _tensors_in(proto):
+        for entry in tensor.external_data:
+            entry.value = names[entry.value] if entry.key == "location" else entry.value
+    target.write_bytes(proto.SerializeToString())
+
+
+def _tensors_in(message: Message) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor in a model, those of attributes, functions and training included."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for each in [value] if isinstance(value, Message) else value:
+                yield from [each] if isinstance(each, onnx.TensorProto) else _tensors_in(each)
 
 
 def save_changed(changed: bytes, source: Path, target: Path) -> None:

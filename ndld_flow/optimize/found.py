@@ -113,11 +113,7 @@ def time_shares(source: Proof) -> Mapping[str, float]:
     times: dict[str, float] = defaultdict(float)
     for layer, ms in zip(profile.layers, profile.layer_times.ms, strict=True):
         if layer.depth == 0:
-            times[_operator_of(layer.type)] += ms
+            # A kernel is named after the operator that it computes: `com.microsoft::NhwcFusedConv` is a Conv.
+            times[_FUSED.sub("", layer.type.rpartition("::")[2].rpartition(".")[2])] += ms
     total = sum(times.values())
     return {operator: ms / total for operator, ms in times.items()} if total else {}
-
-
-def _operator_of(kernel: str) -> str:
-    """Return the operator of ONNX that a kernel computes: Conv for `com.microsoft::NhwcFusedConv`."""
-    return _FUSED.sub("", kernel.rpartition("::")[2].rpartition(".")[2])

@@ -30,7 +30,7 @@ from ndld_flow.records.placement import Placement
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
 from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
-from ndld_flow.runner.export import Export, export_results, export_source
+from ndld_flow.runner.export import Export, export_results
 from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.run import open_executor, run_steps
 from ndld_flow.store.files import write_text_atomically
@@ -168,11 +168,8 @@ class Prover:
             return proof
         assert proof.finished is not None  # it passed
         run = Path(proof.finished.folder)
-        if proof.variant.is_source:
-            return replace(proof, exported=export_source(output, run))
-        return replace(
-            proof, exported=export_results([Export(proof.variant.result, output)], read_run_record(run), run)
-        )
+        (files,) = export_results([Export(proof.variant.result, output)], read_run_record(run), run)
+        return replace(proof, exported=files)
 
     def run(
         self, variant: Variant, threads: int | None, text: str, recipe: Path | None = None, *, measured: bool = False

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import field_validator
 
 from ndld_flow.base.quantities import counted, percent, ratio_change, seconds, size, speedup_interval, times_as_fast
-from ndld_flow.base.text import first_of, short_name
+from ndld_flow.base.text import first_of, joined, short_name
 from ndld_flow.records.document import Document, Record, Time
 from ndld_flow.records.measurement import Metric
 
@@ -261,7 +261,7 @@ class Optimization(Document):
         )
 
     def _ship(self) -> str:
-        where = short_name(self.exported[0] if self.exported else self.file)
+        where = joined([short_name(file) for file in self.exported or (self.file,)])
         sizes = size(self.size_bytes) + ("" if self.is_source else f", source {size(self.source_bytes)}")
         threads = f" with {counted(self.threads, 'thread')}" if self.threads else ""
         runtime = describe_runtime(self.runtime)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import glob
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError, explaining_file
 from ndld_flow.export.triton import VERSION, describe_engine, describe_onnx
 from ndld_flow.models.external_files import external_files
-from ndld_flow.recipe.recipe import TRITON, Recipe
+from ndld_flow.recipe.recipe import SOURCE, TRITON, Recipe
 from ndld_flow.records.document import read_document
 from ndld_flow.records.key_parts import ArtifactRecord
-from ndld_flow.records.run_folder import find_file, read_run_record
+from ndld_flow.records.run_folder import find_file
 from ndld_flow.records.run_record import ExportRecord, RunRecord, metrics_of
 from ndld_flow.store.digest import sha256_of
-from ndld_flow.store.files import copy_file, make_folder, place_folder, write_text_atomically, writing_atomically
+from ndld_flow.store.files import copy_file, make_folder, place_folder, sync, write_text_atomically, writing_atomically
 from ndld_flow.store.kinds import Engine, Onnx
 
 _NOUNS = {Onnx: "a model", Engine: "an engine"}
@@ -31,6 +32,7 @@ class Export:
     """A result to export."""
 
     step: str
+    """The step that produced it, or `source`."""
     path: Path
 
     @property
@@ -42,9 +44,14 @@ class Export:
         """Return the name of one of its files in the record."""
         return file.relative_to(self.path.parent).as_posix()
 
+    def data_path(self, index: int) -> Path:
+        """Return the path of one of its files of external data."""
+        return self.path.with_name(f"{self.path.name}.data{f'.{index}' if index else ''}")
+
     def existing(self) -> list[Path]:
-        """Return the files that it would replace."""
-        return [self.path]
+        """Return the files that it would replace, if they exist, or remove: its own, and those of earlier results."""
+        data, ends = glob.escape(self.data_path(0).name), ("", ".[0-9]*")
+        return [self.path, *sorted(file for end in ends for file in self.path.parent.glob(f"{data}{end}"))]
 
 
 class TritonExport(Export):
@@ -73,33 +80,28 @@ def plan_exports(recipe: Recipe, output: Path | None) -> tuple[Export, ...]:
     if output is not None:
         exports += _exports_to(recipe, output)
     for export in exports:
-        _refuse_foreign(export, export.existing())
+        _refuse_foreign(export)
     return tuple(exports)
 
 
-def export_results(exports: Sequence[Export], run: RunRecord, folder: Path) -> tuple[str, ...]:
-    """Copy results from a run's folder; return their paths. Raises OutputsError for files that cannot be written."""
-    records = run.records
+def export_results(exports: Sequence[Export], run: RunRecord, folder: Path) -> list[tuple[str, ...]]:
+    """Copy results from a run's folder, or its source; return the paths of each, external data last.
+
+    A model's external data get its name: `fast.onnx.data`, `fast.onnx.data.1`, ... Raises OutputsError for files that
+    cannot be written.
+    """
+    written = []
     for export in exports:
         with explaining_file(export.path, "the result"):
-            _export(export, run, records[export.step].artifact, folder / export.step)
-    return tuple(str(export.path) for export in exports)
+            written.append(_export(export, run, folder))
+    return written
 
 
 def check_output(output: Path) -> None:
     """Raise RequestError, before anything runs, for a file that no export could write: a model's ends in `.onnx`."""
     if output.suffix != Path(Onnx.main).suffix:
         raise RequestError(f"--output {output}: a model's file ends in {Path(Onnx.main).suffix}.")
-    _refuse_foreign(Export("", output), [output])
-
-
-def export_source(output: Path, folder: Path) -> tuple[str, ...]:
-    """Copy the model that a run read to a file, as `export_results` does with a result; return its path."""
-    run, export = read_run_record(folder), Export("source", output)
-    path = Path(run.source.path)
-    with explaining_file(output, "the model"):
-        _export(export, run, run.source.artifact, path.parent, path)
-    return (str(output),)
+    _refuse_foreign(Export("", output))
 
 
 def _exports_to(recipe: Recipe, output: Path) -> Iterator[Export]:
@@ -120,43 +122,54 @@ def _exports_to(recipe: Recipe, output: Path) -> Iterator[Export]:
     yield from found
 
 
-def _refuse_foreign(export: Export, files: Sequence[Path]) -> None:
+def _refuse_foreign(export: Export) -> None:
     """Refuse to replace a file that was not written by an export, or was changed since."""
+    written, files = dict[str, str](), export.existing()
     try:
         written = read_document(ExportRecord, export.record_path).sha256
     except (OSError, ValueError):
-        written = {}
+        files.append(export.record_path)
     for file in files:
         if file.exists() and not (file.is_file() and written.get(export.name_of(file)) == sha256_of(file)):
             raise RequestError(
-                f"{file}: it exists, and is not a file that an earlier run exported there. Move it away, or export to "
-                "another folder."
+                f"{file}: it exists, and is not a file that an earlier run exported there. Move it away, or choose "
+                "another name."
             )
 
 
-def _export(
-    export: Export, run: RunRecord, artifact: ArtifactRecord, folder: Path, main_file: Path | None = None
-) -> None:
-    """Copy an artifact from a folder; `main_file` is its main file, if that has a name of its own there."""
+def _export(export: Export, run: RunRecord, folder: Path) -> tuple[str, ...]:
+    """Write the files of a result, then its record, unless they are there already; return the paths of the files."""
+    artifact = run.source.artifact if export.step == SOURCE else run.records[export.step].artifact
     if isinstance(export, TritonExport):
-        _export_triton(export, run, artifact, folder)
-        return
+        _export_triton(export, run, artifact, folder / export.step)
+        return (str(export.path),)
     main = _MAINS[artifact.kind]
-    # A model's external data keep their names, which the model refers to; other files stay in the run.
-    source = main_file or find_file(folder, main)
-    others = external_files(source) if artifact.kind == Onnx.kind else ()
-    targets = {find_file(folder, name): export.path.parent / name for name in others}
-    targets[source] = export.path
-    _refuse_foreign(export, list(targets.values()))
-    if _is_exported(export, run, artifact, list(targets.values())):
-        return
-    export.record_path.unlink(missing_ok=True)  # until the end, the files have no record
-    for source, target in targets.items():
-        make_folder(target.parent)
-        with source.open("rb") as read, writing_atomically(target) as written:
-            shutil.copyfileobj(read, written, 2**20)
-    digests = {export.name_of(target): sha256_of(target) for target in reversed(targets.values())}
-    write_text_atomically(export.record_path, _describe(run, artifact, export.step, digests).to_json())
+    source = Path(run.source.path) if export.step == SOURCE else find_file(folder / export.step, main)
+    names = external_files(source) if artifact.kind == Onnx.kind else ()
+    data = {name: export.data_path(index) for index, name in enumerate(names)}
+    targets = [export.path, *data.values()]
+    _refuse_foreign(export)
+    if not _is_exported(export, run, artifact, targets):
+        replaced = export.existing()
+        with ExitStack() as placing:  # what is opened last is placed first: a model appears after its weights
+            asides = [Path(placing.enter_context(writing_atomically(path)).name) for path in targets]
+            if data:
+                from ndld_flow.models.files import rename_external_data
+
+                rename_external_data(source, asides[0], {name: path.name for name, path in data.items()})
+            else:
+                copy_file(source, asides[0])
+            for name, aside in zip(data, asides[1:], strict=True):
+                copy_file(source.parent / name, aside)
+                sync(aside)
+            digests = {export.name_of(path): sha256_of(aside) for path, aside in zip(targets, asides, strict=True)}
+            export.record_path.unlink(missing_ok=True)  # until the end, the files have no record
+            if data:  # an earlier model must not be seen with these weights
+                export.path.resolve().unlink(missing_ok=True)
+        for path in {*replaced}.difference(targets):
+            path.unlink()
+        write_text_atomically(export.record_path, _describe(run, artifact, export.step, digests).to_json())
+    return tuple(map(str, targets))
 
 
 def _export_triton(export: TritonExport, run: RunRecord, artifact: ArtifactRecord, folder: Path) -> None:
@@ -171,7 +184,7 @@ def _export_triton(export: TritonExport, run: RunRecord, artifact: ArtifactRecor
     copied = {f"{VERSION}/{name}": main, **{f"{VERSION}/{each}": find_file(folder, each) for each in data}}
     config_file, repository = export.path / "config.pbtxt", export.path.parent
     written = [config_file, *(export.path / each for each in copied)]
-    _refuse_foreign(export, export.existing())
+    _refuse_foreign(export)
     if _is_exported(export, run, artifact, written) and config_file.read_text(encoding="utf-8") == config:
         return
     export.record_path.unlink(missing_ok=True)

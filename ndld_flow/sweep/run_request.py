@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import first_of
 from ndld_flow.execution.keys import HIDDEN_VALUES, describe_key
 from ndld_flow.execution.request import Request
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
@@ -57,8 +58,13 @@ def _run_and_export(recipe: Recipe, request: Request, listener: Listener) -> Run
     if finished.passed:
         folder = Path(finished.folder)
         run = read_run_record(folder)
-        shipped = tuple(run.results.get(export.step, "not proven faster") for export in exports)
-        return finished.model_copy(update={"exported": export_results(exports, run, folder), "shipped": shipped})
+        written = export_results(exports, run, folder)
+        shipped = tuple(
+            (f"weights in {first_of([Path(file).name for file in data], 3)}, " if data else "")
+            + run.results.get(export.step, "not proven faster")
+            for export, (_, *data) in zip(exports, written, strict=True)
+        )
+        return finished.model_copy(update={"exported": tuple(files[0] for files in written), "shipped": shipped})
     listener(Notice(text="the run did not pass, so its result was not exported", warning=True))
     return finished
 

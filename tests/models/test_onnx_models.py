@@ -23,6 +23,7 @@ from ndld_flow.models.files import (
     describe_change,
     load_model,
     load_structure,
+    rename_external_data,
     save_model,
     summarize_model,
 )
@@ -91,6 +92,31 @@ def test_external_data_stays_on_disk_and_is_copied_next_to_the_model(tmp_path: P
     assert external_files(target) == ("model.onnx.data",)
     feed = {"x": random_input(2, 256)}
     np.testing.assert_array_equal(outputs(source, feed)[0], outputs(target, feed)[0])
+
+
+def test_data_files_are_renamed_in_all_tensors_and_nowhere_else(tmp_path: Path) -> None:
+    def tensor(name: str, file: str) -> onnx.TensorProto:
+        made = onnx.TensorProto(name=name, data_type=onnx.TensorProto.FLOAT, dims=[4])
+        made.data_location = onnx.TensorProto.EXTERNAL
+        made.external_data.add(key="location", value=file)
+        made.external_data.add(key="offset", value="0")
+        return made
+
+    constant = helper.make_node("Constant", [], ["c"], value=tensor("c", "c.bin"))
+    body = helper.make_graph([constant], "body", [], [], [tensor("w", "w.bin")])
+    branch = helper.make_node("If", ["x"], ["y"], then_branch=body, else_branch=body)
+    model = helper.make_model(helper.make_graph([branch], "g", [], [], [tensor("v", "w.bin")]))
+    model.functions.add(
+        name="f", domain="d", node=[helper.make_node("Constant", [], ["a"], value=tensor("a", "a.bin"))]
+    )
+    model.graph.metadata_props.add(key="location", value="w.bin")
+    onnx.save_model(model, tmp_path / "model.onnx")
+    names = {"a.bin": "1", "c.bin": "2", "w.bin": "3"}
+    assert external_files(tmp_path / "model.onnx") == tuple(names)
+    rename_external_data(tmp_path / "model.onnx", tmp_path / "renamed.onnx", names)
+    assert external_files(tmp_path / "renamed.onnx") == ("1", "2", "3")
+    rename_external_data(tmp_path / "renamed.onnx", tmp_path / "again.onnx", {new: old for old, new in names.items()})
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "model.onnx").read_bytes(), "metadata stay"
 
 
 def test_saving_over_the_model_that_was_loaded_keeps_its_weights(tmp_path: Path) -> None:

@@ -161,6 +161,10 @@ def test_a_file_that_no_export_wrote_is_not_replaced(here: Path) -> None:
         api.optimize(model, output=model)
     with pytest.raises(api.RequestError, match=r"file ends in .onnx"):
         api.optimize(model, output="fast.engine")
+    (here / "fast.onnx.data").write_bytes(b"mine")
+    with pytest.raises(api.RequestError, match=r"^fast.onnx.data: it exists"):
+        api.optimize(model, output="fast.onnx")
+    assert not (here / "outputs").exists(), "nothing was searched"
     assert model.read_bytes() == before
 
 

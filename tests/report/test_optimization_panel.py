@@ -236,6 +236,11 @@ def test_without_an_output_the_file_in_the_run_is_named() -> None:
     assert found.conclude()[0].startswith(f"Ship {found.file}: ")
 
 
+def test_the_file_of_weights_is_named_too() -> None:
+    found = optimization(exported=("fast.onnx", "fast.onnx.data"))
+    assert found.conclude()[0].startswith("Ship fast.onnx and fast.onnx.data: ")
+
+
 def test_the_record_is_written_into_the_run_whose_page_and_summary_open_with_it(tmp_path: Path) -> None:
     folder = write_quickstart(tmp_path)
     draw_report(folder)

@@ -7,13 +7,16 @@ import json
 from pathlib import Path
 
 import onnx
+import onnxruntime
 import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError
 from ndld_flow.execution.events import RunFinished
 from ndld_flow.records.document import read_document
+from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import ExportRecord
+from ndld_flow.runner.export import Export, export_results
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn, make_ext
 
@@ -38,13 +41,17 @@ def run(recipe: Path, **options: object) -> RunFinished:
     return finished
 
 
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def test_the_last_model_is_written_with_its_record(recipe: Path, in_folder: Path) -> None:
     finished = run(recipe, output="out/faster.onnx")
     assert finished.exported == ("out/faster.onnx",)
     onnx.checker.check_model(onnx.load(in_folder / "out/faster.onnx"))
     record = read_document(ExportRecord, in_folder / "out/faster.onnx.json")
     data = (in_folder / "out/faster.onnx").read_bytes()
-    assert record.sha256 == {"faster.onnx": hashlib.sha256(data).hexdigest()}
+    assert record.sha256 == {"faster.onnx": digest(in_folder / "out/faster.onnx")}
     assert (record.step, record.run, record.source) == ("half", finished.run, "model.onnx")
     assert data == Path(finished.artifacts["half"]).read_bytes()
     assert record.metrics["half.nodes"].value > 0
@@ -101,25 +108,91 @@ def test_the_source_cannot_be_replaced(recipe: Path, in_folder: Path) -> None:
         run(recipe, output="model.onnx")
 
 
-def test_external_data_come_along(in_folder: Path) -> None:
-    make_ext(in_folder / "model.onnx")
-    finished = run(write(in_folder), output="out/big.onnx")
-    assert finished.exported == ("out/big.onnx",)
-    assert len(read_document(ExportRecord, in_folder / "out/big.onnx.json").sha256) == 2
-    onnx.checker.check_model(str(in_folder / "out/big.onnx"))
+def locations(model: Path) -> set[str]:
+    graph = onnx.load(model, load_external_data=False).graph
+    return {entry.value for each in graph.initializer for entry in each.external_data if entry.key == "location"}
 
 
-def test_external_data_of_the_user_are_never_replaced(in_folder: Path) -> None:
+def check_loads(model: Path) -> None:
+    """Raise an error unless both libraries load a model with its weights."""
+    onnx.checker.check_model(onnx.load(model))
+    onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+
+def test_external_data_are_named_after_the_model(in_folder: Path) -> None:
     make_ext(in_folder / "model.onnx")
-    before = {path.name: path.read_bytes() for path in in_folder.iterdir()}
+    first, second = (run(write(in_folder), output=f"out/{name}.onnx") for name in ("big", "bigger"))
+    assert (first.exported, second.exported) == (("out/big.onnx",), ("out/bigger.onnx",))
+    assert first.shipped[0].startswith("weights in big.onnx.data, "), first.shipped
+    names = [f"{name}.onnx{end}" for name in ("big", "bigger") for end in ("", ".data", ".json")]
+    assert sorted(path.name for path in (in_folder / "out").iterdir()) == sorted(names)
+    for name in ("big.onnx", "bigger.onnx"):
+        assert locations(in_folder / "out" / name) == {f"{name}.data"}
+        record = read_document(ExportRecord, in_folder / f"out/{name}.json")
+        assert record.sha256 == {file: digest(in_folder / "out" / file) for file in (name, f"{name}.data")}
+        check_loads(in_folder / "out" / name)
+    assert locations(Path(first.artifacts["half"])) == {"model.onnx.data"}, "the stored result stays as it is"
+
+
+def test_several_data_files_are_numbered_and_those_of_earlier_results_removed(in_folder: Path) -> None:
+    make_ext(in_folder / "model.onnx")
+    make_cnn(in_folder / "cnn.onnx")
+    part = "{step: edit, operations: [{externalize_weights: {select: w_1, file: extra.bin}}]}"
+    for model, step, data in (
+        ("model.onnx", part, {"x.onnx.data", "x.onnx.data.1"}),
+        ("model.onnx", "{step: sanitize}", {"x.onnx.data"}),
+        ("cnn.onnx", "{step: sanitize}", set[str]()),
+    ):
+        text = f"name: r\nmodel: {model}\nsteps: {{one: {step}}}\nexport: {{out/x.onnx: one}}\n"
+        (in_folder / "r.yaml").write_text(text)
+        finished = run(in_folder / "r.yaml")
+        assert {path.name for path in (in_folder / "out").iterdir()} == {"x.onnx", "x.onnx.json", *data}
+        assert locations(in_folder / "out/x.onnx") == data
+        assert onnx.load(in_folder / "out/x.onnx") == onnx.load(finished.artifacts["one"])
+        check_loads(in_folder / "out/x.onnx")
+
+
+def test_the_source_is_exported_under_another_name(in_folder: Path) -> None:
+    make_ext(in_folder / "model.onnx")
+    before = (in_folder / "model.onnx").read_bytes()
+    folder = Path(run(write(in_folder)).folder)
+    assert export_results([Export("source", Path("s.onnx"))], read_run_record(folder), folder) == [
+        ("s.onnx", "s.onnx.data")
+    ]
+    assert (in_folder / "s.onnx.data").read_bytes() == (in_folder / "model.onnx.bin").read_bytes()
+    assert (in_folder / "model.onnx").read_bytes() == before
+    check_loads(in_folder / "s.onnx")
+
+
+def test_no_model_is_seen_with_the_weights_of_another(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_ext(in_folder / "model.onnx")
     run(write(in_folder), output="out/big.onnx")
-    data = next((in_folder / "out").glob("*.data*"))
-    (in_folder / data.name).write_bytes(b"mine")
-    with pytest.raises(RequestError, match="earlier run exported"):
+    model, seen, replace = in_folder / "out/big.onnx", list[tuple[str, bool]](), Path.replace
+
+    def replace_and_look(aside: Path, target: Path) -> Path:
+        if target.name.startswith("big."):
+            seen.append((target.name, model.exists()))
+        return replace(aside, target)
+
+    (in_folder / "model.onnx.bin").unlink()
+    make_ext(in_folder / "model.onnx", width=128)
+    monkeypatch.setattr(Path, "replace", replace_and_look)
+    run(write(in_folder), output="out/big.onnx")
+    assert seen == [("big.onnx.data", False), ("big.onnx", False), ("big.onnx.json", True)]
+
+
+@pytest.mark.parametrize("file", ["big.onnx", "big.onnx.data", "big.onnx.data.1", "big.onnx.json"])
+def test_no_file_of_the_user_is_replaced_and_nothing_runs(file: str, in_folder: Path) -> None:
+    make_ext(in_folder / "model.onnx")
+    (in_folder / file).write_bytes(b"mine")
+    (in_folder / "big.onnx.database").write_bytes(b"mine, and no target")
+    with pytest.raises(RequestError, match=f"^{file}: it exists"):
         run(write(in_folder), output="big.onnx")
-    assert (in_folder / data.name).read_bytes() == b"mine"
-    assert not (in_folder / "big.onnx").exists()
-    assert before["model.onnx"] == (in_folder / "model.onnx").read_bytes()
+    assert (in_folder / file).read_bytes() == b"mine"
+    assert not [*(in_folder / "outputs/runs").glob("*")]
+    (in_folder / file).unlink()
+    run(write(in_folder), output="big.onnx")
+    assert (in_folder / "big.onnx.database").exists()
 
 
 @pytest.mark.parametrize(

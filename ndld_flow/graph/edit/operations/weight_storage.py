@@ -38,7 +38,7 @@ class ExternalizeWeights(Operation):
     larger_than: Bytes = 1024
     """Smaller ones stay in the model, where tools look for constant shapes and axes."""
     file: str = ""
-    """Name of the data file; `model.onnx.data` by default."""
+    """Name of the data file; `model.onnx.data` by default. An export to `fast.onnx` renames it to `fast.onnx.data`."""
     alignment: int = Field(default=4096, ge=1, le=2**20)
     """Offsets of tensors are multiples of this many bytes."""
     allow_empty: AllowEmpty = False
