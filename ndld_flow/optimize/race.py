@@ -110,6 +110,7 @@ class Race:
         self._useless = {name for name, outcome in job.known.items() if outcome in USELESS}
         self._source: Entrant | None = None
         self._blind = False
+        self._waited_s = 0.0
         self._reference: ReferenceRun | None = None
 
     def run(self) -> None:
@@ -124,19 +125,23 @@ class Race:
             for name in self._job.variants[1:]:
                 # Leave time to finish the race, and start nothing that may be cut off: a second search for exceptions
                 # once used up the minute that a proof needed.
-                passes_s, start = _END_PASSES * self._leader.racer.ms / 1e3, time.monotonic()
+                passes_s, start_s = _END_PASSES * self._leader.racer.ms / 1e3, self._worked_s()
                 end_s = min(max(_END_S, passes_s), _END_SHARE * self._job.seconds)
                 if self._left() <= max(end_s, slowest_s):
                     self._tell(TriedVariant(name=name, runtime="", outcome="not tried", why="too little time was left"))
                     continue
                 self._emit(Racing(variant=name, doing="building"))
                 self._try(name)
-                slowest_s = max(slowest_s, time.monotonic() - start)
+                slowest_s = max(slowest_s, self._worked_s() - start_s)
             self._emit(Racing(variant="", doing="measuring"))
             self._finish()
 
     def _wait(self, waits_for: str) -> None:
         self._emit(Waits(name=RACE, holder=waits_for.removeprefix(WAITS)))
+
+    def _worked_s(self) -> float:
+        """Return the seconds so far in which the race did not wait for the device."""
+        return time.monotonic() - self._start - self._waited_s
 
     def _left(self) -> float:
         """Return the rest of the time; a variant that seems to be faster than the source needs some for its proof."""
@@ -149,7 +154,7 @@ class Race:
 
     def _try(self, name: str) -> None:
         """Let a variant enter; it stays if it may be the best."""
-        start, entrant = time.monotonic(), None
+        start_s, entrant = self._worked_s(), None
         part, useless = self._job.extends.get(name), next(filter(self._useless.__contains__, self._needed(name)), None)
         try:
             if part in self._wrong:
@@ -162,12 +167,12 @@ class Race:
             entrant = self._enter(name, recipe)
             self._qualify(entrant)
         except LostError as lost:
-            self._lose(name, entrant, lost, time.monotonic() - start)
+            self._lose(name, entrant, lost, self._worked_s() - start_s)
             return
         except NdldFlowError as error:
-            self._lose(name, entrant, LostError("failed", str(error)), time.monotonic() - start)
+            self._lose(name, entrant, LostError("failed", str(error)), self._worked_s() - start_s)
             return
-        entrant.took_s = time.monotonic() - start
+        entrant.took_s = self._worked_s() - start_s
         self._alive.append(entrant)
         self._show(entrant, leads=entrant is self._leader)
 
@@ -360,7 +365,9 @@ class Race:
         """Hold the device while passes are timed: of a variant, or of all that may be the best."""
         step = _step(self._sweep.base, "speed")
         claim = Claim("the race of optimize", self._wait)
+        start = time.monotonic()
         with holding(step.step.device, self._outputs.store, claim):
+            self._waited_s += time.monotonic() - start
             self._emit(Racing(variant=name, doing="measuring"))
             yield
 

@@ -610,20 +610,29 @@ def test_time_for_a_proof_is_left_once_a_variant_seems_to_be_faster_than_the_sou
     assert (running._left() < 500) == reserved
 
 
-def test_no_variant_starts_in_less_time_than_the_slowest_took(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second search of 85 s used the time of the proof of what the first had found."""
+@pytest.mark.parametrize(("waited_s", "count"), [(0.0, 3), (25.0, 4)])
+def test_no_variant_starts_in_less_time_than_the_slowest_took(
+    waited_s: float, count: int, net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second search of 85 s used the time of the proof of what the first had found. A wait for the device says
+    nothing about the time of the others."""
     running, nothing, tried = race_of(net), cast("Any", None), list[str]()
-    running._job = running._job.model_copy(update={"seconds": 100.0, "variants": ("source", "a", "b", "c", "d")})
+    running._job = running._job.model_copy(update={"seconds": 100.0, "variants": ("source", *"abcd")})
+
+    def take_30_s(name: str) -> None:
+        tried.append(name)
+        running._waited_s += waited_s
+
     source = race.Entrant("source", "", nothing, nothing, racer("source", {}), lambda: None)
     source.racer.ms = 1.0
     monkeypatch.setattr(race, "time", Mock(monotonic=lambda: 30.0 * len(tried)))
     monkeypatch.setattr(running, "_start", 0.0)
     monkeypatch.setattr(running, "_enter", lambda *_: source)
-    monkeypatch.setattr(running, "_try", tried.append)
+    monkeypatch.setattr(running, "_try", take_30_s)
     for unused in ("_agreement", "_finish"):
         monkeypatch.setattr(running, unused, Mock())
     running.run()
-    assert tried == ["a", "b", "c"]
+    assert tried == list("abcd"[:count])
 
 
 def race_of(net: Path, **more: object) -> race.Race:
