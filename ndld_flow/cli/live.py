@@ -138,7 +138,10 @@ class LiveDisplay:
     def __call__(self, event: events.Event) -> None:
         listener = self._listeners.get(type(event))
         if listener is not None:
-            listener(event)
+            # Lines and the drawing below them are one text, which moves the cursor by the height of the last drawing:
+            # the thread that draws must not write between.
+            with self._live._lock:
+                listener(event)
 
     def _begin_run(self, event: events.RunStarted) -> None:
         self._steps = event.steps

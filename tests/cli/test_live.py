@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,34 @@ def test_a_table_of_variants_fits_its_height(height: int) -> None:
     lines = console.file.getvalue().splitlines()
     assert len(lines) <= max(height, 2)
     assert len(lines) == 10 or "more" in lines[-1]
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (100, 30)])
+def test_lines_above_a_drawing_that_changes_its_height_stay(columns: int, rows: int) -> None:
+    """The thread that draws wrote a lower drawing between a line and its own: two lines were erased, two stayed."""
+    sent = io.StringIO()
+
+    class Slow(Console):
+        """It writes what the main thread prints 50 ms later."""
+
+        def _write_buffer(self) -> None:
+            if threading.current_thread() is threading.main_thread() and self._buffer:
+                turn = threading.Thread(target=display.refresh)
+                turn.start()
+                turn.join(0.05)
+            super()._write_buffer()
+
+    display = LiveDisplay(Slow(file=sent, force_terminal=True, width=columns, height=rows, highlight=False))
+    with display:
+        for number in range(12):
+            display(VariantTried(variant=variant(f"v{number}", "slower")))
+        display(RunStarted(recipe="proof", steps=("held",)))
+        for number in range(3):
+            display(StepStarted(name="held", step="profile", reason="new", detail=""))
+            display.refresh()
+            display(finished("held", summary=f"{number:060} {number:040}"))
+    pairs = ([f"✓ held    1.00 s  {number:060}", f"{'':18}{number:040}"] for number in range(3))
+    assert screen_of(sent.getvalue(), columns, rows) == [line for pair in pairs for line in pair]
 
 
 @pytest.mark.parametrize("columns", [60, pytest.param(200, marks=pytest.mark.thorough)])

@@ -61,10 +61,10 @@ def plain(text: str) -> str:
 
 
 class _Screen:
-    """The rows of a terminal, of which none is lost by scrolling."""
+    """The rows of a terminal, of which none is lost by scrolling; the cursor stays in the last ones, its window."""
 
-    def __init__(self, columns: int) -> None:
-        self._columns, self._row, self._column = columns, 0, 0
+    def __init__(self, columns: int, height: int) -> None:
+        self._columns, self._height, self._row, self._column = columns, height, 0, 0
         self.rows = [[" "] * columns]
 
     def write(self, character: str) -> None:
@@ -80,14 +80,14 @@ class _Screen:
 
     def move(self, command: str, number: int) -> None:
         if command == "A":
-            self._row = max(self._row - number, 0)
+            self._row = max(self._row - number, len(self.rows) - self._height, 0)
         elif command == "K":
             self.rows[self._row] = [" "] * self._columns
 
 
-def screen_of(sent: str, columns: int) -> list[str]:
-    """Return the lines that a terminal of this width shows in the end, as xterm would, with all that scrolled away."""
-    screen = _Screen(columns)
+def screen_of(sent: str, columns: int, height: int = _ROWS) -> list[str]:
+    """Return the lines that a terminal of this size shows in the end, as xterm would, with all that scrolled away."""
+    screen = _Screen(columns, height)
     for match in _SENT.finditer(sent):
         if match["move"]:
             screen.move(match["move"], int(match["number"] or 1))
