@@ -22,6 +22,7 @@ from ndld_flow.base.quantities import counted, rounded_seconds, size
 from ndld_flow.base.text import visible_text
 from ndld_flow.cli.plain import MARKS as POINT_MARKS
 from ndld_flow.cli.plain import (
+    PrintedSteps,
     describe_failure,
     describe_fetch,
     describe_place,
@@ -66,6 +67,7 @@ class LiveDisplay:
         self._width = 0
         self._steps: tuple[str, ...] = ()
         self._ended: set[str] = set()
+        self._printed = PrintedSteps()
         self._tasks: dict[str, _Task] = {}
         """The running steps; steps that take turns run at the same time."""
         self._fetch: _Task | None = None
@@ -235,7 +237,7 @@ class LiveDisplay:
         self._tasks.pop(event.name, None)
         self._ended.add(event.name)
         self._changed = time.monotonic()
-        if self._points is not None:
+        if self._points is not None or not self._printed.add(event):
             return
         mark, colour = MARKS[event.outcome]
         took = "" if event.outcome in ("reused", "skipped") else f"{event.wall_s:.2f} s"

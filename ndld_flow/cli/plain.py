@@ -72,6 +72,19 @@ def describe_step_end(event: events.StepFinished) -> str:
     return f"{event.name}: {how}: {event.summary}"
 
 
+class PrintedSteps:
+    """Steps whose end was printed, each with its summary: the recipes of a proof repeat each other's steps."""
+
+    def __init__(self) -> None:
+        self._printed: set[tuple[str, str]] = set()
+
+    def add(self, event: events.StepFinished) -> bool:
+        """Return whether the end of a step is to be printed, and keep that it is."""
+        is_repeated = event.outcome == "reused" and (event.name, event.summary) in self._printed
+        self._printed.add((event.name, event.summary))
+        return not is_repeated
+
+
 def describe_failure(event: events.RunFailed) -> list[str]:
     """Describe a failed run: outcome, step and report. The error itself is printed last."""
     steps = f" in step {' and '.join(event.steps)}" if event.steps else ""
@@ -157,8 +170,7 @@ class PlainLines:
         """Step -> its position, `3 of 7`."""
         self._reported_s: dict[str, float] = {}
         """Step -> the time of its latest line (monotonic seconds)."""
-        self._ended: set[tuple[str, str]] = set()
-        """Steps whose end was printed, each with its summary."""
+        self._printed = PrintedSteps()
         self._fetched = ""
         """The source that is fetched, whose line is printed."""
 
@@ -207,10 +219,7 @@ class PlainLines:
                 f"{event.reason}{detail}{lasts}"
             ]
         elif isinstance(event, events.StepFinished):
-            # The recipes of a proof repeat each other's steps.
-            again = event.outcome == "reused" and (event.name, event.summary) in self._ended
-            self._ended.add((event.name, event.summary))
-            return [] if again else [describe_step_end(event)]
+            return [describe_step_end(event)] if self._printed.add(event) else []
         elif isinstance(event, events.StepProgressed):
             now_s = time.monotonic()
             if now_s - self._reported_s.get(event.name, now_s) >= _REPORT_EVERY_S:

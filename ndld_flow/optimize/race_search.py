@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ndld_flow.base.quantities import counted, percent, quantity, times_as_fast
+from ndld_flow.base.text import first_of
 from ndld_flow.execution.events import Notice, VariantTried
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE
@@ -131,7 +132,9 @@ class RaceSearch(Search):
             proved=self._best.variant.name,
         )
         self._result.finished = False
-        self._prover.listener(Notice(text=f"racing {counted(len(job.variants) - 1, 'variant')} with the source"))
+        others = job.variants[1:]
+        named = f"{counted(len(others), 'variant')} with the source: {first_of(others, 3)}"
+        self._prover.listener(Notice(text=f"racing {named}"))
         run_race(job, self._prover.folder, self._prover.listener, self._result)
 
     def _prove_best(self, *, certain: bool = False) -> None:

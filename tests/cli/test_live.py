@@ -192,6 +192,20 @@ def test_a_table_of_variants_fits_its_height(height: int) -> None:
     assert len(lines) == 10 or "more" in lines[-1]
 
 
+def test_a_reused_step_whose_end_was_printed_is_not_printed_again() -> None:
+    sent = io.StringIO()
+    with LiveDisplay(Console(file=sent, force_terminal=True, width=100)) as display:
+        for outcome, summary in (
+            ("done", "9 nodes"),
+            ("reused", "9 nodes"),
+            ("reused", "8 nodes"),
+            ("done", "9 nodes"),
+        ):
+            display(RunStarted(recipe="proof", steps=("clean",)))
+            display(finished("clean", outcome=outcome, summary=summary))
+    assert [line.split()[0] for line in screen_of(sent.getvalue(), 100)] == ["✓", "=", "✓"]
+
+
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (100, 30)])
 def test_lines_above_a_drawing_that_changes_its_height_stay(columns: int, rows: int) -> None:
     """The thread that draws wrote a lower drawing between a line and its own: two lines were erased, two stayed."""
