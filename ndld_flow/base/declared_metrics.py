@@ -119,6 +119,9 @@ Better = Literal["lower", "higher", "neither"]
 HIGHER_IS_BETTER = ("cosine", "snr_db", "psnr_db", "top1", "top5")
 """Metrics for which lower is worse: their tolerance is a lower bound, and the lowest value of several outputs counts.
 Other `topK` metrics are of this kind too: see `higher_is_better`."""
+OF_WORST_SAMPLE = ("cosine", "snr_db", "psnr_db", "relative_rms", "max_abs", "max_rel", "slice_max")
+"""Metrics whose value over several samples is that of the worst one; a bound on another is one on all samples together,
+which a single sample may exceed."""
 _TOP = lazy_pattern(r"top\d+")
 _HIGHER_IS_BETTER = ("accuracy", "throughput")
 _LOWER_IS_BETTER = ("bytes", "nodes", "macs", "parameters")

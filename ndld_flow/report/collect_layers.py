@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -75,12 +76,24 @@ def insight_view(insight: Insight) -> InsightView:
     )
 
 
+_OPTION = re.compile(r"(?<![\w-])(--[a-z][\w-]*)")
+
+
 def passages(text: str) -> tuple[Passage, ...]:
-    """Split ``Run `sanitize` first`` into `Run `, code `sanitize`, ` first`; an unpaired backtick stays."""
+    """Split ``Run `sanitize` first`` into `Run `, code `sanitize`, ` first`; an unpaired backtick stays.
+
+    Options such as `--budget` are code in any case.
+    """
     pieces = visible_text(text).split("`")
     if len(pieces) % 2 == 0:
         pieces[-2:] = ["`".join(pieces[-2:])]
-    return tuple((piece, index % 2 == 1) for index, piece in enumerate(pieces) if piece)
+    parts = ([piece] if index % 2 else _OPTION.split(piece) for index, piece in enumerate(pieces))
+    return tuple(
+        (part, index % 2 == 1 or position % 2 == 1)
+        for index, split in enumerate(parts)
+        for position, part in enumerate(split)
+        if part
+    )
 
 
 _SHOWN = 40

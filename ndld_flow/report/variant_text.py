@@ -17,11 +17,12 @@ _LONGEST = 40
 
 def split_conclusion(found: Optimization, longest: int) -> tuple[str, tuple[str, ...]]:
     """Return the headline, and the lines below it: cost, what to ship and how many were tried; first the reason if it
-    is that nothing pays, or that nothing is decided.
+    is that nothing pays, or that nothing is decided, which begins with the name of a variant.
     """
     headline, reason = found.headline
     ship, _, cost, *_ = found.conclude()
-    below = filter(None, (reason[:1].upper() + reason[1:], cost, ship, found.describe_search()))
+    reason = reason if found.ending == "not decided" else reason[:1].upper() + reason[1:]
+    below = filter(None, (reason, cost, ship, found.describe_search()))
     return short_name(headline, longest), tuple(short_name(line, longest) for line in below)
 
 

@@ -13,6 +13,7 @@ import pytest
 from ndld_flow.accuracy.agreement import Agreement, Yardstick, find_yardstick
 from ndld_flow.accuracy.slices import measure_reference, slice_error
 from ndld_flow.accuracy.tolerance import Tolerance, outside
+from ndld_flow.base.declared_metrics import OF_WORST_SAMPLE, higher_is_better
 from ndld_flow.models.tensors import Array
 from ndld_flow.steps.find_precision import FindPrecision
 from tests.accuracy.test_check_accuracy import compare
@@ -71,6 +72,18 @@ def test_faults_hidden_by_whole_output_metrics_are_found() -> None:
     metrics = agreement.add(DETECTIONS, np.concatenate([BOXES, 0 * SCORES])[None].astype(np.float32))
     assert metrics["cosine"] > 0.99999
     assert metrics["snr_db"] > 50
+
+
+def test_metrics_of_the_worst_sample_are_known() -> None:
+    samples = [RANDOM.normal(0, 1 + number, (1, 6, 40)) for number in range(5)]
+    agreement = Agreement(None, find_yardstick(lambda: samples))
+    of_each = [agreement.add(r, r + 0.01 * RANDOM.normal(0, 1, r.shape)) for r in samples]
+    worst = {
+        name: (min if higher_is_better(name) else max)(each[name] for each in of_each) for name in agreement.metrics()
+    }
+    equal = {name for name, value in agreement.metrics().items() if value == pytest.approx(worst[name], rel=1e-9)}
+    assert set(OF_WORST_SAMPLE) <= equal
+    assert equal.isdisjoint({"slice_rms", "position_rms", "rmse", "mean_abs"})
 
 
 def test_the_worst_channel_is_named() -> None:

@@ -16,6 +16,7 @@ from ndld_flow.report.exports.pull_requests import RUN_SUMMARY, run_markdown
 from ndld_flow.report.panel import find_panels
 from ndld_flow.report.panels.optimization import OptimizationView, collect
 from ndld_flow.report.run_page import draw_report
+from ndld_flow.report.variant_text import split_conclusion
 from ndld_flow.runner.run_folder import write_optimization
 from tests.support.optimization_samples import RACE, SEARCH, optimization, variant, write_optimized
 from tests.support.run_fixtures import HOSTILE_NAMES, TAG_BREAKER, write_quickstart
@@ -43,6 +44,32 @@ def test_it_opens_with_the_lines_of_the_conclusion(tmp_path: Path) -> None:
     assert next(iter(find_panels())) == "optimization"
     assert text.index('id="optimization-title"') < text.index('class="concluded"') < text.index('class="glance"')
     assert text.count('id="optimization"') == 1
+
+
+@pytest.mark.parametrize(
+    ("ending", "outcome", "sign"),
+    [("faster", "delivered", "passed"), ("nothing pays", "slower", "skipped"),
+     ("not decided", "not proved", "inconclusive")],
+)  # fmt: skip
+def test_the_page_opens_with_the_ending_and_the_time_of_the_whole(
+    tmp_path: Path, ending: str, outcome: VariantOutcome, sign: str
+) -> None:
+    """`Passed in 30.6 s`, of the run, stood above `Not decided` after 9.5 minutes."""
+    write_optimized(tmp_path, optimization(variant("clean", outcome, 0.9, 0.8, 1.1), ending=ending, wall_s=572.0))
+    head = draw_report(tmp_path).read_text("utf-8").partition('class="head"')[2].partition('<p class="meta">')[0]
+    assert f'class="outcome {sign}">{ending.capitalize()}<' in head
+    assert "9 min 32 s" in head and "Passed" not in head
+
+
+def test_a_reason_of_several_lines_is_shown_whole(tmp_path: Path) -> None:
+    why = "outside tolerance: " + ", ".join(f"output {number} by {number} %" for number in range(20))
+    (row,) = view_of(optimization(variant("clean", "not right", why=why)), tmp_path).rows
+    assert row.why == why
+
+
+def test_a_line_that_begins_with_a_variant_keeps_its_name() -> None:
+    found = optimization(variant("clean", "not proved"), ending="not decided", delivered="source", speed=None)
+    assert split_conclusion(found, 2000)[1][0].startswith("clean (")
 
 
 def test_the_headline_of_an_open_result_is_short(tmp_path: Path) -> None:

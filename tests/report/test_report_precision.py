@@ -335,6 +335,18 @@ def test_samples_are_drawn_where_their_values_differ_in_print(apart: float, is_d
     assert (view.plot is not None) == is_drawn
 
 
+@pytest.mark.parametrize(("metric", "of_each"), [("slice_rms", False), ("slice_max", True)])
+def test_a_sample_beyond_a_bound_on_all_samples_together_is_not_shown_as_failed(metric: str, of_each: bool) -> None:
+    """Two of ten were red, and the check passed: its bound is on the RMS error over all of them."""
+    few = deep_accuracy()
+    two = tuple(few.samples[0].model_copy(update={"outputs": {"boxes": {metric: value}}}) for value in (0.01, 0.08))
+    bounds = {"tolerance": {metric: 0.05}, "output_tolerance": {}}
+    view = collect_samples(few.model_copy(update={"samples": two, **bounds}))
+    assert view is not None and view.plot is not None
+    assert [row.cells[0][1] for row in view.rows] == [dot[2] for dot in view.plot.dots] == [False, of_each]
+    assert view.plot.of_each == of_each
+
+
 # --- the page ---
 
 

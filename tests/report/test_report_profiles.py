@@ -172,6 +172,8 @@ def test_layers_that_only_move_data_are_added_up() -> None:
         ("`all`", (("all", True),)),
         ("one ` alone", (("one ` alone", False),)),
         ("`a` and ` alone", (("a", True), (" and ` alone", False))),
+        ("a longer --budget", (("a longer ", False), ("--budget", True))),
+        ("`-o x --fix-shapes`, a--b", (("-o x --fix-shapes", True), (", a--b", False))),
         ("plain", (("plain", False),)),
         ("", ()),
     ],

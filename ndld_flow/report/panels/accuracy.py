@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.declared_metrics import higher_is_better, metric_text
+from ndld_flow.base.declared_metrics import OF_WORST_SAMPLE, higher_is_better, metric_text
 from ndld_flow.base.quantities import number
 from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, LabelledMetric, OutputAgreement, SampleAgreement
@@ -43,6 +43,8 @@ class SamplesPlot:
     dots: tuple[tuple[float, float, bool], ...]
     """(x, y, outside its bound)"""
     bound: float | None
+    of_each: bool
+    """The bound holds for each sample, and not for all together."""
     worst: tuple[float, float] | None
     top: str
     bottom: str
@@ -96,7 +98,9 @@ def worst_of(sample: SampleAgreement, metric: str) -> float | None:
 
 
 def is_broken(sample: SampleAgreement, metric: str, accuracy: Accuracy) -> bool:
-    """Return whether an output exceeds its bound on this sample."""
+    """Return whether an output exceeds a bound that holds for each sample."""
+    if metric not in OF_WORST_SAMPLE:
+        return False
     bounds = {output: accuracy.output_tolerance.get(output, accuracy.tolerance) for output in sample.outputs}
     return any(
         is_outside(metric, metrics[metric], bounds[output][metric])
@@ -168,6 +172,7 @@ def _plot(metric: str, accuracy: Accuracy) -> SamplesPlot | None:
         metric=short_name(metric, 40),
         dots=tuple((x, y, broken) for x, y, broken, _ in dots),
         bound=None if bound is None else place(bound),
+        of_each=metric in OF_WORST_SAMPLE,
         worst=next(((x, y) for x, y, _, name in dots if name == accuracy.worst_sample), None),
         top=top,
         bottom=bottom,

@@ -31,6 +31,8 @@ _OUTCOMES: dict[VariantOutcome, tuple[int, str]] = {
     "cannot win": (7, "not-reached"),
 }
 """Outcome -> its place in the table, and the class of its sign and colour."""
+_ENDINGS = {"faster": "passed", "nothing pays": "skipped", "not decided": "inconclusive"}
+"""Ending -> the class of its sign and colour."""
 _RIGHT = 2
 """The last place of those that are right."""
 _METRIC = re.compile(r"[\w.]+")
@@ -81,6 +83,11 @@ class VariantRow:
 class OptimizationView:
     """The conclusion and the variants."""
 
+    ending: str
+    sign: str
+    """The class of the ending's sign and colour."""
+    wall_s: float
+    """Seconds of the whole optimization."""
     gain: str
     """How many times as fast; only that nothing pays or is decided, whose reason is the first line."""
     lines: tuple[str, ...]
@@ -112,6 +119,9 @@ def collect(documents: RunDocuments) -> OptimizationView | None:
     ends = [1 / 1.05, 1.05, *(1 / end for speed in speeds for end in (speed.low, speed.ratio, speed.high))]
     scale = IntervalScale.covering(min(max(end, _TICKS[0]), _TICKS[-1]) for end in ends)
     return OptimizationView(
+        ending=found.ending,
+        sign=_ENDINGS[found.ending],
+        wall_s=found.wall_s,
         gain=gain,
         lines=lines,
         command=short_name(found.command, _LINE),
@@ -162,7 +172,7 @@ def _row(variant: TriedVariant, found: Optimization, scale: IntervalScale) -> Va
         accuracy=describe_accuracy(variant, [match[0] for each in found.keep if (match := _METRIC.match(each))]),
         outcome="no faster than the best" if variant.outcome == "slower" else variant.outcome,
         sign=sign,
-        why=short_name(variant.why, 300),
+        why=short_name(variant.why, 1000),
         took=seconds(variant.took_s) if variant.took_s is not None and 0 <= variant.took_s < math.inf else "",
     )
 
