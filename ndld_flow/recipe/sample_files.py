@@ -177,29 +177,31 @@ def sample_files(
     if len({len(files) for files in found.values()}) > 1:
         listed = ", ".join(f"{short_name(name)} {len(files)}" for name, files in found.items())
         raise RequestError(f"--data: sample i is the i-th file of each input, and their numbers differ: {listed}.")
-    varied = [found[likely.spec.name] for likely in trial.inputs if likely.varies and likely.spec.name in found]
-    if not varied:
-        return found
-    sizes = [sum(_size(file) for file in sample) for sample in zip(*varied, strict=True)]
-    median = sorted(range(len(sizes)), key=sizes.__getitem__)[len(sizes) // 2]
-    return {name: [files[median], *files[:median], *files[median + 1 :]] for name, files in found.items()}
+    return _typical_first(found, {likely.spec.name for likely in trial.inputs if likely.varies})
 
 
-def measured_trial(trial: InputTrial, files: Mapping[str, Sequence[str]]) -> InputTrial:
+def measured_trial(trial: InputTrial, files: Mapping[str, list[str]]) -> InputTrial:
     """Return a trial with the shapes of the first of the samples for inputs that vary; those are measured."""
+    shapes = FoundData(files).shapes(trial)
+    inputs = (
+        replace(each, shape=shapes[each.spec.name][0]) if each.varies and each.spec.name in shapes else each
+        for each in trial.inputs
+    )
+    return replace(trial, inputs=tuple(inputs))
+
+
+def _typical_first(files: dict[str, list[str]], varied: set[str]) -> dict[str, list[str]]:
+    """Return samples with one of median size first, where all inputs that vary have arrays."""
     from ndld_flow.samples.value_files import open_array
 
-    def measured(likely: LikelyInput) -> LikelyInput:
-        name = likely.spec.name
-        return replace(likely, shape=open_array(Path(files[name][0]), name).shape) if name in files else likely
-
-    return replace(trial, inputs=tuple(measured(each) if each.varies else each for each in trial.inputs))
-
-
-def _size(file: str) -> int:
-    from ndld_flow.samples.value_files import open_array
-
-    return math.prod(open_array(Path(file), "").shape)
+    listed = [files[name] for name in files if name in varied]
+    if not listed or any(Path(file).suffix.lower() not in VALUE_SUFFIXES for sample in listed for file in sample):
+        return files
+    sizes = [
+        sum(math.prod(open_array(Path(file), "").shape) for file in sample) for sample in zip(*listed, strict=True)
+    ]
+    median = sorted(range(len(sizes)), key=sizes.__getitem__)[len(sizes) // 2]
+    return {name: [each[median], *each[:median], *each[median + 1 :]] for name, each in files.items()}
 
 
 def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path, tokenizer: Path | None = None) -> Samples:

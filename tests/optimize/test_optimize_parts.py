@@ -208,6 +208,9 @@ def test_the_lines_of_a_text_are_samples_of_tokens_and_of_their_mask(in_folder: 
     lengths = {np.load(file).shape for files in (free.samples.search, free.samples.held) for file in files["ids"]}
     assert len(lengths) > 1
     assert free.trial.inputs[0].shape in lengths
+    Path("line.txt").write_text("one two\n")
+    with pytest.raises(RequestError, match=r"line\.txt"):
+        read(model, data=("ids=line.txt",), tokenizer=Path("tokenizer.json"))
 
 
 def test_data_that_is_missing_or_a_video_is_refused_with_what_to_do(in_folder: Path) -> None:
