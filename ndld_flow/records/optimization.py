@@ -350,7 +350,7 @@ class Optimization(Document):
             texts = (f"{count} {outcome}{notes.get(outcome, '')}" for outcome, count in counts.most_common())
             listed.append(", ".join(texts))
         losers = [each for each in others if each.outcome != "delivered"]
-        found = "; ".join(filter(None, (*listed, self._fastest_loser(losers), self._right_by_cosine(losers))))
+        found = "; ".join(filter(None, (*listed, self._fastest_loser(losers), self.right_by_cosine)))
         return f"{self.describe_search()}: {found or 'nothing else'}"
 
     def _fastest_loser(self, losers: Sequence[TriedVariant]) -> str:
@@ -364,12 +364,13 @@ class Optimization(Document):
         raced = f"{fastest.name} at {times_as_fast(ratio)} in the race"
         return f"the fastest that lost, {raced}, is {fastest.outcome}{why}"
 
-    def _right_by_cosine(self, losers: Sequence[TriedVariant]) -> str:
+    @property
+    def right_by_cosine(self) -> str:
         """Return how to allow the fastest variant that is wrong by other bounds than a cosine; empty without one.
 
         A user who named conditions has decided what is right.
         """
-        close = [each for each in losers if each.outcome == "not right" and each.speed is not None]
+        close = [each for each in self.variants if each.outcome == "not right" and each.speed is not None]
         shipped = self.speed.ratio if self.speed is not None else _AT_LEAST
         for each in sorted(close, key=lambda each: each.speed.ratio if each.speed else inf):
             cosine = each.metrics["cosine"].value if "cosine" in each.metrics else 0.0
