@@ -14,12 +14,10 @@ from pydantic import JsonValue
 from ndld_flow.base.quantities import counted
 from ndld_flow.machine.host import describe_machine, read_conditions
 from ndld_flow.measure import worker
-from ndld_flow.records.measurement import cpus_used_by_others
+from ndld_flow.records.measurement import BUSY, cpus_used_by_others
 
 _BUSY_LOAD = 0.5
 """Load per CPU from which it is reported; it includes this process's last minute."""
-_BUSY_SHARE = 0.1
-"""Share of the CPUs used by other processes from which it is reported."""
 _BUSY_GPU_PERCENT = 5
 _PROC = Path("/proc")
 _MEASURING_PROGRAMS = ("trtexec", "onnxruntime_perf_test", "perf_analyzer")
@@ -97,7 +95,7 @@ def disturbed(during: dict[str, JsonValue]) -> tuple[str, ...]:
     """Return a sentence if other processes used the CPUs during the measurement; else none."""
     cpus = describe_machine().cpu_count or 1
     others = cpus_used_by_others(during)
-    if others < _BUSY_SHARE * cpus:
+    if others < BUSY * cpus:
         return ()
     return (f"while measuring, other processes used {others:.1f} of {counted(cpus, 'CPU')}: expect noise",)
 

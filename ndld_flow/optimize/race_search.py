@@ -19,8 +19,8 @@ from ndld_flow.optimize.objectives import AT_LEAST, PAYS
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.variant import MADE, Variant
-from ndld_flow.records.measurement import Metric
-from ndld_flow.records.optimization import BUSY, Speed, TriedVariant, VariantOutcome
+from ndld_flow.records.measurement import BUSY, Metric
+from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
 from ndld_flow.store.files import write_text_atomically
 
 _LEAST_SHARE = 0.5

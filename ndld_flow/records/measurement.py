@@ -37,6 +37,10 @@ _MOST_CPUS = 1e6
 Allowance = Circumstance | Literal["unknown"]
 """A condition that may differ or be unknown, or `unknown`: every condition that was not recorded."""
 
+BUSY = 0.1
+"""Share of the CPUs used by others from which passes are interrupted, and a gain in wall time may be another one on a
+quiet machine: threads that wait for each other, and those that spin, lose most of it."""
+
 
 def cpus_used_by_others(during: JsonValue) -> float:
     """Return the number of CPUs that other processes and the host used during a measurement, by the conditions that it

@@ -10,7 +10,7 @@ from pydantic import field_validator
 from ndld_flow.base.quantities import counted, percent, ratio_change, seconds, size, speedup_interval, times_as_fast
 from ndld_flow.base.text import first_of, joined, short_name
 from ndld_flow.records.document import Document, Record, Time
-from ndld_flow.records.measurement import Metric
+from ndld_flow.records.measurement import BUSY, Metric
 
 VariantOutcome = Literal[
     "delivered",
@@ -43,9 +43,6 @@ _OPEN_BELOW = 0.97
 """Lower end of a ratio below which an unproved gain may be worth having."""
 _OPEN: tuple[VariantOutcome, ...] = ("not tried", "not proved", "not judged")
 """Outcomes that leave open whether a variant is better than the source."""
-BUSY = 0.1
-"""Share of the CPUs used by others from which a gain in wall time may be another one on a quiet machine: threads that
-wait for each other, and those that spin, lose most of it."""
 _COSINES = (0.999, 0.99)
 """Bounds that users choose where the default bounds of each slice are stricter than they need."""
 _NAMED = 3

@@ -359,6 +359,10 @@ def test_a_grouped_convolution_is_named_as_the_reason() -> None:
     assert "10.0 % of the nearer roof" in result.evidence
 
 
+OUTSIDE = profile(several(400, ms=0.02), latency=[20.0] * 9, layer_pass_ms=(21.0,))
+"""Layers that take 8 ms of 20 ms, with gaps of 30 us."""
+
+
 @pytest.mark.parametrize(
     ("made", "word"),
     [
@@ -367,7 +371,9 @@ def test_a_grouped_convolution_is_named_as_the_reason() -> None:
         (profile([*several(5, ms=0.5), layer("LSTM", ms=5)]), "one layer"),
         (profile([*several(6), *[layer("ReorderInput", role="reformat")] * 4]), "reformatting"),
         (profile([*several(6), *[layer("MemcpyToHost", role="copy")] * 4]), "transfers"),
-        (profile(several(), latency=[20.0] * 9, layer_pass_ms=(21.0,)), "dispatch overhead"),
+        (OUTSIDE, "dispatch overhead"),
+        (profile(several(), latency=[20.0] * 9, layer_pass_ms=(21.0,)), "unknown"),
+        (OUTSIDE.model_copy(update={"conditions": {"during": {"cpus_used_by_others": 2.0}}}), "unknown"),
         (profile(several(500, ms=0.0015)), "dispatch overhead"),
         (profile([at_roof(0.8)] * 5 + several(2, ms=0.1), roofs=ROOFS), "compute"),
         (profile([layer("Add", read_bytes=10**7) for _ in range(6)], roofs=ROOFS), "memory bandwidth"),
@@ -382,6 +388,14 @@ def test_the_bounding_resource_is_named(made: Profile, word: str) -> None:
     bound = bound_by(made)
     assert bound.word == word
     assert any(letter.isdigit() for letter in bound.evidence)
+
+
+def test_time_outside_layers_on_a_busy_machine_promises_no_saving() -> None:
+    """A network of 77 layers in 1.2 s was bound by dispatch overhead while others used half of the CPUs."""
+    busy = OUTSIDE.model_copy(update={"conditions": {"during": {"cpus_used_by_others": 2.0}}})
+    (quiet,), (insight,) = fired("time_outside_layers", OUTSIDE), fired("time_outside_layers", busy)
+    assert (quiet.score, insight.score) == (pytest.approx(0.3), 0.0)
+    assert "50.0 % of the CPUs" in insight.evidence and "50.0 % of the CPUs" in bound_by(busy).evidence
 
 
 def test_short_layers_on_a_gpu_count_when_launches_do() -> None:

@@ -4,7 +4,8 @@ The bottleneck is the first of these that applies:
 
 1. lanes (trtexec's own tests): enqueueing takes at least 80 % of the compute time; copies take as long as computing
 2. one layer takes half of the latency; reformats and casts take 30 %; copies take 30 %
-3. dispatch: a third of the latency is outside layers, or layers take little more than their launch
+3. dispatch: a third of the latency is outside layers, on a quiet machine and in gaps that launches may fill, or layers
+   take little more than their launch
 4. compute or memory bandwidth: layers that take half of the time reach at least half of that roof
 """
 
@@ -23,7 +24,7 @@ from ndld_flow.profiles.diagnose import (
     rules_settings,
 )
 from ndld_flow.profiles.diagnose.lints import LINTS
-from ndld_flow.profiles.diagnose.rules_overheads import outside_layers
+from ndld_flow.profiles.diagnose.rules_overheads import is_dispatch, outside_layers
 from ndld_flow.profiles.diagnose.subject import Bound, BoundWord, EngineSubject, Insight, Subject, rules_in
 from ndld_flow.records.document import Record
 from ndld_flow.records.profile import Layer, Profile
@@ -100,7 +101,11 @@ _BOUNDS: tuple[tuple[BoundWord, Rule, Callable[[Subject, Insight], bool]], ...] 
     ("one layer", rules_layers.one_layer, _takes(0.5)),
     ("reformatting", _reformatting, _takes(0.3)),
     ("transfers", rules_overheads.copies, _takes(0.3)),
-    ("dispatch overhead", rules_overheads.time_outside_layers, lambda subject, _: outside_layers(subject) >= _OUTSIDE),
+    (
+        "dispatch overhead",
+        rules_overheads.time_outside_layers,
+        lambda subject, _: outside_layers(subject) >= _OUTSIDE and is_dispatch(subject),
+    ),
     ("dispatch overhead", rules_overheads.many_tiny_layers, _takes(0)),
 )
 """Bottleneck, the finding that shows it, and the condition under which it bounds the latency; the first counts."""
@@ -139,6 +144,9 @@ def _why_unknown(subject: Subject) -> str:
             "the device"
         )
     cause = f"no other cause stands out in the {counted(len(subject.layers), 'layer')}"
+    outside = next(rules_overheads.time_outside_layers(subject), None)
+    if outside is not None and not is_dispatch(subject):
+        cause = f"{outside.title}, which launches do not explain: {outside.evidence.removesuffix('.')}"
     return "; ".join(filter(None, (_at_roofs(subject) if subject.peaks.how else "", subject.peaks.doubt, cause)))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ndld_flow.base.quantities import count, counted, milliseconds, share
 from ndld_flow.profiles.diagnose.subject import FUSE, Insight, RecipeChange, Subject, changes_type
+from ndld_flow.records.measurement import BUSY
 from ndld_flow.records.profile import LayerRole
 
 _NOTABLE_SHARE = 0.03
@@ -20,6 +21,8 @@ START_GPU_MS = 0.003
 _TINY_CPU, _TINY_GPU = 10, 2
 """A layer is tiny if it takes less than this many launches. On a GPU, launches overlap with computing."""
 _FEWEST_LAUNCHES = 20
+_MOST_LAUNCHES = 500
+"""A time outside layers of more than this many launches for each of them is no dispatch: threads wait, for example."""
 _NOTABLE_SHARE_OUTSIDE = 0.1
 _ENQUEUE_BOUND = 0.8
 """Threshold of trtexec's warning ("Throughput may be bound by Enqueue Time",
@@ -157,16 +160,20 @@ def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
 
 def time_outside_layers(subject: Subject) -> Iterator[Insight]:
     """Report at least a tenth of the latency outside all layers, even though the layer pass is slower."""
-    outside = outside_layers(subject)
+    outside, others = outside_layers(subject), subject.profile.share_used_by_others
     if outside < _NOTABLE_SHARE_OUTSIDE:
         return
+    is_busy = others >= BUSY
+    load = f" Other processes used {share(others)} of the CPUs." if is_busy else ""
     yield Insight(
-        score=outside / 2,
+        score=0.0 if is_busy else outside / 2,
         title=f"{share(outside)} of the latency is outside layers",
         evidence=f"The layers of one pass take {milliseconds(subject.pass_layers_ms)}, the timing pass "
-        f"{milliseconds(subject.latency_ms)}, with {counted(executed_layers(subject), 'layer')} to launch.",
+        f"{milliseconds(subject.latency_ms)}, with {counted(executed_layers(subject), 'layer')} to launch.{load}",
         next_step=(
-            "Look at the gaps in the timeline. Copies of inputs and outputs, many small layers, and more "
+            "Measure on an idle machine: the layers and the timing pass were interrupted at different times."
+            if is_busy
+            else "Look at the gaps in the timeline. Copies of inputs and outputs, many small layers, and more "
             "threads than idle CPUs are the usual causes."
         ),
     )
@@ -284,6 +291,13 @@ def are_tiny(subject: Subject) -> bool:
 def tiny_ms(subject: Subject) -> float:
     """Return the time below which a layer is tiny."""
     return start_ms(subject) * (_TINY_GPU if subject.on_gpu else _TINY_CPU)
+
+
+def is_dispatch(subject: Subject) -> bool:
+    """Return whether launching the layers may take the time outside them, and not other processes or long waits."""
+    gap_ms = outside_layers(subject) * subject.latency_ms
+    most_ms = _MOST_LAUNCHES * start_ms(subject) * executed_layers(subject)
+    return subject.profile.share_used_by_others < BUSY and gap_ms <= most_ms
 
 
 def outside_layers(subject: Subject) -> float:
