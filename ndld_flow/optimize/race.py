@@ -22,6 +22,7 @@ from ndld_flow.accuracy.model_comparison import ReferenceRun, run_reference
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.quantities import times_as_fast
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.execution.devices import Claim, holding
 from ndld_flow.execution.events import RACE
 from ndld_flow.execution.executor import InProcess
@@ -64,6 +65,8 @@ _TOLD_APART = 9
 _END_S, _END_PASSES, _END_SHARE = 5.0, 150, 0.3
 """Time, at least that of so many passes of the leader, that is left for the last rounds: no variant starts then. It is
 at most this share of the race."""
+_NAMED = 2
+"""Number of violated bounds that are named: the first may be the mildest."""
 _FALLBACKS = 3
 """Number of variants that may have to be proved: fresh processes may veto the first."""
 
@@ -324,8 +327,13 @@ class Race:
         accuracy = self._agreement(entrant)
         entrant.metrics = metrics_of(accuracy)
         if accuracy.failed:
-            failed = [sentence for output in accuracy.outputs for sentence in output.failed]
-            raise LostError("not right", next(iter(failed), "its own metric fails"))
+            several = len(accuracy.outputs) > 1
+            failed = [
+                f"{short_name(output.output, 40)}: {sentence}" if several else sentence
+                for output in accuracy.outputs
+                for sentence in output.failed
+            ]
+            raise LostError("not right", first_of(failed, _NAMED) or "its own metric fails")
         if not accuracy.passed:
             undecided = (output.undecided for output in accuracy.outputs)
             raise LostError("not judged", next(filter(None, undecided), "the check would notice little"))

@@ -569,6 +569,19 @@ def test_the_best_three_are_kept_for_proofs_and_others_are_slower(monkeypatch: p
     assert (message.variant.name, message.variant.outcome) == ("fifth", "slower")
 
 
+def test_violated_bounds_are_named_with_their_outputs(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a recognizer, 0.7 % of its letters differed, which hid that a slice of its confidence was off by 79 %."""
+    ids = SimpleNamespace(output="ids", failed=("mismatched 0.7 % is more than 0 %",), undecided="")
+    conf = SimpleNamespace(output="conf", failed=("slice_rms 79 % is more than 5 %", "third"), undecided="")
+    found = SimpleNamespace(failed=True, outputs=(ids, conf), passed=False)
+    monkeypatch.setattr(race, "metrics_of", lambda _: {})
+    monkeypatch.setattr(race.Race, "_agreement", lambda *_: found)
+    running, nothing = race_of(net), cast("Any", None)
+    with pytest.raises(race.LostError) as lost:
+        running._judge(race.Entrant("INT8", "", running._sweep.base, nothing, racer("INT8", {}), lambda: None))
+    assert lost.value.why == "ids: mismatched 0.7 % is more than 0 %, conf: slice_rms 79 % is more than 5 % and 1 more"
+
+
 def test_a_variant_whose_samples_decide_nothing_is_not_judged_and_one_that_fails_does_not_stay(
     net: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
