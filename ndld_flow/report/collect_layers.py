@@ -76,24 +76,12 @@ def insight_view(insight: Insight) -> InsightView:
     )
 
 
-_OPTION = re.compile(r"(?<![\w-])(--[a-z][\w-]*)")
+_CODE = re.compile(r"`([^`]*)`|(?<![\w-])(--[a-z][\w-]*)")
 
 
 def passages(text: str) -> tuple[Passage, ...]:
-    """Split ``Run `sanitize` first`` into `Run `, code `sanitize`, ` first`; an unpaired backtick stays.
-
-    Options such as `--budget` are code in any case.
-    """
-    pieces = visible_text(text).split("`")
-    if len(pieces) % 2 == 0:
-        pieces[-2:] = ["`".join(pieces[-2:])]
-    parts = ([piece] if index % 2 else _OPTION.split(piece) for index, piece in enumerate(pieces))
-    return tuple(
-        (part, index % 2 == 1 or position % 2 == 1)
-        for index, split in enumerate(parts)
-        for position, part in enumerate(split)
-        if part
-    )
+    """Split ``Run `sanitize` with --all`` into `Run `, code `sanitize`, ` with `, code `--all`."""
+    return tuple((part, index % 3 > 0) for index, part in enumerate(_CODE.split(visible_text(text))) if part)
 
 
 _SHOWN = 40

@@ -45,7 +45,6 @@ class SamplesPlot:
     bound: float | None
     of_each: bool
     """The bound holds for each sample, and not for all together."""
-    worst: tuple[float, float] | None
     top: str
     bottom: str
     """Labels of the plot's edges."""
@@ -163,17 +162,16 @@ def _plot(metric: str, accuracy: Accuracy) -> SamplesPlot | None:
             return 0.0 if higher_is_better(metric) else 1.0
         return (value - low) / (high - low)
 
-    dots = [
-        ((number_ + 0.5) / len(values), place(value), is_broken(sample, metric, accuracy), sample.sample)
+    dots = (
+        ((number_ + 0.5) / len(values), place(value), is_broken(sample, metric, accuracy))
         for number_, (value, sample) in enumerate(zip(values, accuracy.samples, strict=False))
         if value is not None
-    ]
+    )
     return SamplesPlot(
         metric=short_name(metric, 40),
-        dots=tuple((x, y, broken) for x, y, broken, _ in dots),
+        dots=tuple(dots),
         bound=None if bound is None else place(bound),
         of_each=metric in OF_WORST_SAMPLE,
-        worst=next(((x, y) for x, y, _, name in dots if name == accuracy.worst_sample), None),
         top=top,
         bottom=bottom,
     )
