@@ -346,6 +346,8 @@ class Criteria:
     """Output -> the value above which it decides one way, for sequences."""
     rounding: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Output -> its bounds by the reference's own rounding, in place of `tolerance`."""
+    is_coarse: bool = False
+    """Leave an output undecided that is beyond its bounds, and not beyond `_COARSE`."""
 
     def measuring(self, output: str) -> Measuring:
         tolerance = self._own(output) or self.tolerance
@@ -373,10 +375,14 @@ class Criteria:
         bounds = self.bounds_of(output)
         beyond = outside(metrics, bounds, places)
         is_certain = bool(self.rounding) or bool(outside(output.agreement.certain_metrics(), bounds))
-        wrong = (*output.wrong, *_nonfinite(output), *(beyond if is_certain else ()), *failed)
+        is_open = self.is_coarse and not outside(
+            metrics, {name: _COARSE for name in _COARSE_METRICS if name in metrics}
+        )
+        fails = is_certain and not is_open
+        wrong = (*output.wrong, *_nonfinite(output), *(beyond if fails else ()), *failed)
         undecided = _NO_VALUES if bounds and output.agreement.is_without_values else ""
-        if beyond and not is_certain:
-            undecided = f"{_HARDLY_VARIES}: {beyond[0]}"
+        if beyond and not fails:
+            undecided = f"{beyond[0]}, on generated values" if is_certain else f"{_HARDLY_VARIES}: {beyond[0]}"
         return OutputAgreement(
             output=output.name,
             dtype=output.dtype,
@@ -425,6 +431,7 @@ class Criteria:
         return self.by_output.get(output) or self.by_output.get(sequence_of(output))
 
 
+_COARSE, _COARSE_METRICS = 0.5, ("relative_rms", "mismatched", "iou_loss")
 _HARDLY_VARIES = "its values hardly vary on the samples, which do not show the scale of its errors"
 _NO_VALUES = "no value can be compared: all are NaN or infinite in both models, or the output is empty"
 

@@ -34,7 +34,10 @@ from ndld_flow.recipe.sample_files import (
     spread_files,
 )
 from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe, try_with_data
+from ndld_flow.records.run_record import HeldOutCheck
+from ndld_flow.runner.held_out_check import relative_to_model
 from ndld_flow.runtimes.registry import settings_of
+from ndld_flow.store.digest import sha256_of
 
 SOURCE = "source"
 """The name of the variant that is the model itself."""
@@ -222,6 +225,21 @@ class Composer(Subject):
                 profiled,
             ),
             gates="\n".join(f"  - {json.dumps(gate)}" for gate in gates) or "  []",
+        )
+
+    def describe_check(self, variant: Variant) -> HeldOutCheck | None:
+        """Return the check of a proof, for `compare`; None if it runs an engine or a metric of the user's own."""
+        if self.options.metric is not None or self.preset.engine:
+            return None
+        held = {name: [Path(file) for file in files] for name, files in self.samples.held.items()}
+        return HeldOutCheck(
+            samples={
+                name: {relative_to_model(file, self.model): sha256_of(file) for file in files}
+                for name, files in held.items()
+            },
+            shapes={name: tuple(shape) for name, shape in self.options.shapes.items()},
+            conditions=tuple(f"{metric} {bound}" for metric, bound in self.conditions.accuracy),
+            runtime=variant.runtime,
         )
 
     def compose_probe(self) -> str:

@@ -168,7 +168,8 @@ class Prover:
             return proof
         assert proof.finished is not None  # it passed
         run = Path(proof.finished.folder)
-        (files,) = export_results([Export(proof.variant.result, output)], read_run_record(run), run)
+        export = Export(proof.variant.result, output, self.composer.describe_check(proof.variant))
+        (files,) = export_results([export], read_run_record(run), run)
         return replace(proof, exported=files)
 
     def run(

@@ -1,11 +1,11 @@
 """The records of a run, of its steps and of its exports, with all parts of each step's key."""
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import JsonValue
+from pydantic import JsonValue, StringConstraints
 
-from ndld_flow.records.document import PLAIN_VERSIONS, Digest, Document, Record, Seconds, StrictRecord, Time
+from ndld_flow.records.document import PLAIN_VERSIONS, Count, Digest, Document, Record, Seconds, StrictRecord, Time
 from ndld_flow.records.key_parts import ArtifactRecord, KeyParts
 from ndld_flow.records.measurement import Machine, Metric
 from ndld_flow.records.model_diff import GraphChange
@@ -173,11 +173,23 @@ class RunRecord(Invocation, Document):
         return {record.key for record in records}, {*sources, *(record.artifact.digest for record in records)}
 
 
+class HeldOutCheck(StrictRecord):
+    """The check that an optimized model passed on samples which the search had not seen."""
+
+    samples: dict[str, dict[str, Digest]]
+    """Input -> its files, relative to the folder of the source, -> their SHA-256; empty if values were generated."""
+    shapes: dict[str, tuple[Count, ...]]
+    """Input -> the shape that the user gave."""
+    conditions: tuple[Annotated[str, StringConstraints(pattern=r"\A[\w.]+ *[<>=]=?[\w.%+*/() -]+\z")], ...]
+    """Conditions of `--keep` on metrics: `cosine >= 0.999`; without any, the bounds of `check_accuracy`."""
+    runtime: str
+
+
 class ExportRecord(Document):
     """An exported result: `model.onnx.json` next to `model.onnx`, or next to the folder of a model for Triton."""
 
     document: Literal["export"] = "export"
-    format_version: int = 1
+    format_version: int = 2
     sha256: dict[str, str]
     """File, by its path from the folder of this record -> its SHA-256: the main file first, then external data."""
     step: str
@@ -196,3 +208,5 @@ class ExportRecord(Document):
     gates: tuple[GateResult, ...]
     versions: dict[str, str]
     """Libraries by name, ndld_flow's own among them."""
+    check: HeldOutCheck | None = None
+    """The check that `compare` repeats; None unless `optimize` wrote it, and for a metric of the user's own."""

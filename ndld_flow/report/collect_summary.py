@@ -110,7 +110,7 @@ class AccuracyOutcome:
     """The worst over all outputs; None if not computed."""
     max_abs: float | None
     unjudged: tuple[str, ...]
-    """Which of slices, cosine and max abs are known and have no bound."""
+    """Which of slices, cosine and max abs are known and have neither a bound nor a gate."""
     undecided: str
     """The reason why the bounds of an output cannot be decided; empty if they are."""
     broken: tuple[str, ...]
@@ -190,7 +190,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
         outcomes=dict(Counter(step.outcome for step in run.steps)),
         graph=graph,
         searches=outcomes_of(documents.of(PrecisionSearch)),
-        accuracy=_accuracy_outcome(accuracies),
+        accuracy=_accuracy_outcome(accuracies, [gate.gate for gate in documents.run.gates]),
         weak=_weak(documents),
         latency=collect_latency(documents),
         executed=next((profile.graphs for profile in compared if profile.graphs is not None), None),
@@ -307,7 +307,7 @@ def _graph_outcome(run: RunRecord) -> GraphOutcome:
     )
 
 
-def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None:
+def _accuracy_outcome(accuracies: dict[str, Accuracy], gates: Sequence[str]) -> AccuracyOutcome | None:
     if not accuracies:
         return None
     failed = [name for name, accuracy in accuracies.items() if not accuracy.passed]
@@ -321,7 +321,9 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
         unjudged=tuple(
             shown_as
             for metric, shown_as in (("slice_rms", "slices"), ("cosine", "cosine"), ("max_abs", "max abs"))
-            if any(metric in output.metrics for output in shown.outputs) and not shown.judges(metric)
+            if any(metric in output.metrics for output in shown.outputs)
+            and not shown.judges(metric)
+            and not any(gate.startswith(f"{step}.{metric} ") for gate in gates)
         ),
         undecided=next((short_name(output.undecided, 200) for output in shown.outputs if output.undecided), ""),
         broken=_broken(shown),

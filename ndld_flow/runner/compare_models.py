@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
@@ -25,10 +26,15 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
+from ndld_flow.runner.held_out_check import FoundCheck, find_check
 from ndld_flow.runner.run import run_alone
+from ndld_flow.runs.outputs import Outputs
 from ndld_flow.runtimes.registry import DEFAULT
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
+
+if TYPE_CHECKING:
+    from ndld_flow.measure.trial_pass import InputTrial
 
 _RECIPE = """\
 # {base} against {candidate}, on the same inputs. Repeat it with:
@@ -46,7 +52,7 @@ inputs:
 runtime: {runtime}
 
 steps:
-  agree:  {{step: check_accuracy, reference: source, candidate: candidate}}
+  agree:  {{step: check_accuracy, reference: source, candidate: candidate{judged}}}
   base:   {{step: profile, from: source, runs: 1, stable: 0}}      # where the time goes; `decide` measures both again
   speed:  {{step: profile, from: candidate, runs: 1, stable: 0}}
   decide:
@@ -56,6 +62,7 @@ steps:
     metric: {metric}
     threshold: {threshold}{allowed}
     gates: {gates}
+gates: {conditions}
 """
 
 
@@ -64,12 +71,14 @@ class ModelOptions:
     """The inputs and the runtime with which two models are compared."""
 
     data: tuple[str, ...] = ()
-    """`PATH` or `INPUT=PATH`: folders, globs or files; random values without."""
+    """`PATH` or `INPUT=PATH`: folders, globs or files. Without, and without shapes: the samples and the conditions with
+    which `optimize` proved the second model, if it is one of its results; else random values."""
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Input -> its shape, where the model leaves it free."""
     tokenizer: Path | None = None
     """tokenizer.json, for lines of text."""
-    runtime: str = DEFAULT
+    runtime: str | None = None
+    """By default that of the proof, or ONNX Runtime."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +119,10 @@ def compare_models(
     base, candidate = models
     options, rules = options or ModelOptions(), rules or Rules(metric="latency.median")
     fixed = _shapes_of_both(base, candidate)
+    is_given = bool(options.data or options.shapes)
+    proof = FoundCheck() if is_given else find_check(base, candidate, Outputs(outputs).store)
+    check = proof.check
+    generated = "" if options.data else ", when_generated: inconclusive"
     name = f"compare-{name_recipe(base)}-{name_recipe(candidate)}"[:100]
     identity = digest_json([str(base.absolute()), str(candidate.absolute()), *options.data])[:8]
     folder = outputs / "comparisons" / f"{name}-{identity}"
@@ -124,28 +137,42 @@ def compare_models(
         name=name,
         model=json.dumps(os.path.relpath(base)),
         other=json.dumps(os.path.relpath(candidate)),
-        runtime=options.runtime,
+        runtime=options.runtime or (check.runtime if check else DEFAULT),
         metric=rules.metric,
         threshold=f"{100 * rules.threshold:g} %",
         gates=json.dumps(decided),
         allowed=allowed,
+        judged=proof.settings if check else generated,
+        conditions=json.dumps([f"agree.{condition}" for condition in check.conditions] if check else []),
     )
     load_sweep(parse_yaml(recipe, compose(inputs="  {}")))  # a wrong gate must not wait for the passes below
-    trial, found = try_with_data(base, options.data, {**fixed, **options.shapes})
+    shapes = check.shapes if check else options.shapes
+    trial, found = try_with_data(base, proof.data or options.data, {**fixed, **shapes})
     make_folder(folder)
-    files = sample_files(found, base, trial, folder / "samples", options.tokenizer)
+    files = found.files if proof.data else sample_files(found, base, trial, folder / "samples", options.tokenizer)
     trial = measured_trial(trial, files)
-    if trial.free_sizes and not options.shapes:
-        why = f"as {candidate} has them" if fixed else "which the model accepts; --shape sets other sizes"
-        listener(Notice(text=f"compared with {trial.free_sizes}, {why}"))
     used = FoundData({name: spread_files(paths, MOST_FILES) for name, paths in files.items()})
     write_text_atomically(recipe, compose(inputs="\n".join(input_lines(trial, used)) or "  {}"))
     request = Request(recipe, outputs=outputs, force=("base", "speed", "decide"))
     finished = run_alone(request, listener)
+    if not options.data:
+        others = "; --data compares on others"
+        inputs = proof.describe(candidate) + others if check else _describe_generated(trial, proof.lack)
+        listener(Notice(text=f"compared on {inputs}"))
     run = Path(finished.folder)
     profiles = read_run(run).of(Profile)
     comparison = read_document(Comparison, run / "decide" / Comparison.file_name)
     return ComparedModels(finished, comparison, (profiles["base"], profiles["speed"]))
+
+
+def _describe_generated(trial: InputTrial, lack: str) -> str:
+    """Return a sentence on generated values; `lack` is why no samples of a proof are used."""
+    from ndld_flow.models.tensors import shape_text  # imports numpy
+
+    sizes = [f", {short_name(each.spec.name)} {shape_text(each.shape)}" for each in trial.inputs if each.shape]
+    shape = "; --shape sets other sizes" if trial.free_sizes else ""
+    why = f" ({lack})" if lack else ""
+    return f"generated values{''.join(sizes)}{why}; --data DIR compares on your samples{shape}"
 
 
 def _shapes_of_both(base: Path, candidate: Path) -> dict[str, Sequence[int]]:

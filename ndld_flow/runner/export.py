@@ -17,7 +17,7 @@ from ndld_flow.recipe.recipe import SOURCE, TRITON, Recipe
 from ndld_flow.records.document import read_document
 from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.run_folder import find_file
-from ndld_flow.records.run_record import ExportRecord, RunRecord, metrics_of
+from ndld_flow.records.run_record import ExportRecord, HeldOutCheck, RunRecord, metrics_of
 from ndld_flow.store.digest import sha256_of
 from ndld_flow.store.files import copy_file, make_folder, place_folder, sync, write_text_atomically, writing_atomically
 from ndld_flow.store.kinds import Engine, Onnx
@@ -34,6 +34,7 @@ class Export:
     step: str
     """The step that produced it, or `source`."""
     path: Path
+    check: HeldOutCheck | None = None
 
     @property
     def record_path(self) -> Path:
@@ -168,7 +169,7 @@ def _export(export: Export, run: RunRecord, folder: Path) -> tuple[str, ...]:
                 export.path.resolve().unlink(missing_ok=True)
         for path in {*replaced}.difference(targets):
             path.unlink()
-        write_text_atomically(export.record_path, _describe(run, artifact, export.step, digests).to_json())
+        write_text_atomically(export.record_path, _describe(run, artifact, export, digests).to_json())
     return tuple(map(str, targets))
 
 
@@ -200,7 +201,7 @@ def _export_triton(export: TritonExport, run: RunRecord, artifact: ArtifactRecor
             export.path.rename(Path(aside) / "old")
         place_folder(built, export.path)
     digests = {export.name_of(path): sha256_of(path) for path in written}
-    write_text_atomically(export.record_path, _describe(run, artifact, export.step, digests).to_json())
+    write_text_atomically(export.record_path, _describe(run, artifact, export, digests).to_json())
 
 
 def _is_exported(export: Export, run: RunRecord, artifact: ArtifactRecord, targets: Sequence[Path]) -> bool:
@@ -211,15 +212,15 @@ def _is_exported(export: Export, run: RunRecord, artifact: ArtifactRecord, targe
         return False
     complete = {export.name_of(path) for path in targets} == written.sha256.keys()
     complete = complete and all(path.is_file() for path in targets)
-    described = _describe(run, artifact, export.step, written.sha256)
+    described = _describe(run, artifact, export, written.sha256)
     # The first run that gave it stays: a record that changed with each run would change the key of code next to it.
     return complete and described.model_copy(update={"run": written.run, "started_at": written.started_at}) == written
 
 
-def _describe(run: RunRecord, artifact: ArtifactRecord, step: str, digests: Mapping[str, str]) -> ExportRecord:
+def _describe(run: RunRecord, artifact: ArtifactRecord, export: Export, digests: Mapping[str, str]) -> ExportRecord:
     return ExportRecord(
         sha256=dict(digests),
-        step=step,
+        step=export.step,
         artifact=artifact.digest,
         source=run.source.location,
         source_digest=run.source.artifact.digest,
@@ -228,4 +229,5 @@ def _describe(run: RunRecord, artifact: ArtifactRecord, step: str, digests: Mapp
         metrics=metrics_of(run.steps),
         gates=run.gates,
         versions=run.versions,
+        check=export.check,
     )

@@ -137,6 +137,10 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     """What becomes of a check that passes, and would notice little: a quarter of the planted faults or more change
     nothing, an output is constant, few rows of a table are read, or an input may be ignored. `pass`: it passes, and
     reports it. `inconclusive`: the run ends with exit code 4."""
+    when_generated: Literal["fail", "inconclusive"] = "fail"
+    """What becomes of a check beyond its bounds if all values are generated, which a model may never meet, so that INT8
+    errs more. `inconclusive`: the run ends with exit code 4, and fails only for errors above half of the signal
+    (`relative_rms`), half of the elements (`mismatched`) or half of a class (`iou_loss`), and for NaN or infinity."""
     layers: bool | tuple[NamePattern, ...] = False
     """Compare the tensors inside both models too, and report where they diverge: `true` compares all tensors, a list
     those that its names or patterns of tensors or nodes select. Tensors diverge where they differ by more than the
@@ -320,6 +324,8 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
             tolerance = self.tolerance if isinstance(self.tolerance, Tolerance) else Tolerance()
             marked = self._marked_model(pair, source, context)
             layers = compare_layers(pair, tensors, tolerance.bounds(topk=self.topk), context.progress, marked)
+        if self.when_generated == "inconclusive" and pair.complete_samples.is_generated:
+            criteria = replace(criteria, is_coarse=True)
         accuracy = compose_accuracy(criteria, compared, judged, layers)
         if power_since is not None and self.power != "off":
             from ndld_flow.accuracy.power.measure_power import measure_power, seconds_for

@@ -8,7 +8,8 @@
   ndld-flow compare trtexec/fp32 trtexec/fp16        # folders of trtexec exports, TREx folders, profile files
   ndld-flow compare main latest --gate 'latency.min <= +5 %' --to comparison
 
-Two models run on the same inputs: those of --data, or else random ones of likely shapes. Their outputs are compared,
+Two models run on the same inputs: those of --data; for a result of `optimize` and its source, by default the samples
+and the conditions of its proof; else generated ones, on which INT8 stays undecided. Their outputs are compared,
 and they are measured in alternating passes. The recipe is kept under outputs/comparisons/, and ends as `run` does.
 
 The first subject is the base. A metric is `improved` or `regressed` if the whole 95 % interval of its ratio is outside
@@ -62,7 +63,6 @@ from ndld_flow.cli.options import (
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.execution.listener import Listener, ignore
-from ndld_flow.runtimes.registry import DEFAULT
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Rules
@@ -158,7 +158,7 @@ def compare_engines(
 @data_option
 @tokenizer_option
 @shapes_option
-@click.option("--runtime", default=DEFAULT, metavar="NAME", help="For models: onnxruntime or openvino.")
+@click.option("--runtime", metavar="NAME", help="For models: onnxruntime or openvino.")
 @rules_options
 @click.option("--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Folder to write to.")
 @click.option(
@@ -173,7 +173,7 @@ def command(
     data: tuple[str, ...],
     tokenizer: Path | None,
     shapes: tuple[str, ...],
-    runtime: str,
+    runtime: str | None,
     allow: tuple[str, ...],
     metric: str | None,
     threshold: str | None,

@@ -20,7 +20,9 @@ from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.optimize.compose import Composer, read_model
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.recipe.sample_files import Samples, find_data, refuse_other_data, split_data
+from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.optimization import Optimization
+from ndld_flow.records.run_folder import read_run
 from ndld_flow.samples.likely_inputs import LikelyInput
 from tests.support import pages
 from tests.support.models import make_cnn
@@ -192,6 +194,9 @@ def test_the_fastest_right_model_is_delivered_and_its_recipe_reproduces_it(here:
     assert outcomes(found)[found.delivered] == "delivered"
     assert found.metrics["cosine"].value >= 0.99
     assert len(found.conclude()) == 5
+    compared = api.compare_models([model, "fast.onnx"], rules=api.Rules(metric="latency.median", threshold=10.0))
+    accuracy = read_run(Path(compared.finished.folder)).of(Accuracy)["agree"]
+    assert compared.finished.passed and len(accuracy.samples) == found.held_samples
     digest = exported_digests()["fast.onnx"]
     again = api.run(found.recipe, output="fast.onnx")
     assert isinstance(again, api.RunFinished) and again.passed

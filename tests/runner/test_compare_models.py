@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.execution.events import Event, Notice
 from ndld_flow.models.tensors import shape_text
+from ndld_flow.optimize.compose import read_model
+from ndld_flow.optimize.options import OptimizeOptions
+from ndld_flow.recipe.recipe import ModelSource
+from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.run_folder import read_run
+from ndld_flow.records.run_record import ExportRecord
 from ndld_flow.report import measured
 from ndld_flow.report.collect_summary import collect_summary
+from ndld_flow.report.panels.accuracy import collect_accuracy
 from ndld_flow.report.verdict import latency_words
+from ndld_flow.runner.held_out_check import find_check
+from ndld_flow.runs.outputs import Outputs
+from ndld_flow.store.digest import sha256_of
 from tests.support.command_line import ndld_flow
 from tests.support.models import GraphBuilder
 from tests.support.models_run import write_model
@@ -94,6 +108,121 @@ def test_a_wrong_candidate_fails_with_exit_1(models: tuple[Path, Path]) -> None:
     assert ran.returncode == 1
     (recipe,) = Path("outputs/comparisons").glob("*/recipe.yaml")
     assert f"ndld-flow run {recipe}" in recipe.read_text()
+
+
+def prove(base: Path, candidate: Path, *keep: str, data: tuple[str, ...] = ("rows.npy",)) -> Path:
+    """Move a candidate to another folder with the record that `optimize` writes next to it."""
+    composer = read_model(base, OptimizeOptions(data=data, keep=keep), Path("proof"))
+    Path("deploy").mkdir(exist_ok=True)
+    moved = candidate.rename(Path("deploy", candidate.name))
+    record = ExportRecord(
+        sha256={moved.name: sha256_of(moved)},
+        step="made",
+        artifact="",
+        source=str(base),
+        source_digest=find_model(ModelSource(source=str(base)), Outputs(Path("outputs")).store, print).record.digest,
+        run="optimize-net-proof/1",
+        started_at=datetime.now(UTC),
+        metrics={},
+        gates=(),
+        versions={},
+        check=composer.describe_check(composer.variants[0]),
+    )
+    Path("deploy/other.onnx.json").write_text(record.to_json())
+    return moved
+
+
+def compare(*models: Path, **options: Any) -> tuple[api.ComparedModels, Accuracy, str]:
+    """Return the comparison, its check of accuracy, and the last notice."""
+    texts: list[str] = []
+    compared = api.compare_models(
+        models,
+        rules=FEW_ROUNDS,
+        options=api.ModelOptions(**options),
+        listener=lambda event: texts.append(event.text) if isinstance(event, Notice) else None,
+    )
+    return compared, read_run(Path(compared.finished.folder)).of(Accuracy)["agree"], (texts or [""])[-1]
+
+
+def write_coarse(models: tuple[Path, Path]) -> tuple[Path, Path]:
+    """Write a second model that is off by 30 % in a channel, as INT8 is on values that it was not calibrated on."""
+    model = onnx.load(models[0])
+    weight = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    weight[:, 0] *= 1.3
+    return models[0], write_net(models[1], weight)
+
+
+@pytest.mark.parametrize(("keep", "exit_code"), [((), 1), (("cosine >= 0.9",), 0), (("cosine >= 0.99999",), 1)])
+def test_a_result_of_optimize_is_compared_on_the_samples_and_by_the_conditions_of_its_proof(
+    models: tuple[Path, Path], keep: tuple[str, ...], exit_code: int
+) -> None:
+    base, coarse = write_coarse(models)
+    compared, accuracy, notice = compare(base, prove(base, coarse, *keep))
+    assert [sample.sample for sample in accuracy.samples] == ["input0-0002.npy", "input0-0005.npy"], (
+        "those held out of six"
+    )
+    assert (bool(accuracy.tolerance), compared.finished.exit_code) == (not keep, exit_code)
+    summary = collect_summary(read_run(Path(compared.finished.folder))).accuracy
+    assert summary is not None and summary.unjudged == (("slices", "max abs") if keep else ())
+    assert "2 samples" in notice and all(condition in notice for condition in keep)
+    other, accuracy, _ = compare(base, Path("deploy/other.onnx"), data=("rows.npy",))
+    assert (accuracy.sample_count, other.finished.exit_code) == (6, 1), "--data has the bounds of every comparison"
+
+
+def test_a_proof_without_data_is_repeated_on_its_generated_samples(models: tuple[Path, Path]) -> None:
+    base, coarse = write_coarse(models)
+    compared, accuracy, _ = compare(base, prove(base, coarse, "cosine >= 0.9", data=()))
+    assert [sample.sample for sample in accuracy.samples][:4] == [f"random, seed {1000 + i}" for i in range(4)]
+    assert compared.finished.exit_code == 0
+
+
+def test_generated_values_decide_against_a_broken_model_alone(models: tuple[Path, Path]) -> None:
+    """Values that no user sends show what INT8 was not made for, and also a model that computes something else."""
+    base, coarse = write_coarse(models)
+    compared, accuracy, notice = compare(base, coarse)
+    assert (compared.finished.exit_code, accuracy.outcome) == (4, "inconclusive")
+    assert accuracy.outputs[0].undecided and not accuracy.outputs[0].failed
+    (view,) = collect_accuracy({"agree": accuracy})
+    assert {(row.passed, row.undecided) for row in view.limits if row.used > 1} == {(False, True)}
+    assert "x 1x64" in notice and "--data" in notice
+    write_net(coarse, np.eye(64, dtype=np.float32))
+    compared, accuracy, _ = compare(base, coarse)
+    assert (compared.finished.exit_code, accuracy.outcome) == (1, "failed")
+
+
+def edit_record(old: str, new: str) -> None:
+    path = Path("deploy/other.onnx.json")
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda: Path("proof/input0-0005.npy").unlink(), "input0-0005.npy"),
+        (lambda: np.save("proof/input0-0005.npy", np.zeros((1, 64), np.float32)), "input0-0005.npy"),
+        (lambda: os.mkfifo(Path("proof/pipe")) or edit_record("input0-0005.npy", "pipe"), "pipe"),  # type: ignore[func-returns-value]
+        (lambda: edit_record("proof/input0", "${oc.env:HOME}/input0"), "input0.* and 1 more"),
+        (lambda: edit_record("proof/input0", "n" * 300), "nnn.* and 1 more"),
+        (lambda: edit_record('"x": {', '"z": {'), "other inputs"),
+        (lambda: edit_record('"runtime": "onnxruntime"', '"runtime": "x, a: b"'), "unknown runtime"),
+        (lambda: edit_record('"runtime": "onnxruntime"', '"runtime": 3'), "is invalid"),
+        (lambda: edit_record("cosine >= 0.9", "cosine >= ${oc.env:HOME}"), "is invalid"),
+        (lambda: write_net(Path("deploy/other.onnx"), np.eye(64, dtype=np.float32)), "another model than"),
+        (lambda: write_net(Path("net.onnx"), np.eye(64, dtype=np.float32)), "was not made from net.onnx"),
+        (lambda: Path("deploy/other.onnx.json").unlink(), "^$"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_not_used(
+    models: tuple[Path, Path], change: Callable[[], object], reason: str
+) -> None:
+    base, coarse = write_coarse(models)
+    moved, store = prove(base, coarse, "cosine >= 0.9"), Outputs(Path("outputs")).store
+    assert find_check(base, moved, store).check is not None
+    change()
+    found = find_check(base, moved, store)
+    assert found.check is None and not found.data and re.search(reason, found.lack)
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,7 @@ class LimitRow:
     used: float
     """Value as a part of the limit: 1 at the bound, more beyond it."""
     passed: bool
+    undecided: bool
     worst_sample: str
     worst_slice: str
 
@@ -354,13 +355,16 @@ def _is_broken(output: OutputAgreement, metric: str) -> bool:
 
 def _limit(output: OutputAgreement, metric: str, bound: float) -> LimitRow:
     value = output.metrics[metric]
+    used = used_part(metric, value, bound)
+    undecided = bool(output.undecided) and used > 1
     return LimitRow(
         output=short_name(output.output),
         metric=short_name(metric, 40),
         value=_value_text(metric, value),
         bound=bound_text(metric, bound),
-        used=used_part(metric, value, bound),
-        passed=not _is_broken(output, metric),
+        used=used,
+        passed=not undecided and not _is_broken(output, metric),
+        undecided=undecided,
         worst_sample=short_name(output.worst_samples.get(metric, ""), 80),
         worst_slice=short_name(output.worst_slices.get(metric, ""), 60),
     )
