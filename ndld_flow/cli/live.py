@@ -268,12 +268,14 @@ class LiveDisplay:
         if self._points is not None:
             running.append(("points", self._points))
         rows = Table.grid(padding=(0, 1), expand=False)
-        rows.add_column(no_wrap=True)
-        width = max([self._width, *(cell_len(name) for name, _ in running)])
-        rows.add_column(no_wrap=True, style="bold", min_width=min(width, 16), overflow="ellipsis")
-        rows.add_column(width=_BAR_WIDTH if self.console.width >= 80 else _BAR_WIDTH // 2)
+        bar_width = _BAR_WIDTH if self.console.width >= 80 else _BAR_WIDTH // 2
+        room = self.console.width - 1 - bar_width - len(_clock(0)) - 4  # of the name and the work, beside four gaps
+        width = min(max([self._width, *(cell_len(name) for name, _ in running)]), max(16, room // 2))
+        rows.add_column(width=1)
+        rows.add_column(no_wrap=True, style="bold", width=width, overflow="ellipsis")
+        rows.add_column(width=bar_width)
         rows.add_column(no_wrap=True, style="dim", min_width=len(_clock(0)))
-        rows.add_column(no_wrap=True, style="dim", overflow="ellipsis")
+        rows.add_column(no_wrap=True, style="dim", overflow="ellipsis", max_width=max(room - width, 8))
         for name, task in running:
             bar = ProgressBar(
                 total=task.total, completed=task.done, pulse=task.total is None, animation_time=now - task.started
@@ -380,7 +382,7 @@ def draw_variants(variants: Iterable[events.VariantTried], width: int, height: i
     room = max(height - 1, 1)
     shown = ordered if len(ordered) <= room else ordered[: max(room - 1, 0)]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
-    table.add_column("  variant", no_wrap=True, overflow="ellipsis", max_width=44 if width >= 90 else 18)
+    table.add_column("  variant", no_wrap=True, overflow="ellipsis", max_width=min(44, max(18, width - 57)))
     table.add_column("as fast", no_wrap=True, justify="right", min_width=len("as fast"))
     table.add_column("accuracy", no_wrap=True, overflow="ellipsis", min_width=14, max_width=24)
     table.add_column("", no_wrap=True, overflow="ellipsis", min_width=len("may be the best"))

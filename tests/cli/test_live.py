@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from ndld_flow.cli.live import LiveDisplay, draw_variants
@@ -190,6 +191,25 @@ def test_a_table_of_variants_fits_its_height(height: int) -> None:
     lines = console.file.getvalue().splitlines()
     assert len(lines) <= max(height, 2)
     assert len(lines) == 10 or "more" in lines[-1]
+
+
+@pytest.mark.parametrize("columns", [50, 80, 100])
+def test_long_names_leave_spinner_bar_and_clock_whole(columns: int) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=columns)
+    name = "source in OpenVINO at the default precision"
+    with LiveDisplay(console) as display:
+        display(VariantTried(variant=variant(name, "not right on held-out data", 0.5, 0.4, 0.6)))
+        display(VariantProgressed(variant=name, doing="measuring", left_s=50))
+        console.file = io.StringIO()
+        display.refresh()
+        lines = plain(console.file.getvalue()).replace("\r", "").splitlines()
+    assert all(cell_len(line) <= columns for line in lines)
+    row = next(line for line in lines if "the race" in line)
+    assert re.fullmatch(rf"\S the race +━{{{20 if columns >= 80 else 10}}} 0:00:00 measuring.*…", row.rstrip()) or (
+        row.rstrip().endswith(name)
+    )
+    if columns == 80:
+        assert any(line.startswith(f"  {name[:20]}") for line in lines)
 
 
 def test_a_reused_step_whose_end_was_printed_is_not_printed_again() -> None:
