@@ -30,12 +30,7 @@ from ndld_flow.models.files import blaming_model, load_model, read_proto, save_m
 from ndld_flow.models.lazy_tensors import FORMATS
 from ndld_flow.models.nodes import UniqueNames, fixed_tensor
 from ndld_flow.precision.fp16.convert import RoundedConstants, graph_of, import_casts, refuse_old, tidy, type_with
-from ndld_flow.precision.type_groups import (
-    CONTROL_FLOW,
-    MOVES,
-    insert_cast,
-    is_constant,
-)
+from ndld_flow.precision.type_groups import CONTROL_FLOW, MOVES, insert_cast, is_constant
 
 Stored = Mapping[ir.Value, ir.DataType]
 

@@ -25,13 +25,7 @@ from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.processes.launch import Program, minimal_environment, run_program
 from ndld_flow.quantize.calibration import Workspace
 from ndld_flow.quantize.prepared_model import QuantizableNode, SkippedLayer, excluded_outputs
-from ndld_flow.quantize.quantize_file import (
-    Quantization,
-    QuantizeInputs,
-    check_quantized,
-    found_outputs,
-    skip_notes,
-)
+from ndld_flow.quantize.quantize_file import Quantization, QuantizeInputs, check_quantized, found_outputs, skip_notes
 from ndld_flow.quantize.settings import WEIGHTED_OP_TYPES, ModelOpt, QuantizeSettings, SkipReason, find_interpreter
 from ndld_flow.samples.sample_feeds import Samples
 from ndld_flow.store.kinds import Onnx

@@ -7,14 +7,7 @@ from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar
 
-from pydantic import (
-    BaseModel,
-    Field,
-    JsonValue,
-    SerializerFunctionWrapHandler,
-    field_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, Field, JsonValue, SerializerFunctionWrapHandler, field_serializer, model_validator
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.places import put_value, take_value

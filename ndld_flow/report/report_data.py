@@ -8,14 +8,7 @@ from itertools import chain
 from typing import Literal
 
 from ndld_flow.base.text import short_name, visible_name, visible_text
-from ndld_flow.drawing.engine_graph import (
-    HEADS,
-    Terminal,
-    block_titles,
-    edges_of,
-    find_blocks,
-    find_inner_blocks,
-)
+from ndld_flow.drawing.engine_graph import HEADS, Terminal, block_titles, edges_of, find_blocks, find_inner_blocks
 from ndld_flow.drawing.graph import FAMILIES, DrawnEdge, Layout, family_of_layer
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.records.profile import Layer, Profile, TensorInfo

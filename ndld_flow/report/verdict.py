@@ -9,13 +9,7 @@ from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_latency import MODEL_KINDS, latency_of_result
-from ndld_flow.report.collect_summary import (
-    AccuracyOutcome,
-    EngineOutcome,
-    GraphOutcome,
-    Summary,
-    collect_summary,
-)
+from ndld_flow.report.collect_summary import AccuracyOutcome, EngineOutcome, GraphOutcome, Summary, collect_summary
 from ndld_flow.report.measured import measured_inputs
 from ndld_flow.report.search_outcome import search_words
 

@@ -22,15 +22,7 @@ from ndld_flow.records.run_folder import RUN_RECORD, read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
 from ndld_flow.runner.check_inputs import refuse_inputs_of, refuse_missing_data, refuse_wrong_inputs
 from ndld_flow.runner.open_run import open_single, working_on
-from ndld_flow.runner.plan import (
-    Decision,
-    Reason,
-    Unit,
-    arrange_steps,
-    look_ahead,
-    plan_steps,
-    refuse_impossible_run,
-)
+from ndld_flow.runner.plan import Decision, Reason, Unit, arrange_steps, look_ahead, plan_steps, refuse_impossible_run
 from ndld_flow.runner.run_folder import note_progress, recording_failure, write_run_folder
 from ndld_flow.runner.run_record import (
     clear_damage,

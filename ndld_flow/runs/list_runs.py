@@ -25,16 +25,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.records.outcomes import RunOutcome
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
 from ndld_flow.runs.disk import explain_disk
-from ndld_flow.runs.outputs import (
-    ID,
-    Order,
-    Outputs,
-    folder_names,
-    is_point,
-    name_folder,
-    name_in_history,
-    outcome_in,
-)
+from ndld_flow.runs.outputs import ID, Order, Outputs, folder_names, is_point, name_folder, name_in_history, outcome_in
 
 if TYPE_CHECKING:
     from ndld_flow.history.series import Measured

@@ -287,11 +287,7 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
         return read_samples(source.path, model_inputs(source.path), context.inputs, self, source.label)
 
     def _search(self, source: Onnx, context: Context) -> PrecisionSearch | None:
-        from ndld_flow.precision.constraints.rules import (
-            read_search_result,
-            refuse_other_precision,
-            settings_notes,
-        )
+        from ndld_flow.precision.constraints.rules import read_search_result, refuse_other_precision, settings_notes
         from ndld_flow.quantize.int8_reducer import settings_of
 
         if self.found_by is None:

@@ -17,14 +17,7 @@ import onnx_ir as ir
 from ndld_flow.base.quantities import count
 from ndld_flow.base.text import short_name
 from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode
-from ndld_flow.graph.diff.changes import (
-    diff_inputs,
-    diff_nodes,
-    diff_outputs,
-    diff_tensors,
-    diff_weights,
-    node_changes,
-)
+from ndld_flow.graph.diff.changes import diff_inputs, diff_nodes, diff_outputs, diff_tensors, diff_weights, node_changes
 from ndld_flow.graph.diff.match_models import match_models
 from ndld_flow.graph.diff.matches import (
     Sides,

@@ -33,15 +33,7 @@ from ndld_flow.graph.edit.node_groups import (
     is_read_outside,
     replace_uses,
 )
-from ndld_flow.graph.edit.pattern_matching import (
-    Match,
-    Pairs,
-    Pattern,
-    has_shape,
-    is_close,
-    is_numeric,
-    same_value,
-)
+from ndld_flow.graph.edit.pattern_matching import Match, Pairs, Pattern, has_shape, is_close, is_numeric, same_value
 from ndld_flow.graph.edit.schemas import Imports
 from ndld_flow.graph.edit.settings import RewriteConditions
 from ndld_flow.graph.edit.value_grammar import parse_dtype

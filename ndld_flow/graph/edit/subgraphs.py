@@ -15,13 +15,7 @@ from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, Edit
 from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
 from ndld_flow.graph.edit.graph_edits import drop_nodes, known_shapes, prune_values
 from ndld_flow.graph.edit.interface import types_by_signatures
-from ndld_flow.graph.edit.joining import (
-    check_fits,
-    join_dims,
-    join_functions,
-    load_added_model,
-    make_outputs,
-)
+from ndld_flow.graph.edit.joining import check_fits, join_dims, join_functions, load_added_model, make_outputs
 from ndld_flow.graph.edit.names import Nesting, names_of
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,

@@ -25,11 +25,7 @@ from ndld_flow.graph.sanitize.edits import (
 from ndld_flow.graph.sanitize.folding import fold_constants, left_unfolded
 from ndld_flow.graph.sanitize.fusion import fuse_affine, fuse_nodes
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
-from ndld_flow.graph.sanitize.shapes import (
-    Interface,
-    fold_shape_values,
-    infer_shapes,
-)
+from ndld_flow.graph.sanitize.shapes import Interface, fold_shape_values, infer_shapes
 from ndld_flow.graph.sanitize.simplify import inline_decided_branches, remove_noops, simplify_reshapes
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.files import load_model, repairs_of, save_model, summarize_model

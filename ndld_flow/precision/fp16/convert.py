@@ -22,14 +22,7 @@ from ndld_flow.models.lazy_tensors import FORMATS, HALF, Array, Loss, RoundedTen
 from ndld_flow.models.nodes import UniqueNames, fixed_tensor, inline_functions, is_used, op_name
 from ndld_flow.models.shape_inference import drop_stale_sizes
 from ndld_flow.precision.fp16.choice import Fp16Options, blocked_nodes, choose_fp32, keep_blocked, keep_shape_arithmetic
-from ndld_flow.precision.type_groups import (
-    Group,
-    Groups,
-    Use,
-    group_places,
-    insert_cast,
-    is_constant,
-)
+from ndld_flow.precision.type_groups import Group, Groups, Use, group_places, insert_cast, is_constant
 from ndld_flow.records.model_diff import GraphChange
 
 _NAMED = 10

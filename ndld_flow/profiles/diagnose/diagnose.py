@@ -16,13 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ndld_flow.base.quantities import count, counted, milliseconds, share, three_digits
-from ndld_flow.profiles.diagnose import (
-    rules_engines,
-    rules_layers,
-    rules_measurement,
-    rules_overheads,
-    rules_settings,
-)
+from ndld_flow.profiles.diagnose import rules_engines, rules_layers, rules_measurement, rules_overheads, rules_settings
 from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.rules_overheads import is_dispatch, outside_layers
 from ndld_flow.profiles.diagnose.subject import Bound, BoundWord, EngineSubject, Insight, Subject, rules_in

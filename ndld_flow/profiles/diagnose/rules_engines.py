@@ -8,13 +8,7 @@ from math import prod
 from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.quantities import TIMES, count, counted, seconds, share, size
 from ndld_flow.base.text import first_of, one_line, short_name
-from ndld_flow.profiles.diagnose.subject import (
-    EngineSubject,
-    Insight,
-    changes_type,
-    ignored_nodes,
-    missed_precisions,
-)
+from ndld_flow.profiles.diagnose.subject import EngineSubject, Insight, changes_type, ignored_nodes, missed_precisions
 from ndld_flow.records.profile import Layer
 
 _HALVES = ("float16", "bfloat16")

@@ -8,12 +8,7 @@ from math import prod
 
 from ndld_flow.base.quantities import counted, share
 from ndld_flow.base.text import first_of
-from ndld_flow.profiles.diagnose.subject import (
-    Insight,
-    LintSubject,
-    changes_type,
-    is_product,
-)
+from ndld_flow.profiles.diagnose.subject import Insight, LintSubject, changes_type, is_product
 from ndld_flow.records.profile import Layer, TensorInfo
 
 _QUANTIZED = ("int8", "uint8", "int4", "uint4", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
