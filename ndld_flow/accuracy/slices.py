@@ -239,13 +239,7 @@ def _scale_of(moments: SliceMoments, *, are_one: bool = False) -> Scale:
 
 
 def _scale(
-    count: Array,
-    mean: Array,
-    variance: Array,
-    ends: tuple[Array, Array],
-    effective: Array,
-    *,
-    are_one: bool = False,
+    count: Array, mean: Array, variance: Array, ends: tuple[Array, Array], effective: Array, *, are_one: bool = False
 ) -> Scale:
     """Return the scale of slices with these numbers of values, means, variances, lowest and highest values.
 

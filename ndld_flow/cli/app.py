@@ -20,11 +20,11 @@ from typing import NoReturn
 import click
 
 from ndld_flow import __version__
-from ndld_flow.base.errors import MAX_PROBLEMS, NdldFlowError, OutputsError, RecipeError, is_interruption
-from ndld_flow.base.text import escaped_json, lazy_pattern, short_name, shortened, visible_text
+from ndld_flow.base.errors import MAX_PROBLEMS, KilledError, NdldFlowError, OutputsError, RecipeError, is_interruption
+from ndld_flow.base.text import escaped_json, lazy_pattern, short_name, shortened, suggest, visible_text
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
 from ndld_flow.cli.verbs import changing_steps, hint_at_step, import_verb, is_step, list_verbs
-from ndld_flow.processes.worker import is_one_process
+from ndld_flow.processes.worker import end_with_parent, is_one_process
 
 _MAX_WORD = 300
 """Characters of one word in an error: names in models may be of any length."""
@@ -116,7 +116,6 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in list_verbs() and not is_step(args[0]):
-            from ndld_flow.base.text import suggest
             from ndld_flow.cli.foreign_words import hint_at_verb
 
             word = args[0]
@@ -179,8 +178,6 @@ def watch_verb(arguments: Sequence[str]) -> None:
     watcher, child = os.getpid(), os.fork()
     if child:
         sys.exit(_wait(verb, child, arguments))
-    from ndld_flow.processes.worker import end_with_parent
-
     end_with_parent(watcher)
 
 
@@ -197,7 +194,6 @@ def _wait(verb: str, child: int, arguments: Sequence[str]) -> int:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
         return code
-    from ndld_flow.base.errors import KilledError
     from ndld_flow.processes.launch import name_signal
 
     message = (

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 from ndld_flow.base.errors import NOT_UTF8, OutputsError, RequestError
 from ndld_flow.base.lazy_names import names_for_checkers
@@ -108,8 +108,6 @@ def _check_fields(name: str, value: object) -> None:
     given = [each for each in dataclasses.fields(value) if getattr(value, each.name) != each.default]  # type: ignore[arg-type]
     if not given:
         return
-    from typing import get_type_hints
-
     from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
     hints = get_type_hints(type(value), include_extras=True)

@@ -266,12 +266,7 @@ class _Router:
     """Boxes and routes of one component, with layers placed in columns."""
 
     def __init__(
-        self,
-        graph: Layered,
-        sizes: Sequence[Extent],
-        across: Sequence[float],
-        bands: Sequence[Band],
-        columns: Columns,
+        self, graph: Layered, sizes: Sequence[Extent], across: Sequence[float], bands: Sequence[Band], columns: Columns
     ) -> None:
         self.graph = graph
         self.sizes = sizes

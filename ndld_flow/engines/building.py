@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import TypeAdapter, model_validator
 
@@ -22,7 +22,7 @@ from ndld_flow.base.errors import BackendError, ModelError, NdldFlowError, Reque
 from ndld_flow.base.extras import TITLES, EngineBackend
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.engines.build_settings import BuildSettings
-from ndld_flow.engines.foresight import describe_missing, find_build_library
+from ndld_flow.engines.foresight import build_versions, describe_missing, find_build_library, foresee_build
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.host import has_nvidia_gpu
 from ndld_flow.processes.launch import run_worker_module
@@ -36,9 +36,6 @@ from ndld_flow.runtimes.tensorrt.settings import TensorrtSettings, describe_miss
 from ndld_flow.step import Context, Foresight
 from ndld_flow.store.files import make_folder, share
 from ndld_flow.store.kinds import Engine, Onnx
-
-if TYPE_CHECKING:
-    from ndld_flow.inputs import InputSpec
 
 _REQUEST = "job.json"
 _ANSWER = "answer.json"
@@ -269,21 +266,13 @@ class TrialEngineSettings(BuildSettings, RuntimeSettings):
         return BuildSettings.model_validate(self.model_dump())
 
     def foresee(self) -> Foresight:
-        from ndld_flow.engines.foresight import foresee_build
-
         seen = foresee_build(self.built_as)
         missing = () if has_nvidia_gpu() else (describe_missing_gpu(self.backend),)
         lacks = tuple(text for text in seen.lacks if "no NVIDIA GPU" not in text or not missing)
         return Foresight(seen.notes, seen.problems, (*lacks, *missing))
 
     def library_versions(self) -> dict[str, str]:
-        from ndld_flow.engines.foresight import find_build_library
-
-        try:
-            library = find_build_library(self.built_as)
-        except BackendError:  # `foresee` reports it in more detail
-            return {}
-        return {library.backend: library.version or "not installed"}
+        return build_versions(self.built_as)
 
     def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
         raise NotImplementedError("trials need the step's context: `request_in`")

@@ -27,6 +27,7 @@ from ndld_flow.engines.build_settings import (
     types_strongly,
 )
 from ndld_flow.machine.host import describe_machine, has_nvidia_gpu
+from ndld_flow.models.external_files import mentions
 from ndld_flow.precision.constraints.constraints import requested_precisions as read_requested
 from ndld_flow.runtimes.tensorrt.library import Library, how_to_install, is_of_release
 from ndld_flow.runtimes.tensorrt.release_names import (
@@ -328,6 +329,15 @@ def find_build_library(settings: BuildSettings) -> Library:
     return choose_library(settings.backend, settings.release, settings.library)
 
 
+def build_versions(settings: BuildSettings) -> dict[str, str]:
+    """Return the version of the library to build with; empty if there is none, which `foresee_build` reports."""
+    try:
+        library = find_build_library(settings)
+    except BackendError:
+        return {}
+    return {library.backend: library.version or "not installed"}
+
+
 def describe_missing(settings: BuildSettings, library: Library) -> str:
     """Return why a library is not the required one and how to install that; empty if it is."""
     if not settings.release:
@@ -373,8 +383,6 @@ def foresee_ranges(settings: BuildSettings, model: Path, requested: frozenset[st
     model yet.
     TensorRT notices it only after minutes: "Calibration failure occurred with no scaling factors detected".
     """
-    from ndld_flow.models.external_files import mentions
-
     if settings.calibration_cache is not None or settings.placeholder_ranges:
         return ()
     cause = "`int8: true`" if settings.int8 else _int8_constraint(settings, model, requested)

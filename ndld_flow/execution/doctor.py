@@ -16,6 +16,7 @@ from ndld_flow.execution.devices import describe_holders
 from ndld_flow.machine.host import Check, describe_machine
 from ndld_flow.machine.versions import CPU_BUILD, Build, find_cuda_lack, installed_builds, read_version
 from ndld_flow.runs.collect_garbage import find_kept_libraries
+from ndld_flow.runtimes.registry import find_runtimes
 
 NEEDED = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "protobuf", "numpy", "hydra-core", "pydantic")
 
@@ -26,8 +27,6 @@ def examine(outputs: Path, library: Path | None = None) -> list[Check]:
     `library` is the environment or archive of a TensorRT to examine instead of the installed one. Raises BackendError
     if there is none.
     """
-    from ndld_flow.runtimes.registry import find_runtimes
-
     machine = describe_machine()
     with ThreadPoolExecutor() as pool:  # most wait for processes of their own
         of_runtimes = pool.map(lambda runtime: list(runtime.examine(library)), find_runtimes())

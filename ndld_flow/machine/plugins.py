@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, distributions
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -58,8 +59,6 @@ def plugin_version(point: EntryPoint) -> str:
 
     The version of an editable install stays while its code changes.
     """
-    from importlib.util import find_spec
-
     spec = find_spec(point.module.partition(".")[0])
     path = spec.origin if spec is not None else None
     if path is None or is_installed(path):

@@ -22,6 +22,7 @@ from importlib.metadata import (
     packages_distributions,
     version,
 )
+from importlib.util import find_spec
 from pathlib import Path
 
 from ndld_flow.base.extras import EXTRAS
@@ -123,8 +124,6 @@ def build_in_use() -> Build | None:
     usual = [Build(name, found) for name in (GPU_BUILD, CPU_BUILD) if (found := find_version(name)) is not None]
     if len(usual) == 1:
         return usual[0]
-    from importlib.util import find_spec
-
     spec = find_spec("onnxruntime")
     folders = (spec.submodule_search_locations if spec is not None else None) or ()
     for folder in folders:

@@ -12,6 +12,7 @@ from typing import Literal
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.divergence import first_divergent
@@ -55,8 +56,6 @@ def rounds_to(request: SessionRequest, precision: str) -> bool:
 
 def _run(request: SessionRequest, precision: str) -> Array | None:
     """Return the values after a negation, the pair of Casts, and another negation."""
-    import onnx
-
     narrow = onnx.TensorProto.FLOAT16 if precision == "fp16" else onnx.TensorProto.BFLOAT16
     model = onnx.parser.parse_model(f"""
         <ir_version: 8, opset_import: ["": 17]>

@@ -156,9 +156,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 def start_process(
-    command: Sequence[str],
-    stderr: int | IO[bytes] = subprocess.DEVNULL,
-    environment: Mapping[str, str] | None = None,
+    command: Sequence[str], stderr: int | IO[bytes] = subprocess.DEVNULL, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a command with `environment` in addition to ours. Raises OSError if that is impossible."""
     return subprocess.Popen(

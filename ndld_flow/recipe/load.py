@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 def load_sweep(
-    recipe: Path | YamlFile,
-    overrides: Sequence[str] = (),
-    *,
-    multirun: bool = False,
-    trust: bool = False,
+    recipe: Path | YamlFile, overrides: Sequence[str] = (), *, multirun: bool = False, trust: bool = False
 ) -> Recipe | Sweep:
     """Compose and check a recipe that may have a `sweep:`; return a recipe if nothing varies.
 

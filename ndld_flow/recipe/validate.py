@@ -520,11 +520,7 @@ def _refuse_unread_inputs(inputs: Mapping[str, InputSpec], steps: Sequence[Recip
 
 
 def _check_step(
-    name: str,
-    entry: dict[str, Any],
-    types: StepTypes,
-    kinds: Mapping[str, type[Artifact] | None],
-    mistakes: Mistakes,
+    name: str, entry: dict[str, Any], types: StepTypes, kinds: Mapping[str, type[Artifact] | None], mistakes: Mistakes
 ) -> RecipeStep | None:
     prefix = f"steps.{name}"
     if not NAME.fullmatch(name) or name == SOURCE:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from ndld_flow.accuracy.inside.capture import open_inside, tensor_bytes, tensors_of
 from ndld_flow.accuracy.sequence_runs import States
@@ -361,8 +361,6 @@ class Captured:
 
 def read_array(path: Path) -> Array:
     """Return the values of a file with a TensorProto."""
-    from onnx import TensorProto
-
     values: Array = numpy_helper.to_array(TensorProto.FromString(path.read_bytes()))
     return values
 

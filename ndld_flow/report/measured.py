@@ -8,19 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import JsonValue
 
 from ndld_flow.base.quantities import TIMES, milliseconds, share, size, three_digits
 from ndld_flow.base.text import first_of, short_name
 from ndld_flow.profiles.diagnose.subject import Subject
-from ndld_flow.records.measurement import percentile
-from ndld_flow.records.profile import Layer, Profile
-
-if TYPE_CHECKING:
-    from ndld_flow.records.measurement import Machine
-    from ndld_flow.records.profile import TensorInfo
+from ndld_flow.records.measurement import Machine, percentile
+from ndld_flow.records.profile import Layer, Profile, TensorInfo
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec, names_one_file
 from ndld_flow.models.external_files import DeclaredInput, declared_inputs
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
+from ndld_flow.store.found_files import find_files
 from ndld_flow.store.kinds import Artifact, Engine, Onnx
 
 Inputs = Mapping[str, DeclaredInput]
@@ -38,8 +39,6 @@ def find_wrong_inputs(recipe: Recipe, models: Mapping[str, Path], known: dict[Pa
 def refuse_missing_data(recipe: Recipe) -> None:
     """Raise RecipeError with all data files of inputs that do not exist; called before a model is fetched, and before
     a step is computed."""
-    from ndld_flow.store.found_files import find_files
-
     problems: dict[str, Problem] = {}
     for step in recipe.steps:
         for name, given in step.used_inputs(recipe.file.inputs).items():
@@ -126,7 +125,6 @@ def _misfit(name: str, declared: DeclaredInput, given: InputSpec) -> str:
         return ""
     from ndld_flow.models.tensors import TensorSpec
     from ndld_flow.samples.wanted_inputs import WantedInput
-    from ndld_flow.store.found_files import find_files
 
     wanted = WantedInput(TensorSpec(name, declared.dtype, declared.shape), given, declared.shape)
     try:

@@ -30,6 +30,7 @@ from ndld_flow.runner.plan import refuse_lacks
 from ndld_flow.runner.run import run_alone
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.runs.references import read_noise
+from ndld_flow.runtimes.registry import find_builder
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import write_text_atomically
 
@@ -140,8 +141,6 @@ def _read_existing(model: str, settings: Sequence[str]) -> Profile | None:
 
 def _find_builder(backend: str, settings: Sequence[str]) -> Builder | None:
     """Return how to build what a runtime runs; None if it runs the model, or a setting names the built file."""
-    from ndld_flow.runtimes.registry import find_builder
-
     builder = find_builder(backend)
     given = builder is not None and any(setting.startswith(f"{builder.file_setting}=") for setting in settings)
     return None if given else builder

@@ -26,6 +26,7 @@ from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.runner.check_inputs import refuse_missing_data
 from ndld_flow.runner.plan import Planner, Unit
 from ndld_flow.runs.outputs import Outputs
+from ndld_flow.runtimes.environments import provide_environment
 from ndld_flow.store.kinds import Artifact
 from ndld_flow.store.locks import WAITS
 from ndld_flow.store.store import Store
@@ -171,8 +172,6 @@ class RunOpener:
                         step=step.name,
                     )
                 if not self.looks_only:
-                    from ndld_flow.runtimes.environments import provide_environment
-
                     provide_environment(environment, self._report)
 
     def check_models(self) -> None:

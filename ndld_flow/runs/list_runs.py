@@ -96,11 +96,7 @@ class RunFilter:
 
 
 def list_runs(
-    outputs: Outputs,
-    recipe: str = "*",
-    wanted: RunFilter | None = None,
-    *,
-    limit: int | None = None,
+    outputs: Outputs, recipe: str = "*", wanted: RunFilter | None = None, *, limit: int | None = None
 ) -> list[RunSummary]:
     """Return runs and sweeps (of one recipe), newest first: at most `limit`, and those that cannot be read until then.
 

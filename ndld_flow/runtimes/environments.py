@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -252,8 +253,6 @@ def _read_installed(site: Path, hashes: Mapping[str, str]) -> dict[str, dict[str
 
     Without a digest of the installed file, it is that of the list of files, which has a digest of each.
     """
-    from importlib.metadata import distributions
-
     lock = {}
     for found in distributions(path=[str(site)]):
         name = _plain(found.metadata["Name"])

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.quantities import counted, seconds, size
 from ndld_flow.engines.build_settings import BuildSettings
@@ -129,13 +128,9 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         return Reuse.ANYWHERE if self._is_built_ahead else Reuse.THIS_MACHINE
 
     def library_versions(self) -> dict[str, str]:
-        from ndld_flow.engines.foresight import find_build_library
+        from ndld_flow.engines.foresight import build_versions
 
-        try:
-            library = find_build_library(self._settings())
-        except BackendError:  # `foresee` reports it in more detail
-            return {}
-        return {library.backend: library.version or "not installed"}
+        return build_versions(self._settings())
 
     @property
     def device(self) -> str:

@@ -12,7 +12,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.quantities import Fraction, Milliseconds, counted
+from ndld_flow.machine.host import describe_machine
 from ndld_flow.profiles.compare.written_gates import PROFILE_METRICS, check_known, parse_comparison_gates
+from ndld_flow.records.document import read_document
 from ndld_flow.records.measurement import FEWEST_ROUNDS, Allowance
 from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import Artifact, ComparisonDocument, Onnx, ProfileDocument
@@ -108,7 +110,6 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         from ndld_flow.profiles.compare.comparison import compare
         from ndld_flow.profiles.compare.measured import Measured
         from ndld_flow.records.comparison import Subject
-        from ndld_flow.records.document import read_document
         from ndld_flow.records.profile import Profile
 
         base = context.read("base")
@@ -157,7 +158,6 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         from ndld_flow.measure.pair_rounds import RoundLimits, measure_rounds
         from ndld_flow.profiles.compare.comparison import RoundsEvidence
         from ndld_flow.profiles.compare.rounds import FLOOR, RoundsPlan, describe_rounds
-        from ndld_flow.records.document import read_document
         from ndld_flow.records.noise import Noise
 
         missing, models = self._find_models(measured)
@@ -183,7 +183,6 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
 
     def _find_models(self, measured: Sequence[Measured]) -> tuple[str, list[ProfileModel]]:
         """Return why the pair cannot be measured in rounds, or the settings that it was profiled with."""
-        from ndld_flow.machine.host import describe_machine
         from ndld_flow.profiles.compare.differences import circumstances_of
         from ndld_flow.steps.profile import ProfileModel
 

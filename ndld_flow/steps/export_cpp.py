@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from ndld_flow.base.quantities import counted
+from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.onnxruntime.settings import CustomOps
 from ndld_flow.step import Context, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import CppProject, Engine, Onnx
-
-if TYPE_CHECKING:
-    pass
 
 
 class ExportCpp(Step[Onnx, CppProject]):
@@ -28,7 +26,6 @@ class ExportCpp(Step[Onnx, CppProject]):
     also_called: ClassVar[tuple[str, ...]] = ("cpp", "cplusplus", "cmake", "exportcplusplus", "codegen")
     synonyms: ClassVar[Mapping[str, str]] = {"npy": "arrays", "custom_op_libraries": "custom_ops"}
 
-    version: ClassVar[int] = 1
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow", "ml-dtypes")
     uses_inputs: ClassVar[bool] = True
     reads_first_sample: ClassVar[bool] = True
@@ -48,7 +45,6 @@ class ExportCpp(Step[Onnx, CppProject]):
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.export.cpp.write_project import EngineFile, ExportRequest, write_project
         from ndld_flow.records.build import Build
-        from ndld_flow.records.document import read_document
 
         engine = None
         if self.engine is not None:

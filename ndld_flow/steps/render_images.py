@@ -57,7 +57,6 @@ class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
 
     also_called: ClassVar[tuple[str, ...]] = ("images", "pictures", "visualize", "draw", "show")
 
-    version: ClassVar[int] = 1
     # Not `anywhere`: kernels differ between CPUs and between execution providers.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")

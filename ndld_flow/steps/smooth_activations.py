@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from ndld_flow.base.quantities import counted
-from ndld_flow.inputs import InputSpec
 from ndld_flow.runtimes.onnxruntime.settings import LoadsCustomOps, loaded_paths
 from ndld_flow.samples.sample_settings import FittedSettings
 from ndld_flow.step import Context, Result, Returns, Step, metrics
@@ -32,7 +31,6 @@ class SmoothActivations(LoadsCustomOps, FittedSettings, Step[Onnx, Onnx]):
     also_called: ClassVar[tuple[str, ...]] = ("smoothquant", "smooth")
     synonyms: ClassVar[Mapping[str, str]] = {"smooth_quant_alpha": "alpha", "migration_strength": "alpha"}
 
-    version: ClassVar[int] = 1
     keeps_inputs: ClassVar[bool] = True
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
@@ -47,9 +45,6 @@ class SmoothActivations(LoadsCustomOps, FittedSettings, Step[Onnx, Onnx]):
     @property
     def calibrates(self) -> bool:
         return True
-
-    def used_input(self, spec: InputSpec) -> InputSpec | None:
-        return spec
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.sequence_runs import read_samples

@@ -85,13 +85,7 @@ def apply(
 @loudness_options
 @json_option
 def command(
-    run: str,
-    finding: str,
-    show_only: bool,
-    outputs: Path,
-    loudness: Loudness | None,
-    as_json: bool,
-    **options: Given,
+    run: str, finding: str, show_only: bool, outputs: Path, loudness: Loudness | None, as_json: bool, **options: Given
 ) -> int:
     from ndld_flow.cli.progress import choose_listener, leave_out_end
 

@@ -136,10 +136,7 @@ def compare_models(
 
 @public
 def compare_engines(
-    subjects: Sequence[str | Path],
-    *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
-    to: str | Path | None = None,
+    subjects: Sequence[str | Path], *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None
 ) -> ComparedEngines | None:
     """Compare two engines that were not measured, and write page and record into a folder: `to`, or a new one.
 

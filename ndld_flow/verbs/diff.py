@@ -78,11 +78,7 @@ def diff(
 
 @public
 def diff_engines(
-    before: str | Path,
-    after: str | Path,
-    *,
-    outputs: str | Path = DEFAULT_OUTPUTS,
-    page: str | Path | None = None,
+    before: str | Path, after: str | Path, *, outputs: str | Path = DEFAULT_OUTPUTS, page: str | Path | None = None
 ) -> EngineComparison | None:
     """Compare two engines by bytes, layers, precisions, formats and tactics, without running them.
 

@@ -21,7 +21,8 @@ from ndld_flow.base.quantities import counted, parse_duration_ms, size
 from ndld_flow.cli.options import json_option, outputs_option, print_json
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
-from ndld_flow.runs.collect_garbage import Freed, LibrariesFreed
+from ndld_flow.runs.collect_garbage import Freed, LibrariesFreed, collect_garbage, collect_libraries
+from ndld_flow.runs.outputs import Outputs
 
 if TYPE_CHECKING:
     from ndld_flow.execution.cache import CacheFreed
@@ -43,9 +44,6 @@ def gc(
 
     Artifacts in use by runs in progress are left. `notify` is called with the reason of a wait.
     """
-    from ndld_flow.runs.collect_garbage import collect_garbage
-    from ndld_flow.runs.outputs import Outputs
-
     return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run, report=notify)
 
 
@@ -53,8 +51,6 @@ def gc(
 def gc_libraries(*, max_age: str | None = None, dry_run: bool = False) -> LibrariesFreed:
     """Delete the libraries that runs have created in the user's cache folder, such as the TensorRT of a required
     release: those that were not used for `max_age` (`30 days`), by default and at least for a day."""
-    from ndld_flow.runs.collect_garbage import collect_libraries
-
     try:
         age_s = 0.0 if max_age is None else parse_duration_ms(max_age) / 1e3
     except ValueError as error:
@@ -64,11 +60,7 @@ def gc_libraries(*, max_age: str | None = None, dry_run: bool = False) -> Librar
 
 @public
 def gc_cache(
-    cache: str | None = None,
-    *,
-    max_size: str | None = None,
-    max_age: str | None = None,
-    dry_run: bool = False,
+    cache: str | None = None, *, max_size: str | None = None, max_age: str | None = None, dry_run: bool = False
 ) -> CacheFreed:
     """Delete results from a shared cache: those older than `max_age` (`30 days`), then the oldest beyond `max_size`.
 

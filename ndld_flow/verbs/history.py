@@ -75,12 +75,7 @@ def history(
 
 @public
 def accept(
-    recipe: str,
-    metric: str,
-    note: str,
-    *,
-    at: str = "",
-    outputs: str | Path = DEFAULT_OUTPUTS,
+    recipe: str, metric: str, note: str, *, at: str = "", outputs: str | Path = DEFAULT_OUTPUTS
 ) -> AcceptedChange:
     """Accept the newest step of a metric, or that at the run `at`, with a note: baselines restart there."""
     from ndld_flow.runs.metric_history import accept_change, find_step, read_history

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -23,11 +22,9 @@ from ndld_flow.base.quantities import milliseconds
 from ndld_flow.cli.options import data_option, refuse_missing, shapes_option
 from ndld_flow.cli.public_functions import public
 from ndld_flow.models.tensors import shape_text
-from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, parse_shape
+from ndld_flow.recipe.config_files import write_example
+from ndld_flow.recipe.write_recipe import AskShape, Precision, RecipeOptions, WrittenRecipe, parse_shape, write_recipe
 from ndld_flow.runtimes.registry import DEFAULT
-
-if TYPE_CHECKING:
-    from ndld_flow.recipe.write_recipe import AskShape, WrittenRecipe
 
 READS_MODELS = True
 
@@ -47,8 +44,6 @@ def init(
     recipe's path and the trial; `ask` is called for the shape of an input where no likely size is accepted.
     """
     refuse_missing([model], options.data if options else ())
-    from ndld_flow.recipe.write_recipe import write_recipe
-
     path = Path(target) if target is not None else None
     return write_recipe(Path(model), path, options, overwrite=overwrite, ask=ask or (lambda *_: None))
 
@@ -56,8 +51,6 @@ def init(
 @public
 def init_example(name: str, *, overwrite: bool = False) -> Path:
     """Write an example recipe, such as `quickstart`, and its images to `pipelines/`; return the recipe's path."""
-    from ndld_flow.recipe.config_files import write_example
-
     return write_example(name, overwrite=overwrite)
 
 

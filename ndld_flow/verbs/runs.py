@@ -20,7 +20,8 @@ from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.terminal import hanging, styled
 from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.records.outcomes import ENDINGS
-from ndld_flow.runs.list_runs import RunSummary
+from ndld_flow.runs.list_runs import RunFilter, RunSummary, list_runs
+from ndld_flow.runs.outputs import Outputs
 
 _COLOURS = {"passed": "green", "failed": "red", "inconclusive": "yellow"}
 _SHOWN = 50
@@ -53,9 +54,6 @@ def runs(
 
     `where` has conditions as in gates (`latency.median < 5 ms`: of any step), `tag` and `model` may be patterns.
     """
-    from ndld_flow.runs.list_runs import RunFilter, list_runs
-    from ndld_flow.runs.outputs import Outputs
-
     wanted = RunFilter(tuple(where), tag, model, user)
     return list_runs(Outputs(Path(outputs)), recipe, wanted, limit=limit)
 

@@ -265,11 +265,7 @@ def chosen_places(path: Path, tensors: Sequence[str] | None) -> tuple[TensorPlac
 
 
 def capture_part(
-    path: Path,
-    tensors: Sequence[str],
-    samples: Iterable[Feeds],
-    settings: SessionRequest,
-    changed: bytes | None = None,
+    path: Path, tensors: Sequence[str], samples: Iterable[Feeds], settings: SessionRequest, changed: bytes | None = None
 ) -> Iterator[dict[str, Array]]:
     """Yield the values of these tensors, all held at once, one dict per sample; non-tensors are left out.
 

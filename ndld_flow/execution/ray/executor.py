@@ -127,14 +127,7 @@ class OnRay:
     slots = 32
     """Ray queues tasks for which its nodes have no room."""
 
-    def __init__(
-        self,
-        address: str,
-        needs: Mapping[str, Needs],
-        listener: Listener,
-        *,
-        trust: bool = False,
-    ) -> None:
+    def __init__(self, address: str, needs: Mapping[str, Needs], listener: Listener, *, trust: bool = False) -> None:
         """Connect to a cluster.
 
         `address`: `auto`, `HOST:PORT`, or `local`, which starts a cluster on this machine. `needs`: step -> the

@@ -186,8 +186,7 @@ class Host:
         raise BackendError(f"{self.label}: the inputs arrive damaged. Check its disk and its network.")
 
     def _send_file(
-        self, node: Connection, artifact: ArtifactRecord, file: ArtifactFile, offset: int, store: Store,
-        report: Report,
+        self, node: Connection, artifact: ArtifactRecord, file: ArtifactFile, offset: int, store: Store, report: Report
     ) -> None:  # fmt: skip
         left = file.size_bytes - offset
         if left <= 0 < file.size_bytes:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import PIL
@@ -34,10 +33,6 @@ from ndld_flow.store.found_files import (
     find_files,
 )
 from ndld_flow.store.kinds import Engine
-
-if TYPE_CHECKING:
-    pass
-
 
 _INTEGERS = (f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _DTYPES_OF_CPP = frozenset(("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64"))

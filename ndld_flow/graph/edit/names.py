@@ -206,10 +206,7 @@ def _rename(names: Mapping[Named, str]) -> int:
 
 
 def _by_name(
-    what: str,
-    families: Sequence[Sequence[Named]],
-    names: Mapping[str, str],
-    preferred: ir.Graph | None = None,
+    what: str, families: Sequence[Sequence[Named]], names: Mapping[str, str], preferred: ir.Graph | None = None
 ) -> dict[Named, str]:
     holders: dict[str, list[Named]] = {}
     for holder in (holder for family in families for holder in family):

@@ -197,10 +197,7 @@ def _named(name: str, cls: type[Check]) -> Check:
 
 
 def lint_file(
-    path: Path,
-    settings: LintSettings,
-    inputs: Mapping[str, InputSpec],
-    progress: Callable[[int, int, str], None],
+    path: Path, settings: LintSettings, inputs: Mapping[str, InputSpec], progress: Callable[[int, int, str], None]
 ) -> Findings:
     """Run the checks, on these inputs if the model runs; the result lists skipped and undecided checks with the reason.
 

@@ -392,11 +392,7 @@ def collect_comparison(
     )
 
 
-def _view(
-    comparison: ProfileComparison,
-    profiles: Sequence[Profile],
-    subjects: Sequence[SubjectView],
-) -> ProfileView:
+def _view(comparison: ProfileComparison, profiles: Sequence[Profile], subjects: Sequence[SubjectView]) -> ProfileView:
     labels = [f"{subjects[place].letter} {subjects[place].label}" for place in comparison.subjects]
     return ProfileView(
         name=short_name(comparison.name, 80),

@@ -50,11 +50,7 @@ def record_layers(
 
 
 def _record(
-    path: Path,
-    settings: SessionSettings,
-    feeds: Mapping[str, Array],
-    passes: int,
-    progress: Callable[[int, int], None],
+    path: Path, settings: SessionSettings, feeds: Mapping[str, Array], passes: int, progress: Callable[[int, int], None]
 ) -> Path:
     try:
         model = open_model(path, settings)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.machine.versions import read_version
 from ndld_flow.models.tensors import Array, TensorSpec, fix_dimensions
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
@@ -180,8 +181,6 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, SessionRequest):
         return fix_dimensions(super().declared_inputs(model), self.free_dimensions)
 
     def library_versions(self, reported: Mapping[str, str]) -> dict[str, str]:
-        from ndld_flow.machine.versions import read_version
-
         private = self.private_versions("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml")
         distribution, _, version = read_version("onnxruntime").partition(" ")
         return private or {distribution: version}

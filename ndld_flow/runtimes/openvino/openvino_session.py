@@ -392,12 +392,7 @@ _KEPT_TYPES = ("Parameter", "Result")
 
 
 def record_layers(
-    model: Path,
-    settings: CompileSettings,
-    feeds: Mapping[str, Array],
-    passes: int,
-    folder: Path,
-    report: ReportPasses,
+    model: Path, settings: CompileSettings, feeds: Mapping[str, Array], passes: int, folder: Path, report: ReportPasses
 ) -> Path | None:
     """Run passes with performance counters and write `layers.json`; None if inferences run concurrently.
 

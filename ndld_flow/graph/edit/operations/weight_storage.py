@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import Bytes, Fraction
+from ndld_flow.base.quantities import Bytes, Fraction, share, size
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import EVERY_TENSOR, AllowEmpty, SelectTensors, TensorValue
 from ndld_flow.step import DataFile
@@ -54,7 +54,6 @@ class ExternalizeWeights(Operation):
         return file
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.base.quantities import size
         from ndld_flow.graph.edit.constant_tensors import dense_initializers
         from ndld_flow.models.external_data import Placement, place
 
@@ -89,7 +88,6 @@ class InlineWeights(Operation):
     allow_empty: AllowEmpty = False
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.base.quantities import size
         from ndld_flow.graph.edit.constant_tensors import constant_tensors, dense_initializers
         from ndld_flow.models.external_data import Placement, place
 
@@ -334,7 +332,6 @@ class MakeSparse(Operation):
     """Succeed when nothing is selected, or nothing has so many zeros."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.base.quantities import share
         from ndld_flow.graph.edit.constant_tensors import (
             FIRST_WITH_SPARSE_INITIALIZERS,
             can_be_sparse,
