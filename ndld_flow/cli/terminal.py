@@ -15,19 +15,7 @@ _LEAST_WIDTH = 20
 _PARAGRAPH = 100
 """Columns beyond which lines of prose are hard to read."""
 KEYWORDS = frozenset(
-    {
-        "graph",
-        "engine",
-        "precision",
-        "accuracy",
-        "latency",
-        "gates",
-        "and",
-        "report",
-        "result",
-        "warning",
-        "best",
-    }
+    {"graph", "engine", "precision", "accuracy", "latency", "gates", "and", "report", "result", "warning", "best"}
 )
 """First words of the last lines of runs and sweeps."""
 _KEYWORD_WIDTH = 11

@@ -127,10 +127,7 @@ class Placer:
         self._excluded = {*exclude, *ranges.with_nonfinite(prepared)}
         self._feeds = next(iter(self._request.samples)).arrays
         self._meter = LatencyMeter(
-            self._request.target,
-            self._workspace.scratch,
-            self._request.placement.least_gain,
-            self._workspace.progress,
+            self._request.target, self._workspace.scratch, self._request.placement.least_gain, self._workspace.progress
         )
         inside = captured_values(prepared, self._feeds, self._request.reference, self._workspace.scratch)
         self._regions = find_regions(prepared, self._excluded, inside)

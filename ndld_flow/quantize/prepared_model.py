@@ -249,14 +249,7 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
     chooser.choose()
     inputs = tuple(value.name or "" for value in model.graph.inputs if value.name not in model.graph.initializers)
     return PreparedModel(
-        model,
-        target,
-        inputs,
-        tuple(chooser.nodes),
-        tuple(chooser.skipped),
-        chooser.layers,
-        before,
-        tuple(notes),
+        model, target, inputs, tuple(chooser.nodes), tuple(chooser.skipped), chooser.layers, before, tuple(notes)
     )
 
 

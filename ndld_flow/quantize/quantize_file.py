@@ -249,13 +249,7 @@ def quantize_file(
     )
     change = GraphChange(before=prepared.before, after=summarize_model(model), notes=notes)
     return Quantization(
-        change,
-        written.nodes,
-        prepared.layers,
-        written.skipped,
-        tuple(warnings),
-        _description(settings, ranges),
-        *sizes,
+        change, written.nodes, prepared.layers, written.skipped, tuple(warnings), _description(settings, ranges), *sizes
     )
 
 

@@ -110,10 +110,7 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
                 f"--data: {paths[0]} is an image, and {short_name(likely.spec.name)} is {likely.spec.shape_text}."
             )
     given = {name: [os.path.relpath(path) for path in paths] for name, paths in patterns.items()}
-    return FoundData(
-        files,
-        {name: paths[0] if len(paths) == 1 else paths for name, paths in given.items()},
-    )
+    return FoundData(files, {name: paths[0] if len(paths) == 1 else paths for name, paths in given.items()})
 
 
 def has_images(files: Sequence[str]) -> bool:

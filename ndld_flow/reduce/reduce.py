@@ -66,10 +66,7 @@ def reduce_recipe(request: Request, target: Path, options: ReduceOptions, listen
         if not failures:
             raise RequestError(f"{request.recipe} does not fail ({record.outcome}), so there is nothing to reduce.")
         listener(Notice(text=f"reducing the model while {failures[0]}"))
-        with (
-            tempfile.TemporaryDirectory(prefix="ndld-flow-reduce-") as scratch,
-            ForkServer(Path(scratch)) as server,
-        ):
+        with tempfile.TemporaryDirectory(prefix="ndld-flow-reduce-") as scratch, ForkServer(Path(scratch)) as server:
             failed = FailedRun(recipe, record, failures[0], error)
             return _Reduction(failed, request, options, listener, server).run(target)
 

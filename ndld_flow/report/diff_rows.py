@@ -274,11 +274,7 @@ def collect_change(change: GraphChange) -> ChangeView:
     before, after = change.before, change.after
     op_types = dict.fromkeys([*before.nodes_by_type, *after.nodes_by_type])
     types = [
-        TypeChange(
-            short_name(op_type),
-            before.nodes_by_type.get(op_type, 0),
-            after.nodes_by_type.get(op_type, 0),
-        )
+        TypeChange(short_name(op_type), before.nodes_by_type.get(op_type, 0), after.nodes_by_type.get(op_type, 0))
         for op_type in op_types
     ]
     by_change = sorted(types, key=lambda type_: (-abs(type_.delta), type_.op_type))

@@ -256,13 +256,7 @@ def _view(series: MetricSeries, place: int, main: Sequence[str]) -> SeriesView:
         relative = min(point.value for point in series.points) > 0
         amount = ratio_change(1 + series.trend.change) if relative else quantity(series.trend.change, series.unit)
         trend = f"{amount} over {counted(series.trend.points, 'measurement')}"
-    return SeriesView(
-        series=place,
-        record=series,
-        about=_about(series),
-        trend=trend,
-        is_main=series.metric in main,
-    )
+    return SeriesView(series=place, record=series, about=_about(series), trend=trend, is_main=series.metric in main)
 
 
 def _data_of(drawn: Sequence[MetricSeries], first: int) -> HistoryData:

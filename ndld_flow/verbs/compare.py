@@ -98,12 +98,7 @@ def compare(
     from ndld_flow.runner.compare_runs import compare_runs
 
     return compare_runs(
-        subjects,
-        gates,
-        rules,
-        outputs=Path(outputs),
-        to=Path(to) if to is not None else None,
-        measure=measure,
+        subjects, gates, rules, outputs=Path(outputs), to=Path(to) if to is not None else None, measure=measure
     )
 
 
@@ -125,12 +120,7 @@ def compare_models(
     from ndld_flow.runner.compare_models import compare_models as compare
 
     return compare(
-        [Path(model) for model in models],
-        gates,
-        rules,
-        options,
-        outputs=Path(outputs),
-        listener=listener or ignore,
+        [Path(model) for model in models], gates, rules, options, outputs=Path(outputs), listener=listener or ignore
     )
 
 

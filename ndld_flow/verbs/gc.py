@@ -86,9 +86,7 @@ def gc_cache(
     help="Delete from the shared cache instead: the one of the settings, or this one.",
 )
 @click.option(
-    "--libraries",
-    is_flag=True,
-    help="Delete the unused private environments of runtimes in your cache folder instead.",
+    "--libraries", is_flag=True, help="Delete the unused private environments of runtimes in your cache folder instead."
 )
 @click.option("--max-size", metavar="SIZE", help='With --cache: delete the oldest results beyond this size: "50 GiB".')
 @click.option(

@@ -68,14 +68,7 @@ def plan(
     from ndld_flow.sweep.run_request import plan_request
 
     request = request_recipe(
-        recipe,
-        overrides,
-        outputs=outputs,
-        force=force,
-        trust=trust,
-        multirun=multirun,
-        on=on,
-        cache=CacheChoice(cache),
+        recipe, overrides, outputs=outputs, force=force, trust=trust, multirun=multirun, on=on, cache=CacheChoice(cache)
     )
     return plan_request(request, listener or ignore)
 

@@ -51,11 +51,7 @@ def schema(
 @click.command("schema", help=__doc__)
 @click.argument("target", required=False, type=NamedPath(dir_okay=False, path_type=Path))
 @files_option
-@click.option(
-    "--verb",
-    metavar="VERB",
-    help="The schema of what this verb prints with --json, instead of recipes.",
-)
+@click.option("--verb", metavar="VERB", help="The schema of what this verb prints with --json, instead of recipes.")
 def command(target: Path | None, files: tuple[Path, ...], verb: str | None) -> None:
     described = schema(files, verb=verb, to=target)
     click.echo(escaped_json(json.dumps(described, indent=1, ensure_ascii=False)) if target is None else target)

@@ -82,9 +82,7 @@ class Host:
     def describe(self, step: RecipeStep) -> Site:
         """Return the circumstances of a step on the target. Raises BackendError."""
         question = messages.Describe(
-            step=step.type.name,
-            settings=step.step.model_dump(mode="json"),
-            modules=tuple(installed_modules(step)),
+            step=step.type.name, settings=step.step.model_dump(mode="json"), modules=tuple(installed_modules(step))
         )
         site = self._persist(lambda node: self._ask(node, question, messages.Described))
         groups = (

@@ -422,7 +422,6 @@ def draw_comparison(
     `ValueError` if their numbers differ, and an `OutputsError` if the page cannot be written.
     """
     text = page_with_notes(
-        "The page of the comparison",
-        lambda: render(COMPARISON_PAGE, collect_comparison(comparison, profiles, notes)),
+        "The page of the comparison", lambda: render(COMPARISON_PAGE, collect_comparison(comparison, profiles, notes))
     )
     return write_page(path, text, "ndld-flow compare")
