@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS, FormatLimits
 from ndld_flow.accuracy.inside.local_error import LocalError
-from ndld_flow.base.quantities import count, number
+from ndld_flow.base.quantities import count, number, percent
 from ndld_flow.base.text import short_name
 from ndld_flow.models.lazy_tensors import Loss
 from ndld_flow.models.tensors import Array
@@ -143,11 +143,6 @@ def _vanishing(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidenc
         value=tensor.rms,
         limit=limits.smallest,
     )
-
-
-def percent(fraction: float) -> str:
-    """Return `1.2 %` for `0.0123`."""
-    return f"{number(float(f'{fraction * 100:.2g}'))} %"
 
 
 _MUCH = 0.25

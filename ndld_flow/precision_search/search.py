@@ -20,13 +20,13 @@ from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.declared_metrics import metric_text
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import count, number
+from ndld_flow.base.quantities import count, number, percent
 from ndld_flow.base.text import short_name
 from ndld_flow.models.files import load_model
 from ndld_flow.models.nodes import fixed_tensor, nodes_of_types
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.precision_search.evidence import Suspect, percent
+from ndld_flow.precision_search.evidence import Suspect
 from ndld_flow.precision_search.minimal_set import Attempt, Budget, Candidate, Kept, MinimalSet, find_minimal_set
 from ndld_flow.precision_search.observations import Observer, severities
 from ndld_flow.precision_search.reducers import Reducer

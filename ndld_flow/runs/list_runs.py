@@ -7,7 +7,6 @@ if conditions or no limit need all records, `runs.jsonl` has a line of each run.
 from __future__ import annotations
 
 import contextlib
-import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.records.outcomes import RunOutcome
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
 from ndld_flow.runs.disk import explain_disk
-from ndld_flow.runs.outputs import ID, Order, Outputs, folder_names, is_point, name_folder, name_in_history, outcome_in
+from ndld_flow.runs.outputs import ID, Outputs, age_of, folder_names, is_point, name_folder, name_in_history, outcome_in
 
 if TYPE_CHECKING:
     from ndld_flow.history.series import Measured
@@ -164,21 +163,12 @@ def _sorted_folders(outputs: Outputs, recipe: str) -> tuple[list[tuple[str, str]
                 continue
             start = f"{parent}/{name}"
             found += (
-                (_age(name, identifier, f"{start}/{identifier}/{record}", order), f"{start}/{identifier}", record)
-                for identifier in identifiers
-                if ID.fullmatch(identifier) or (parent / name / identifier / record).is_file()
+                (age_of(f"{name}/{run}", f"{start}/{run}/{record}", order), f"{start}/{run}", record)
+                for run in identifiers
+                if ID.fullmatch(run) or (parent / name / run / record).is_file()
             )
     found.sort(key=lambda entry: entry[0], reverse=True)
     return [(folder, record) for _, folder, record in found], unreadable
-
-
-def _age(recipe: str, identifier: str, record: str, order: Order) -> tuple[int, str, int, str]:
-    """Return a sort key, oldest first. Only folders that the history lacks need the time of their record."""
-    name, written_ns = f"{recipe}/{identifier}", 0
-    if name not in order.noted:
-        with contextlib.suppress(OSError):
-            written_ns = os.stat(record).st_mtime_ns  # noqa: PTH116 - a Path for each of 10,000 runs takes longer
-    return order.place(name), identifier.partition("-")[0], written_ns, identifier
 
 
 @dataclass

@@ -19,9 +19,9 @@ import pytest
 
 from ndld_flow.accuracy.power.measure_power import seconds_for
 from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.quantities import percent
 from ndld_flow.models.tensors import identifying_bytes
 from ndld_flow.precision_search import search as searching
-from ndld_flow.precision_search.evidence import percent
 from ndld_flow.records.power import PartsReached
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.steps import find_precision
