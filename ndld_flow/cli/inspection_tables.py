@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from ndld_flow.base.quantities import count, counted, number, size
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.cli.tables import TerminalTable, wide_console
 from ndld_flow.records.inspection import (
     Dims,
@@ -182,14 +182,11 @@ def _data_sections(summary: ModelSummary) -> Iterator[RenderableType]:
 
 
 def _counts(counted: Mapping[str, int]) -> str:
-    shown = [f"{short_name(name, 40)} {count(number_of)}" for name, number_of in list(counted.items())[:_TYPES]]
-    rest = len(counted) - len(shown)
-    return ", ".join([*shown, f"{rest} more"] if rest else shown)
+    return first_of([f"{short_name(name, 40)} {count(number_of)}" for name, number_of in counted.items()], _TYPES)
 
 
 def _some(names: Sequence[str], most: int) -> str:
-    shown = [short_name(name, _NAME) for name in names[:most]]
-    return ", ".join([*shown, f"{len(names) - most} more"] if len(names) > most else shown)
+    return first_of([short_name(name, _NAME) for name in names], most)
 
 
 def _node_table(nodes: Sequence[InspectedNode]) -> Group:

@@ -18,7 +18,7 @@ from pydantic import JsonValue, ValidationError
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.extras import ENGINE_LIBRARIES
 from ndld_flow.base.quantities import counted, size
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.machine.host import describe_machine
 from ndld_flow.records.build import (
@@ -266,5 +266,4 @@ def _engine_differences(locked: Mapping[str, LockedLayer], built: Mapping[str, L
 
 
 def _first(names: Sequence[str]) -> str:
-    more = f", and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f"{', '.join(short_name(name, 120) for name in names[:_MAX_NAMED])}{more}"
+    return first_of([short_name(name, 120) for name in names], _MAX_NAMED)
