@@ -686,11 +686,10 @@ def test_int8_of_a_model_without_suitable_layers_is_the_same_and_has_not_failed(
     del model.graph.input[1:]
     onnx.save(model, "depthwise.onnx")
     np.save("x.npy", np.random.default_rng(0).normal(0, 1, (9, 4, 8, 8)).astype(np.float32))
-    tried = raced_in_folder(Path("depthwise.onnx"), "INT8 of dense layers", data=("x.npy",))
-    assert {item.name: item.outcome for item in tried} == {
-        "INT8 of dense layers": "the same",
-        "source": "not proved",
-    }
+    names = ("INT8 of dense layers", "INT8 where it pays")
+    tried = raced_in_folder(Path("depthwise.onnx"), *names, data=("x.npy",))
+    # The latter was delivered as the name of a model without INT8, beside which a placement was.
+    assert {item.name: item.outcome for item in tried} == {**dict.fromkeys(names, "the same"), "source": "not proved"}
 
 
 def test_the_drift_of_the_machine_cancels_out_and_a_disturbed_round_is_left_out() -> None:
