@@ -23,8 +23,6 @@ The folder `docs/examples/my_steps` is such a package. These names are stable; e
 internal.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.lazy_names import lazy_names

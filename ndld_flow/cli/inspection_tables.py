@@ -272,10 +272,7 @@ def _number_cells(numbers: Numbers | None) -> list[str]:
 
 def _one_tensor(tensor: InspectedTensor) -> Group:
     about = f" in {short_name(tensor.scope)}" if tensor.scope else ""
-    lines = [
-        f"made by  {short_name(tensor.made_by)}",
-        f"read by  {_some(tensor.read_by, _READERS) or 'nothing'}",
-    ]
+    lines = [f"made by  {short_name(tensor.made_by)}", f"read by  {_some(tensor.read_by, _READERS) or 'nothing'}"]
     if tensor.size_bytes is not None:
         where = f"{tensor.file} at {count(tensor.offset or 0)}" if tensor.file else tensor.stored or ""
         lines.append(f"size     {size(tensor.size_bytes)}, {count(tensor.elements or 0)} elements, {short_name(where)}")

@@ -332,10 +332,7 @@ class _Inference:
 
     def _unify(self, node: ir.Node, signature: Signature) -> None:
         """Give all ports of one type variable the type that is known of any of them."""
-        ports = [
-            *zip(node.inputs, signature.inputs, strict=False),
-            *zip(node.outputs, signature.outputs, strict=False),
-        ]
+        ports = [*zip(node.inputs, signature.inputs, strict=False), *zip(node.outputs, signature.outputs, strict=False)]
         bound: dict[str, str] = {}
         for value, variable in ports:
             known = variable if "(" in variable else self._of(value)

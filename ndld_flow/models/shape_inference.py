@@ -126,13 +126,7 @@ _PROPAGATION_BYTES = 1 << 29
 """Memory that data propagation may take: nodes such as ConstantOfShape make vectors of any length of a few bytes."""
 _UNPROPAGATED = "Invalid rank for"
 """Message of data propagation on `[160, 1] + [1, 475]`, which it cannot compute. The shapes may well be right."""
-_REFUSALS = (
-    onnx.shape_inference.InferenceError,
-    onnx.checker.ValidationError,
-    ValueError,
-    RuntimeError,
-    MemoryError,
-)
+_REFUSALS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, RuntimeError, MemoryError)
 
 
 def infer_shapes(model: ir.Model, strict: bool = False) -> None:

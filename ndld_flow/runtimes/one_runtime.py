@@ -132,10 +132,7 @@ def share_operators(entry: Mapping[str, Any], cls: type[Settings], operators: Ma
     if flat_union(cls) is not None:
         runtime = settings_of(str(entry["backend"])) if "backend" in entry else find_settings()[0]
         fields.update(() if runtime is None else runtime.model_fields)
-    shared = {
-        "custom_ops": _paths("library", operators.values()),
-        "plugins": _paths("plugin", operators.values()),
-    }
+    shared = {"custom_ops": _paths("library", operators.values()), "plugins": _paths("plugin", operators.values())}
     return given | {name: value for name, value in shared.items() if value and name in fields and name not in given}
 
 

@@ -217,10 +217,7 @@ def measure_power(check: Check, scratch: Path, *, count: int = MOST_FAULTS, seco
     return Power(
         faults=faults,
         wanted=count,
-        reached=(
-            *trial.rows(),
-            *(each.record() for each in planted.watched if isinstance(each, ClassOutput | Forest)),
-        ),
+        reached=(*trial.rows(), *(each.record() for each in planted.watched if isinstance(each, ClassOutput | Forest))),
         not_watched=planted.not_watched,
         branches_not_run=trial.branches_not_run(),
         ignorable=ignorable,

@@ -312,10 +312,7 @@ def _check_types(node: ir.Node, opset: int) -> None:
     signature = signature_of(node, {"": opset})
     if signature is None:
         return
-    for verb, values, variables in (
-        ("take", node.inputs, signature.inputs),
-        ("make", node.outputs, signature.outputs),
-    ):
+    for verb, values, variables in (("take", node.inputs, signature.inputs), ("make", node.outputs, signature.outputs)):
         for value, variable in zip(values, variables, strict=False):
             type_ = None if value is None else type_name(value.type)
             if type_ is not None and not signature.admits(variable, type_):

@@ -94,10 +94,7 @@ def side_of_lock(label: str, lock: EngineLock) -> EngineSide:
         label=label,
         model_digest=lock.request.model_digest,
         backend=lock.request.backend,
-        machine=Machine(
-            gpus=(lock.request.gpu,) if lock.request.gpu else (),
-            driver=lock.request.driver,
-        ),
+        machine=Machine(gpus=(lock.request.gpu,) if lock.request.gpu else (), driver=lock.request.driver),
         versions={},
         options=lock.request.options,
         inputs=(),

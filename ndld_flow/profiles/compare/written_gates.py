@@ -35,10 +35,7 @@ _RUN_METRICS = (
     "memory.peak",
     "layers.sum",
 )
-PROFILE_METRICS = {
-    **{name: unit_of_runs(name) for name in _RUN_METRICS},
-    **dict.fromkeys(TENSOR_CORES, ""),
-}
+PROFILE_METRICS = {**{name: unit_of_runs(name) for name in _RUN_METRICS}, **dict.fromkeys(TENSOR_CORES, "")}
 """Metric of a single profile -> unit."""
 
 Sign = Literal["<=", "<", ">=", ">"]

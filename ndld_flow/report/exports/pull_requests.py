@@ -251,10 +251,7 @@ def run_parts(documents: RunDocuments) -> Iterator[str]:
     summary = collect_summary(documents)
     if documents.optimization is not None:
         headline, lines = split_conclusion(documents.optimization, _LINE)
-        items = (
-            *(prose(line, _LINE) for line in lines),
-            f"Repeat it: {code(documents.optimization.command, _LINE)}",
-        )
+        items = (*(prose(line, _LINE) for line in lines), f"Repeat it: {code(documents.optimization.command, _LINE)}")
         front = (prose(line, _LINE) for line in documents.optimization.describe_front())
         yield f"{HEADING}{prose(headline, _LINE)}\n\n" + "".join(f"- {item}\n" for item in (*items, *front))
     yield f"{HEADING}{SIGNS[ENDINGS[summary.run.outcome].tone]} {prose(outcome_line(summary))}\n"

@@ -387,12 +387,7 @@ def used_part(metric: str, value: float, bound: float) -> float:
 
 # --- labelled sets ---
 
-_BOUND_WORDS = {
-    "min": "at least {}",
-    "max": "at most {}",
-    "drop": "may drop by {}",
-    "rise": "may rise by {}",
-}
+_BOUND_WORDS = {"min": "at least {}", "max": "at most {}", "drop": "may drop by {}", "rise": "may rise by {}"}
 
 
 def _labelled_table(accuracy: Accuracy) -> Table:

@@ -1,7 +1,5 @@
 """Gates of a run."""
 
-from __future__ import annotations
-
 from ndld_flow.report.collect_summary import collect_gates
 from ndld_flow.report.panel import Panel
 

@@ -1,7 +1,5 @@
 """Layers of each profiled model, with their times."""
 
-from __future__ import annotations
-
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.panel import Panel

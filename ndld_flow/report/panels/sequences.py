@@ -162,8 +162,5 @@ def _chart(agreement: SequenceAgreement) -> StepChart:
 
 
 PANEL = Panel(
-    "Sequences",
-    lambda documents: collect_sequences(documents.of(Accuracy)),
-    after="accuracy",
-    data=charts_of,
+    "Sequences", lambda documents: collect_sequences(documents.of(Accuracy)), after="accuracy", data=charts_of
 )

@@ -28,12 +28,7 @@ Objects = Callable[[str], Path]
 _LAYERS_SHOWN = 100
 _BUILDS_SHOWN = 12
 _NUMBERED = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_TITLES = {
-    "engine_bytes": "Engine",
-    "build_s": "Build",
-    "layers": "Layers",
-    "latency.median": "Latency",
-}
+_TITLES = {"engine_bytes": "Engine", "build_s": "Build", "layers": "Layers", "latency.median": "Latency"}
 CHANGES = {"layers": "different fusion", "format": "different format", "tactic": "different tactic"}
 """Change -> description."""
 

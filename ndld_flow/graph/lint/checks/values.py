@@ -26,11 +26,7 @@ from ndld_flow.samples.sample_feeds import make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
 
 _PIECE_BYTES = 2**24
-_FLOATS: dict[ir.DataType, str] = {
-    ir.DataType.FLOAT: "<f4",
-    ir.DataType.DOUBLE: "<f8",
-    ir.DataType.FLOAT16: "<f2",
-}
+_FLOATS: dict[ir.DataType, str] = {ir.DataType.FLOAT: "<f4", ir.DataType.DOUBLE: "<f8", ir.DataType.FLOAT16: "<f2"}
 
 
 def _float_tensors(subject: Subject) -> Iterator[tuple[str, ir.TensorProtocol]]:
