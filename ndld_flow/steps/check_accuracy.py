@@ -138,9 +138,10 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     nothing, an output is constant, few rows of a table are read, or an input may be ignored. `pass`: it passes, and
     reports it. `inconclusive`: the run ends with exit code 4."""
     when_generated: Literal["fail", "inconclusive"] = "fail"
-    """What becomes of a check beyond its bounds if all values are generated, which a model may never meet, so that INT8
-    errs more. `inconclusive`: the run ends with exit code 4, and fails only for errors above half of the signal
-    (`relative_rms`), half of the elements (`mismatched`) or half of a class (`iou_loss`), and for NaN or infinity."""
+    """How the check ends if errors exceed the bounds and all values are generated. A model may never get such values,
+    and INT8 has larger errors on them. `inconclusive`: the run ends with exit code 4, and fails only for errors above
+    half of the signal (`relative_rms`), of the elements (`mismatched`) or of a class (`iou_loss`), and for NaN or
+    infinity."""
     layers: bool | tuple[NamePattern, ...] = False
     """Compare the tensors inside both models too, and report where they diverge: `true` compares all tensors, a list
     those that its names or patterns of tensors or nodes select. Tensors diverge where they differ by more than the

@@ -288,7 +288,7 @@ def test_a_shape_tensor_has_values(came: Mapping[str, Came]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "told"),
+    ("name", "error", "facts"),
     [
         (
             "free",
@@ -301,10 +301,10 @@ def test_a_shape_tensor_has_values(came: Mapping[str, Came]) -> None:
     ],
 )
 def test_missing_shapes_are_named(
-    came: Mapping[str, Came], name: str, error: type[Exception], told: tuple[str, ...]
+    came: Mapping[str, Came], name: str, error: type[Exception], facts: tuple[str, ...]
 ) -> None:
     assert came[name].answer.error == error.__name__
-    for words in told:
+    for words in facts:
         assert words in came[name].error
 
 
@@ -412,7 +412,7 @@ def test_an_impossible_precision_fails_the_build_unless_it_is_preferred(
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "told"),
+    ("name", "error", "facts"),
     [
         ("broken_types", ModelError, ("node number 0 (Add)", "must have same input types", "Float and Half")),
         ("unknown", ModelError, ("node Magic_2 (Magic): TensorRT has no such operator", "`plugins`")),
@@ -425,10 +425,10 @@ def test_an_impossible_precision_fails_the_build_unless_it_is_preferred(
     ],
 )
 def test_failed_builds_explain_the_reason(
-    came: Mapping[str, Came], name: str, error: type[Exception], told: tuple[str, ...]
+    came: Mapping[str, Came], name: str, error: type[Exception], facts: tuple[str, ...]
 ) -> None:
     assert came[name].answer.error == error.__name__
-    for words in told:
+    for words in facts:
         assert words in came[name].error
 
 

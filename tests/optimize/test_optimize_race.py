@@ -570,7 +570,7 @@ def test_the_best_three_are_kept_for_proofs_and_others_are_slower(monkeypatch: p
 
 
 def test_violated_bounds_are_named_with_their_outputs(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a recognizer, 0.7 % of its letters differed, which hid that a slice of its confidence was off by 79 %."""
+    """0.7 % of the letters of a recognizer differed, which hid that a slice of its confidence was off by 79 %."""
     ids = SimpleNamespace(output="ids", failed=("mismatched 0.7 % is more than 0 %",), undecided="")
     conf = SimpleNamespace(output="conf", failed=("slice_rms 79 % is more than 5 %", "third"), undecided="")
     found = SimpleNamespace(failed=True, outputs=(ids, conf), passed=False)

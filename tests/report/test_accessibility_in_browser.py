@@ -115,7 +115,7 @@ def test_axe_finds_text_that_is_too_pale(browser: Browser, tmp_path: Path) -> No
     ],
 )
 def test_axe_finds_one_pale_cell_of_many(style: str, browser: Browser, tmp_path: Path) -> None:
-    """Of elements that look the same, two are judged; one that looks like no other is always judged."""
+    """Two of the elements that look the same are judged, and each element with a look of its own."""
     page = tmp_path / "report.html"
     row = f"<tr>{'<td>plain</td>' * 4}</tr>"
     page.write_text(

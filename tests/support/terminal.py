@@ -61,7 +61,7 @@ def plain(text: str) -> str:
 
 
 class _Screen:
-    """The rows of a terminal, of which none is lost by scrolling; the cursor stays in the last ones, its window."""
+    """All rows of a terminal, those that have scrolled away too; the cursor moves only in the last ones, its window."""
 
     def __init__(self, columns: int, height: int) -> None:
         self._columns, self._height, self._row, self._column = columns, height, 0, 0
