@@ -36,6 +36,20 @@ class NamedPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+class NewFile(NamedPath):
+    """A file to write or replace. A name with another suffix is refused: by a slip, a page would replace a model."""
+
+    def __init__(self, *suffixes: str) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+        self._suffixes = suffixes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as click's
+        path = super().convert(value, param, ctx)
+        if path.suffix.lower() not in self._suffixes:
+            self.fail(f"{path}: its name must end in {' or '.join(filter(None, self._suffixes))}", param, ctx)
+        return path
+
+
 def _all(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
     """Return a decorator that adds several arguments and options, in this order."""
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow.cli.options import Given, gate_option, options_of, outputs_option
+from ndld_flow.cli.options import Given, NewFile, gate_option, options_of, outputs_option
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option("--key", metavar="NAME", help="Name of the comment, where a request has several [default: the recipe's].")
 @click.option("--number", type=click.IntRange(min=1), metavar="N", help="Number of the request, instead of the job's.")
 @click.option(
-    "--to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the Markdown, post nothing."
+    "--to", type=NewFile(".md", ".markdown", ".txt", ""), metavar="FILE", help="Write the Markdown, post nothing."
 )
 @public
 def comment(

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.errors import RequestError, UnknownNameError
-from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json, refuse_missing
+from ndld_flow.cli.options import NewFile, json_option, outputs_option, print_json, refuse_missing
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
 
@@ -97,7 +97,7 @@ def diff_engines(
 @click.option("--only", metavar="PARTS", help="Compare only these parts, separated by commas.")
 @click.option("--no-weights", is_flag=True, help="Do not compare the values of weights, only names, types and shapes.")
 @click.option("--all", "show_all", is_flag=True, help="Print every difference, not only the first of each part.")
-@click.option("--html", type=NamedPath(dir_okay=False, path_type=Path), metavar="FILE", help="Also write an HTML page.")
+@click.option("--html", type=NewFile(".html", ".htm"), metavar="FILE", help="Also write an HTML page.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for pull requests.")
 @click.option("--exit-code", is_flag=True, help="Exit with code 1 if there are differences.")
 @outputs_option

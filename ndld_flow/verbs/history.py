@@ -29,7 +29,7 @@ import click
 
 from ndld_flow.base.quantities import counted, quantity, ratio_change
 from ndld_flow.base.text import shortened, visible_name
-from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json
+from ndld_flow.cli.options import NewFile, json_option, outputs_option, print_json
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.terminal import hanging, styled
 from ndld_flow.cli.verbs import VerbOutput
@@ -90,7 +90,7 @@ def accept(
 @click.argument("words", nargs=-1, metavar="[accept] [RECIPE] [METRIC]")
 @click.option("--metric", "-m", "metrics", multiple=True, metavar="METRIC", help="A metric, or a pattern.")
 @click.option("--all", "every", is_flag=True, help="All metrics; the page and --json always have all.")
-@click.option("--html", type=NamedPath(dir_okay=False, path_type=Path), metavar="FILE", help="Also write an HTML page.")
+@click.option("--html", type=NewFile(".html", ".htm"), metavar="FILE", help="Also write an HTML page.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if a series' newest step is an unaccepted regression.")
 @click.option("--note", default="", metavar="TEXT", help="With `accept`: the reason.")
 @click.option("--at", default="", metavar="RUN", help="With `accept`: the step at this run, not the newest.")

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ndld_flow.base.errors import RequestError, UnknownNameError
-from ndld_flow.cli.options import Command, json_option, outputs_option, print_json, refuse_missing
+from ndld_flow.cli.options import Command, NewFile, json_option, outputs_option, print_json, refuse_missing
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
 
@@ -96,9 +96,7 @@ def inspect(
 @click.option("--hops", type=click.IntRange(min=1), help="Distance for --near [default: 1].")
 @click.option("--tensors", is_flag=False, flag_value="*", metavar="[PATTERN]", help="List tensors, by name.")
 @click.option("--tensor", metavar="NAME", help="Show all details of one tensor, with the values of a weight.")
-@click.option(
-    "--export", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.npy", help="Write the tensor's values."
-)
+@click.option("--export", type=NewFile(".npy"), metavar="FILE.npy", help="Write the tensor's values.")
 @click.option("--initializers", is_flag=False, flag_value="*", metavar="[PATTERN]", help="List weights, by name.")
 @click.option("--dtype", multiple=True, metavar="DTYPE", help="Only weights of this element type.")
 @click.option("--larger-than", metavar="SIZE", help="Only weights larger than this, such as 64MiB.")

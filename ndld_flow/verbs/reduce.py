@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.quantities import counted
-from ndld_flow.cli.options import Given, json_option, options_of, outputs_option, print_json
+from ndld_flow.cli.options import Given, NewFile, json_option, options_of, outputs_option, print_json
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.execution.listener import Listener, ignore
@@ -44,7 +44,7 @@ OUTPUT: VerbOutput[Reduced] = VerbOutput(__name__, "The reduced model.")
     "--output",
     "-o",
     "to",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NewFile(".zip"),
     default=Path("reduced.zip"),
     show_default=True,
     metavar="FILE",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.cli.options import Given, options_of, outputs_option
+from ndld_flow.cli.options import Given, NewFile, options_of, outputs_option
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.argument("run", default="latest")
 @click.option(
     "--to",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NewFile(".html", ".htm", ".xlsx", ".csv"),
     metavar="FILE",
     help="File for the page of a profile or an engine; with .xlsx or .csv, for the layers.",
 )

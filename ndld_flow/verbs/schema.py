@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from ndld_flow.base.text import escaped_json
-from ndld_flow.cli.options import NamedPath, files_option
+from ndld_flow.cli.options import NewFile, files_option
 from ndld_flow.cli.public_functions import public
 from ndld_flow.verbs.steps import steps
 
@@ -49,7 +49,7 @@ def schema(
 
 
 @click.command("schema", help=__doc__)
-@click.argument("target", required=False, type=NamedPath(dir_okay=False, path_type=Path))
+@click.argument("target", required=False, type=NewFile(".json"))
 @files_option
 @click.option("--verb", metavar="VERB", help="The schema of what this verb prints with --json, instead of recipes.")
 def command(target: Path | None, files: tuple[Path, ...], verb: str | None) -> None:

@@ -91,6 +91,23 @@ def unfetchable() -> Iterator[Sequence[str]]:
         yield ("run", "r.yaml", f"model={{source: {source!r}, sha256: {'0' * 64!r}}}")
 
 
+REPLACING = (
+    ("draw", "m.onnx", "-o", "m.onnx"),
+    ("diff", "m.onnx", "m.onnx", "--html", "m.onnx"),
+    ("history", "--html", "m.onnx"),
+    ("schema", "m.onnx"),
+    ("reduce", "r.yaml", "-o", "m.onnx"),
+    ("report", "--to", "m.onnx"),
+    ("comment", "latest", "--to", "m.onnx"),
+    ("inspect", "m.onnx", "--tensor", "w", "--export", "m.onnx"),
+    ("sanitize", "m.onnx", "-o", "m.onnx"),
+    ("optimize", "m.onnx", "-o", "m.onnx"),
+    ("run", "r.yaml", "-o", "m.onnx"),
+    ("init", "m.onnx", "m.onnx"),
+    ("apply", "latest", "1", "--to", "m.onnx"),
+)
+"""Commands that name a model where their result is to be written."""
+
 ARGUMENTS = {attack.__name__: attack for attack in (unreadable, unwritable, unnamed, uncountable, unfetchable)}
 
 
@@ -138,3 +155,11 @@ def test_a_wheel_writes_only_requested_files(member: str, tmp_path: Path, tally:
     with pytest.raises(SourceError, match="contains no"):
         _extract("pypi:a==1", wheel, "../" + member, target)
     tally("hostile arguments").survived += 1
+
+
+@pytest.mark.parametrize("arguments", REPLACING, ids=lambda arguments: arguments[0])
+def test_no_verb_replaces_a_model(arguments: Sequence[str], scene: Path) -> None:
+    before = (scene / "m.onnx").read_bytes()
+    done = ndld_flow(*arguments, cwd=scene)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert (scene / "m.onnx").read_bytes() == before
