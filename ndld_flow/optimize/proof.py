@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError, OutputsError
-from ndld_flow.execution.events import Event, RunFinished, RunStarted, StepFinished
+from ndld_flow.execution.events import Event, Notice, RunFailed, RunFinished, RunStarted, StepFinished
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import BudgetEndedError
@@ -184,23 +184,9 @@ class Prover:
         recipe = recipe or self.folder / "source.yaml"
         write_text_atomically(recipe, text)
 
-        is_decided = False
-
-        def listen(event: Event) -> None:
-            nonlocal is_decided
-            is_decided |= isinstance(event, StepFinished) and event.name == _DECIDES
-            if not isinstance(event, RunFinished):
-                self.listener(event)
-
-        start, request = time.monotonic(), replace(self.request, recipe=recipe, output=None)
-        try:
-            finished = run_request(request, listen)
-        except BudgetEndedError:
-            if not is_decided:
-                raise
-            finished = run_request(request, listen)  # every result is stored: only the report was not written
+        start = time.monotonic()
+        finished = self._finish(replace(self.request, recipe=recipe, output=None), variant.name)
         took_s = time.monotonic() - start
-        assert isinstance(finished, RunFinished)
         run = Path(finished.folder)
         record = read_run_record(run)
         took_s = max(took_s, sum(max(step.wall_s, step.record.wall_s) for step in record.steps if step.record))
@@ -239,6 +225,28 @@ class Prover:
             finished=finished,
             took_s=took_s,
         )
+
+    def _finish(self, request: Request, name: str) -> RunFinished:
+        """Run a proof's recipe; if the budget ends while its report is written, once more from the stored results."""
+        is_decided = False
+
+        def listen(event: Event) -> None:
+            nonlocal is_decided
+            is_decided |= isinstance(event, StepFinished) and event.name == _DECIDES
+            if isinstance(event, RunFailed) and event.outcome == "interrupted":  # which is no failure of the search
+                if not is_decided:
+                    self.listener(Notice(text=f"the proof of {name} was stopped before its end"))
+            elif not isinstance(event, RunFinished):
+                self.listener(event)
+
+        try:
+            finished = run_request(request, listen)
+        except BudgetEndedError:
+            if not is_decided:
+                raise
+            finished = run_request(request, listen)
+        assert isinstance(finished, RunFinished)
+        return finished
 
     def _doubt(self, checks: Sequence[Accuracy]) -> tuple[VariantOutcome, str] | None:
         """Return the outcome and the reason if samples that hold all conditions leave in doubt whether others do."""

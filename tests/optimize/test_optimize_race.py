@@ -30,6 +30,7 @@ from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.execution.events import (
     Event,
     Notice,
+    RunFailed,
     RunStarted,
     StepFinished,
     StepStarted,
@@ -509,18 +510,26 @@ def test_a_budget_that_ends_a_report_does_not_lose_the_proof(
         summary="", wall_s=1.0, metrics={},
     )  # fmt: skip
 
+    failed = RunFailed(
+        outcome="interrupted", steps=("speed",), message="", exit_code=130, run="r", folder="r", report="r.html"
+    )
+
     def end(_: Request, listener: Listener) -> NoReturn:
         monkeypatch.setattr(proof, "run_request", run_request)
         listener(finished)
+        listener(failed)
         raise BudgetEndedError
 
     monkeypatch.setattr(proof, "run_request", end)
-    prover = Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None)
+    events: list[Event] = []
+    prover = Prover(composer, Path(), Request(Path("r.yaml")), events.append)
     if decided:
         assert prover.run(variant, None, text).passed
     else:
         with pytest.raises(BudgetEndedError):
             prover.run(variant, None, text)
+    assert failed not in events, "the search goes on to its own end"
+    assert any(isinstance(event, Notice) for event in events) is not decided
 
 
 def racer(name: str, logs: dict[int, float]) -> Racer:
