@@ -227,7 +227,7 @@ class Composer(Subject):
             gates="\n".join(f"  - {json.dumps(gate)}" for gate in gates) or "  []",
         )
 
-    def describe_check(self, variant: Variant) -> HeldOutCheck | None:
+    def describe_check(self, variant: Variant, threads: int | None = None) -> HeldOutCheck | None:
         """Return the check of a proof, for `compare`; None if it runs an engine or a metric of the user's own."""
         if self.options.metric is not None or self.preset.engine:
             return None
@@ -240,6 +240,8 @@ class Composer(Subject):
             shapes={name: tuple(shape) for name, shape in self.options.shapes.items()},
             conditions=tuple(f"{metric} {bound}" for metric, bound in self.conditions.accuracy),
             runtime=variant.runtime,
+            source_runtime=self.runtime,
+            profile=self._speed_settings(threads),
         )
 
     def compose_probe(self) -> str:
@@ -311,13 +313,16 @@ class Composer(Subject):
         lines = [f"{built}: {{step: build_engine, from: {result}, {engine}{on}}}"] if engine else []
         if self.preset.built_only:
             return lines
-        settings = "".join(f", {key}: {json.dumps(value)}" for key, value in self.preset.speed.items())
         runs = f", backend: {self.preset.engine['backend']}, engine: {built}" if engine else ""
+        measured = f"{self._speed_settings(threads)}{runs}{own}{on}"
+        return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{measured}}}"]
+
+    def _speed_settings(self, threads: int | None) -> str:
+        """Return the settings of `profile` that the preset and the number of threads make, each after a comma."""
         given = self.options.threads
         number = threads if threads is not None else given[0] if len(given) == 1 else None
-        threads_setting = f", threads: {number}" if number is not None else ""
-        measured = f"{settings}{runs}{threads_setting}{own}{on}"
-        return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{measured}}}"]
+        settings = {**self.preset.speed, **({"threads": number} if number is not None else {})}
+        return "".join(f", {key}: {json.dumps(value)}" for key, value in settings.items())
 
     def _proof_steps(self, variant: Variant, threads: int | None, part: ProofPart, time: ProofTime) -> list[str]:
         """Return the steps of the search, and those on held-out samples and against the source."""

@@ -168,7 +168,7 @@ class Prover:
             return proof
         assert proof.finished is not None  # it passed
         run = Path(proof.finished.folder)
-        export = Export(proof.variant.result, output, self.composer.describe_check(proof.variant))
+        export = Export(proof.variant.result, output, self.composer.describe_check(proof.variant, proof.threads))
         (files,) = export_results([export], read_run_record(run), run)
         return replace(proof, exported=files)
 

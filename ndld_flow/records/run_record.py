@@ -182,14 +182,19 @@ class HeldOutCheck(StrictRecord):
     """Input -> the shape that the user gave."""
     conditions: tuple[Annotated[str, StringConstraints(pattern=r"\A[\w.]+ *[<>=]=?[\w.%+*/() -]+\z")], ...]
     """Conditions of `--keep` on metrics: `cosine >= 0.999`; without any, the bounds of `check_accuracy`."""
-    runtime: str
+    runtime: Annotated[str, StringConstraints(pattern=r"\A(\w+|\{backend: \w+(, \w+: \w+)+\})\z")]
+    """The value of `runtime:` for the model: `openvino`, or `{backend: openvino, inference_precision: default}`."""
+    source_runtime: Annotated[str, StringConstraints(pattern=r"\A\w+\z")]
+    """The runtime in which the source was measured."""
+    profile: Annotated[str, StringConstraints(pattern=r"\A(, \w+: \w+)*\z")] = ""
+    """Settings of `profile` with which both were measured: `, threads: 1`."""
 
 
 class ExportRecord(Document):
     """An exported result: `model.onnx.json` next to `model.onnx`, or next to the folder of a model for Triton."""
 
     document: Literal["export"] = "export"
-    format_version: int = 2
+    format_version: int = 3
     sha256: dict[str, str]
     """File, by its path from the folder of this record -> its SHA-256: the main file first, then external data."""
     step: str

@@ -24,9 +24,10 @@ from ndld_flow.recipe.write_recipe import input_lines, name_recipe, try_with_dat
 from ndld_flow.recipe.yaml_file import parse_yaml
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
+from ndld_flow.records.optimization import describe_runtime
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
-from ndld_flow.runner.held_out_check import FoundCheck, find_check
+from ndld_flow.runner.held_out_check import find_check
 from ndld_flow.runner.run import run_alone
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.runtimes.registry import DEFAULT
@@ -53,8 +54,9 @@ runtime: {runtime}
 
 steps:
   agree:  {{step: check_accuracy, reference: source, candidate: candidate{judged}}}
-  base:   {{step: profile, from: source, runs: 1, stable: 0}}      # where the time goes; `decide` measures both again
-  speed:  {{step: profile, from: candidate, runs: 1, stable: 0}}
+  # They show where the time goes; `decide` measures both again.
+  base:   {{step: profile, from: source, runs: 1, stable: 0{own}}}
+  speed:  {{step: profile, from: candidate, runs: 1, stable: 0{profile}}}
   decide:
     step: compare_profiles
     base: base
@@ -78,7 +80,8 @@ class ModelOptions:
     tokenizer: Path | None = None
     """tokenizer.json, for lines of text."""
     runtime: str | None = None
-    """By default that of the proof, or ONNX Runtime."""
+    """The runtime of both. By default, a result of `optimize` runs in the runtime that it was proved in, and the other
+    model in that of the proof's source; all others run in ONNX Runtime."""
 
 
 @dataclass(frozen=True)
@@ -119,16 +122,17 @@ def compare_models(
     base, candidate = models
     options, rules = options or ModelOptions(), rules or Rules(metric="latency.median")
     fixed = _shapes_of_both(base, candidate)
-    is_given = bool(options.data or options.shapes)
-    proof = FoundCheck() if is_given else find_check(base, candidate, Outputs(outputs).store)
-    check = proof.check
+    proof = find_check(base, candidate, Outputs(outputs).store)
+    check = None if options.data or options.shapes or proof.lack else proof.check
+    proved = proof.check if options.runtime is None else None
     generated = "" if options.data else ", when_generated: inconclusive"
     name = f"compare-{name_recipe(base)}-{name_recipe(candidate)}"[:100]
     identity = digest_json([str(base.absolute()), str(candidate.absolute()), *options.data])[:8]
     folder = outputs / "comparisons" / f"{name}-{identity}"
     recipe = folder / "recipe.yaml"
     decided = list(gates) or [f"{rules.metric} <= +{100 * rules.threshold:g} %"]
-    allowed = f"\n    allow: {json.dumps(sorted(rules.allow))}" if rules.allow else ""
+    allow = {*rules.allow, *(["versions"] if proved else [])}  # its two runtimes have their own
+    allowed = f"\n    allow: {json.dumps(sorted(allow))}" if allow else ""
     compose = partial(
         _RECIPE.format,
         base=short_name(base.name),
@@ -137,7 +141,9 @@ def compare_models(
         name=name,
         model=json.dumps(os.path.relpath(base)),
         other=json.dumps(os.path.relpath(candidate)),
-        runtime=options.runtime or (check.runtime if check else DEFAULT),
+        runtime=proved.runtime if proved else options.runtime or DEFAULT,
+        profile=proved.profile if proved else "",
+        own=f"{proved.profile}, backend: {proved.source_runtime}" if proved else "",
         metric=rules.metric,
         threshold=f"{100 * rules.threshold:g} %",
         gates=json.dumps(decided),
@@ -147,9 +153,10 @@ def compare_models(
     )
     load_sweep(parse_yaml(recipe, compose(inputs="  {}")))  # a wrong gate must not wait for the passes below
     shapes = check.shapes if check else options.shapes
-    trial, found = try_with_data(base, proof.data or options.data, {**fixed, **shapes})
+    data = proof.data if check else options.data
+    trial, found = try_with_data(base, data, {**fixed, **shapes})
     make_folder(folder)
-    files = found.files if proof.data else sample_files(found, base, trial, folder / "samples", options.tokenizer)
+    files = found.files if check else sample_files(found, base, trial, folder / "samples", options.tokenizer)
     trial = measured_trial(trial, files)
     used = FoundData({name: spread_files(paths, MOST_FILES) for name, paths in files.items()})
     write_text_atomically(recipe, compose(inputs="\n".join(input_lines(trial, used)) or "  {}"))
@@ -159,6 +166,14 @@ def compare_models(
         others = "; --data compares on others"
         inputs = proof.describe(candidate) + others if check else _describe_generated(trial, proof.lack)
         listener(Notice(text=f"compared on {inputs}"))
+    if proved and proved.runtime != proved.source_runtime:
+        own = describe_runtime(proved.runtime)
+        listener(
+            Notice(
+                text=f"{candidate} ran in {own}, for which it was proved, and {base} in {proved.source_runtime}; "
+                "--runtime runs both in one"
+            )
+        )
     run = Path(finished.folder)
     profiles = read_run(run).of(Profile)
     comparison = read_document(Comparison, run / "decide" / Comparison.file_name)

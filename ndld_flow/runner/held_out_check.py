@@ -15,6 +15,7 @@ from ndld_flow.recipe.sample_files import RANDOM_SAMPLES
 from ndld_flow.recipe.sources import find_model
 from ndld_flow.recipe.write_recipe import HELD_SEED
 from ndld_flow.records.document import read_document
+from ndld_flow.records.optimization import describe_runtime
 from ndld_flow.records.run_record import ExportRecord, HeldOutCheck
 from ndld_flow.runner.export import Export
 from ndld_flow.runtimes.registry import runtime_names
@@ -24,11 +25,11 @@ from ndld_flow.store.store import Store
 
 @dataclass(frozen=True)
 class FoundCheck:
-    """The check that the record next to a model describes, if it can be repeated."""
+    """The check that the record next to a model describes, if it is of these two models."""
 
     check: HeldOutCheck | None = None
     data: tuple[str, ...] = ()
-    """Its samples, each as `INPUT=PATH`; empty if they were generated."""
+    """Its samples, each as `INPUT=PATH`; empty if they were generated, or are lacking."""
     lack: str = ""
     """Why a recorded check cannot be repeated; empty if it can, or if none is recorded."""
 
@@ -74,15 +75,28 @@ def find_check(base: Path, candidate: Path, store: Store) -> FoundCheck:
     source = find_model(ModelSource(source=str(base.absolute())), store, lambda _: None)
     if source.record.digest != record.source_digest:
         return FoundCheck(lack=f"{candidate} was not made from {base}")
-    if not {*check.samples, *check.shapes} <= declared_inputs(base).keys() or check.runtime not in runtime_names():
-        return FoundCheck(lack=f"{path} has other inputs than {base}, or an unknown runtime")
+    lack = _find_lack(check, base)
+    return FoundCheck(lack=f"{path} has {lack}") if lack else _find_samples(check, base, candidate)
+
+
+def _find_lack(check: HeldOutCheck, base: Path) -> str:
+    """Return what a check names that does not exist here; empty if nothing."""
+    runtime = describe_runtime(check.runtime).partition(" ")[0]
+    if not {runtime, check.source_runtime} <= {*runtime_names()}:
+        return "an unknown runtime"
+    return "" if {*check.samples, *check.shapes} <= declared_inputs(base).keys() else f"other inputs than {base}"
+
+
+def _find_samples(check: HeldOutCheck, base: Path, candidate: Path) -> FoundCheck:
+    """Return a check with its samples, or with why they are lacking."""
     samples = [(name, *pair) for name, digests in check.samples.items() for pair in digests.items()]
     found = [(name, os.path.relpath(base.parent.resolve() / file), digest) for name, file, digest in samples]
     # In a recipe, `${...}` would refer to something else.
     lacking = [file for _, file, digest in found if "${" in file or not _is_file_of(Path(file), digest)]
     if lacking:
         some = first_of([short_name(file, 200) for file in lacking], 1)
-        return FoundCheck(lack=f"of the samples that {candidate} was proved on, {some} cannot be found as recorded")
+        lack = f"of the samples that {candidate} was proved on, {some} cannot be found as recorded"
+        return FoundCheck(check, lack=lack)
     return FoundCheck(check, tuple(f"{name}={file}" for name, file, _ in found))
 
 

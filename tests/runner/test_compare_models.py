@@ -169,6 +169,23 @@ def test_a_result_of_optimize_is_compared_on_the_samples_and_by_the_conditions_o
     assert (accuracy.sample_count, other.finished.exit_code) == (6, 1), "--data has the bounds of every comparison"
 
 
+@pytest.mark.parametrize("data", [(), ("rows.npy",)], ids=["samples of the proof", "other samples"])
+def test_a_result_of_optimize_runs_in_its_own_runtime(models: tuple[Path, Path], data: tuple[str, ...]) -> None:
+    """A ratio of both in ONNX Runtime would be another number than the one that `optimize` proved."""
+    base, other = models
+    moved = prove(base, other, "cosine >= 0.9")
+    edit_record('"runtime": "onnxruntime"', '"runtime": "{backend: openvino, inference_precision: f32}"')
+    edit_record('"profile": ""', '"profile": ", threads: 1"')
+    compared, accuracy, notice = compare(base, moved, data=data)
+    assert [profile.backend for profile in compared.profiles] == ["onnxruntime", "openvino"]
+    assert [profile.options["threads"] for profile in compared.profiles] == [1, 1]
+    assert "openvino (inference_precision: f32)" in notice and "onnxruntime" in notice
+    assert accuracy.sample_count == (6 if data else 2)
+    compared, _, notice = compare(base, moved, data=data, runtime="openvino")
+    assert {profile.backend for profile in compared.profiles} == {"openvino"}
+    assert "onnxruntime" not in notice
+
+
 def test_a_proof_without_data_is_repeated_on_its_generated_samples(models: tuple[Path, Path]) -> None:
     base, coarse = write_coarse(models)
     compared, accuracy, _ = compare(base, prove(base, coarse, "cosine >= 0.9", data=()))
@@ -206,7 +223,11 @@ def edit_record(old: str, new: str) -> None:
         (lambda: edit_record("proof/input0", "${oc.env:HOME}/input0"), "input0.* and 1 more"),
         (lambda: edit_record("proof/input0", "n" * 300), "nnn.* and 1 more"),
         (lambda: edit_record('"x": {', '"z": {'), "other inputs"),
-        (lambda: edit_record('"runtime": "onnxruntime"', '"runtime": "x, a: b"'), "unknown runtime"),
+        (lambda: edit_record('"runtime": "onnxruntime"', '"runtime": "other"'), "unknown runtime"),
+        (lambda: edit_record('"source_runtime": "onnxruntime"', '"source_runtime": "other"'), "unknown runtime"),
+        (lambda: edit_record('"runtime": "onnxruntime"', '"runtime": "x, a: b"'), "is invalid"),
+        (lambda: edit_record('"runtime": "onnxruntime"', '"runtime": "{backend: onnxruntime, a: ${b}}"'), "is invalid"),
+        (lambda: edit_record('"profile": ""', '"profile": ", a: ${b}"'), "is invalid"),
         (lambda: edit_record('"runtime": "onnxruntime"', '"runtime": 3'), "is invalid"),
         (lambda: edit_record("cosine >= 0.9", "cosine >= ${oc.env:HOME}"), "is invalid"),
         (lambda: write_net(Path("deploy/other.onnx"), np.eye(64, dtype=np.float32)), "another model than"),
@@ -222,7 +243,8 @@ def test_a_record_that_does_not_fit_is_not_used(
     assert find_check(base, moved, store).check is not None
     change()
     found = find_check(base, moved, store)
-    assert found.check is None and not found.data and re.search(reason, found.lack)
+    assert not found.data and re.search(reason, found.lack)
+    assert found.check is None or "samples" in found.lack, "its runtime is known, whatever became of its samples"
 
 
 @pytest.mark.parametrize(
