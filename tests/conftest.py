@@ -31,12 +31,14 @@ from ndld_flow.runs.cache_settings import CACHE_VARIABLE
 from ndld_flow.runtimes import pip_environment
 from tests.support.copied_environments import Copies, make_environment
 from tests.support.forked_workers import Servers
+from tests.support.message_files import MessageFiles, pytest_addoption
 from tests.support.representatives import UNKNOWN_CASES, mark_cases
 from tests.support.samples import fetch_sample
 from tests.support.sleeping_threads import let_threads_sleep
 from tests.support.started_processes import POOLS, ending_processes
 from tests.support.tally import Tally, format_tallies
 
+__all__ = ["pytest_addoption"]
 _start_worker, _run_python = launch._start, Subject.run_python
 
 if TYPE_CHECKING:
@@ -45,13 +47,14 @@ if TYPE_CHECKING:
     from ndld_flow.measure.stopping import MeasuringPlan
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Set what this process and the hundreds that it starts have in common.
 
     Compiled modules are kept, also where the environment says no, as images of containers do: each process would
     compile all of the package again. Each worker has locks of devices of its own: what tests measure does not decide
     anything, and nobody has to wait for it.
     """
+    config.pluginmanager.register(MessageFiles(config))
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in deciding_variables():  # the keys of measurements hold them; tests set those that they are about
         del os.environ[name]

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.support.commit_subject import check
+from tests.support.message_files import UNUSED_MESSAGES
 from tests.support.representatives import UNKNOWN_CASES
 
 ROOT = Path(__file__).parents[1]
@@ -155,3 +156,7 @@ def test_the_hook_for_subjects_ends_with_an_error(tmp_path: Path) -> None:
 
 def test_representatives_are_cases_of_their_tests(pytestconfig: pytest.Config) -> None:
     assert pytestconfig.stash[UNKNOWN_CASES] == []  # where all tests were collected
+
+
+def test_each_stored_message_is_checked_by_a_test(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.stash[UNUSED_MESSAGES] == []  # `pytest --update-messages` removes them

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operations.add_nms import AddNms
 from tests.support.editing_fixtures import edit, run
+from tests.support.message_files import CheckMessage
 
 Array = npt.NDArray[Any]
 Detections = list[tuple[float, int, tuple[float, ...], int]]
@@ -218,38 +219,40 @@ def test_a_layout_that_is_clear_needs_no_more_settings(
 
 
 @pytest.mark.parametrize(
-    ("shapes", "settings", "message"),
+    ("shapes", "settings"),
     [
-        ([(1, 22, 8400)], {}, "17 with `objectness: true`"),
-        ([(1, 84, 84)], {"classes": 80}, "ambiguous: give `axis`"),
-        ([(1, 116, 8400)], {"classes": 80}, "`objectness` is also needed"),
-        ([(1, "a", "b")], {"classes": 80}, "no dimension is fixed"),
-        ([(1, 3, 40)], {}, "another `axis`"),
-        ([(1, 40, 40, 85)], {}, "raw0: [1, 40, 40, 85]: predictions"),
-        ([(1, 100, 4), (1, 100, 3)], {}, "(raw0: [1, 100, 4], raw1: [1, 100"),
-        ([(1, 100, 4)], {"output": "raw1"}, "no output 'raw1'"),
-        ([(1, 4, 4), (1, 4, 3)], {"boxes": "raw0", "scores": "raw1", "box_format": "xyxy"}, "is unclear"),
-        ([(1, 100, 4), (1, 99, 3)], {"boxes": "raw0", "scores": "raw1", "box_format": "xyxy"}, "is unclear"),
-        ([(1, 100, 4), (1, 100, 100)], {"boxes": "raw0", "scores": "raw1", "box_format": "xyxy"}, "give `classes`"),
+        ([(1, 22, 8400)], {}),
+        ([(1, 84, 84)], {"classes": 80}),
+        ([(1, 116, 8400)], {"classes": 80}),
+        ([(1, "a", "b")], {"classes": 80}),
+        ([(1, 3, 40)], {}),
+        ([(1, 40, 40, 85)], {}),
+        ([(1, 100, 4), (1, 100, 3)], {}),
+        ([(1, 100, 4)], {"output": "raw1"}),
+        ([(1, 4, 4), (1, 4, 3)], {"boxes": "raw0", "scores": "raw1", "box_format": "xyxy"}),
+        ([(1, 100, 4), (1, 99, 3)], {"boxes": "raw0", "scores": "raw1", "box_format": "xyxy"}),
+        ([(1, 100, 4), (1, 100, 100)], {"boxes": "raw0", "scores": "raw1", "box_format": "xyxy"}),
     ],
 )
 def test_an_unclear_layout_is_refused_with_the_settings_to_give(
-    shapes: list[tuple[int | str, ...]], settings: dict[str, Any], message: str
+    shapes: list[tuple[int | str, ...]], settings: dict[str, Any], check_message: CheckMessage
 ) -> None:
     with pytest.raises(RequestError) as refused:
         edit(predictions(*shapes), {"add_nms": settings})
-    assert message in str(refused.value)
+    check_message(refused.value)
 
 
-def test_hostile_metadata_are_not_evaluated() -> None:
+def test_hostile_metadata_are_not_evaluated(check_message: CheckMessage) -> None:
     for names in ("__import__('os').getpid()", "[" * 5000, "{", "7", "'" + "x" * 2**19 + "'"):
-        with pytest.raises(RequestError, match="unclear"):
+        with pytest.raises(RequestError) as caught:
             edit(predictions((1, 22, 8400), names=names), {"add_nms": {}})
+        check_message(caught.value)
 
 
-def test_an_old_opset_is_refused_with_the_remedy() -> None:
-    with pytest.raises(RequestError, match=r"11: add `set_opset: \{to: 13\}` before"):
+def test_an_old_opset_is_refused_with_the_remedy(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(predictions((1, 84, 8400), opset=11), {"add_nms": {}})
+    check_message(caught.value)
 
 
 def test_raw_predictions_are_kept_on_request_and_other_outputs_keep_their_place() -> None:

@@ -15,6 +15,7 @@ from ndld_flow.models.files import load_model
 from tests.support import models
 from tests.support.command_line import ndld_flow
 from tests.support.editing_fixtures import operations_of, parse
+from tests.support.message_files import CheckMessage
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17, "local" : 1, "com.acme" : 1]>
 g (float[N, 3, 8, 8] image, float mask) => (float[N, 8, 8, 3] y, float[N, 3, 8, 8] z) {
@@ -97,17 +98,19 @@ def test_an_assertion_sees_the_operations_before_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expectation", "message"),
+    "expectation",
     [
-        ({"shapes": {"outputs.2": [1]}}, "'outputs.2': the model has 2"),
-        ({"shapes": {"imag": [1]}}, 'you mean "image" ([N, 3, 8, 8])?'),
-        ({"dtypes": {"y": "float33"}}, "float33"),
+        {"shapes": {"outputs.2": [1]}},
+        {"shapes": {"imag": [1]}},
+        {"dtypes": {"y": "float33"}},
     ],
 )
-def test_a_wrong_name_is_an_error_of_the_recipe(tmp_path: Path, expectation: dict[str, object], message: str) -> None:
-    with pytest.raises(RequestError, match=r"operations\[0\] assert") as refused:
+def test_a_wrong_name_is_an_error_of_the_recipe(
+    tmp_path: Path, expectation: dict[str, object], check_message: CheckMessage
+) -> None:
+    with pytest.raises(RequestError) as refused:
         failure(tmp_path, {"assert": expectation})
-    assert message in str(refused.value)
+    check_message(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from ndld_flow.runner import run_folder
 from tests.support import models
 from tests.support.editing_fixtures import by, edit, parse, text_of
 from tests.support.editing_fixtures import run as outputs_of
+from tests.support.message_files import CheckMessage
 from tests.support.typed_api import plan_once
 
 CHAIN = "g (float[N, 4] x) => (float[N, 4] z) { [first] y = Relu(x) [second] z = Sigmoid(y) }"
@@ -70,15 +71,17 @@ def test_every_mistake_of_a_list_is_reported_at_its_place(in_folder: Path) -> No
     assert len(set(lines)) > 3
 
 
-def test_an_empty_list_is_refused(in_folder: Path) -> None:
-    with pytest.raises(RecipeError, match="name at least"):
+def test_an_empty_list_is_refused(in_folder: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(RecipeError) as caught:
         plan_once(write_recipe(in_folder))
+    check_message(caught.value)
 
 
-def test_a_failing_operation_is_reported_with_its_position(in_folder: Path) -> None:
+def test_a_failing_operation_is_reported_with_its_position(in_folder: Path, check_message: CheckMessage) -> None:
     recipe = write_recipe(in_folder, SHOUT, {"rename_nodes": {"select": {"op_type": "Relo"}, "to": "a"}})
-    with pytest.raises(RequestError, match=r'operations\[1\] rename_nodes: .*"Relu"'):
+    with pytest.raises(RequestError) as caught:
         run(recipe)
+    check_message(caught.value)
     assert not list(in_folder.glob("outputs/runs/recipe/*/change/model.onnx")), "nothing half done is shown"
 
 
@@ -141,26 +144,29 @@ def test_a_large_model_is_not_copied_for_every_run(in_folder: Path, monkeypatch:
     assert (moved / result.relative_to("outputs") / "stored" / "model.onnx").is_file()
 
 
-def test_an_invalid_result_is_refused_with_the_message_of_the_checker() -> None:
+def test_an_invalid_result_is_refused_with_the_message_of_the_checker(check_message: CheckMessage) -> None:
     def break_it(edited: EditedModel) -> None:
         edited.model.graph.node(0).op_type = "Relo"
 
-    with pytest.raises(ModelError, match=r"not valid: .*Relo"):
+    with pytest.raises(ModelError) as caught:
         edit(CHAIN, by(break_it))
+    check_message(caught.value)
 
 
-def test_a_model_without_outputs_is_refused() -> None:
-    with pytest.raises(ModelError, match="without outputs"):
+def test_a_model_without_outputs_is_refused(check_message: CheckMessage) -> None:
+    with pytest.raises(ModelError) as caught:
         edit(CHAIN, by(lambda edited: edited.model.graph.outputs.clear()))
+    check_message(caught.value)
 
 
-def test_a_cycle_of_nodes_is_reported() -> None:
+def test_a_cycle_of_nodes_is_reported(check_message: CheckMessage) -> None:
     def tie(edited: EditedModel) -> None:
         first, second = edited.model.graph
         first.replace_input_with(0, second.outputs[0])
 
-    with pytest.raises(ModelError, match="depend on each other"):
+    with pytest.raises(ModelError) as caught:
         edit(CHAIN, by(tie))
+    check_message(caught.value)
 
 
 def test_nodes_are_sorted_topologically() -> None:
@@ -293,19 +299,21 @@ CIRCLE = """g (float[4] x) => (float[4] b) { a = Neg(x) b = Relu(a) }"""
         {"rewrite": {"pattern": "(x) => (y) { y = Relu(x) }", "replacement": "(x) => (y) { y = Tanh(x) }"}},
     ],
 )
-def test_a_model_with_a_cycle_is_reported(operation: object) -> None:
+def test_a_model_with_a_cycle_is_reported(operation: object, check_message: CheckMessage) -> None:
     broken = parse(CIRCLE)
     broken.graph.node[0].input[0] = "b"
-    with pytest.raises(ModelError, match="cycle: Neg -> Relu -> Neg"):
+    with pytest.raises(ModelError) as caught:
         edit(broken, operation)
+    check_message(caught.value)
 
 
-def test_the_operation_that_creates_a_cycle_is_reported() -> None:
+def test_the_operation_that_creates_a_cycle_is_reported(check_message: CheckMessage) -> None:
     def turn(edited: EditedModel) -> None:
         edited.node("b").replace_input_with(0, edited.value("b"))
 
-    with pytest.raises(ModelError, match=r"^operations\[1\]: nodes depend"):
+    with pytest.raises(ModelError) as caught:
         edit(CIRCLE, {"name_all": {}}, by(turn), {"name_all": {}})
+    check_message(caught.value)
 
 
 COMPRESSED = "g (float[N] x, bool[N] c) => (float[5] y) { a = Neg(x) b = Compress(a, c) y = Relu(b) }"

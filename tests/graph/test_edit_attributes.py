@@ -9,10 +9,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operations.attributes import SetAttributes
 from tests.support.editing_fixtures import edit, parse, run
+from tests.support.message_files import CheckMessage
 
 CONVS = """g (float[1, 2, 8, 8] x, float[2, 2, 3, 3] w) => (float[1, 2, H, W] y, float[1, 2, 8, 8] z)
 { [one] a = Conv <pads = [1, 1, 1, 1]> (x, w)  [two] y = Conv (a, w)  [act] z = LeakyRelu <alpha = 0.5> (a) }"""
@@ -134,14 +136,16 @@ def test_tensors_are_set(settings: Any, is_: np.ndarray[Any, Any]) -> None:
     np.testing.assert_array_equal(result, is_)
 
 
-def test_tensors_and_lists_from_files(tmp_path: Path) -> None:
+def test_tensors_and_lists_from_files(tmp_path: Path, check_message: CheckMessage) -> None:
     np.save(tmp_path / "v.npy", np.arange(3, dtype=np.float32))
     np.save(tmp_path / "pads.npy", np.array([0, 1, 0, 1], np.int64))
     result = set_on(CONSTANT, "k", value={"file": str(tmp_path / "v.npy")})["value"]
     assert result.tolist() == [0, 1, 2]
     assert set_on(CONVS, "two", pads={"file": str(tmp_path / "pads.npy")})["pads"] == [0, 1, 0, 1]
-    assert "there is no file" in refused(
-        CONSTANT, {"set_attributes": {"select": "k", "attributes": {"value": {"file": str(tmp_path / "no.npy")}}}}
+    check_message(
+        refused(
+            CONSTANT, {"set_attributes": {"select": "k", "attributes": {"value": {"file": str(tmp_path / "no.npy")}}}}
+        )
     )
 
 
@@ -151,64 +155,65 @@ def test_a_custom_attribute_keeps_its_type() -> None:
     assert isinstance(entries["gain"], float)
 
 
-def test_attributes_of_local_functions_are_set() -> None:
+def test_attributes_of_local_functions_are_set(check_message: CheckMessage) -> None:
     result = edit(CUSTOM, {"set_attributes": {"select": "call", "attributes": {"by": 4, "mode": "slow"}}})
     assert attributes_of(result, "call") == {"by": 4.0, "mode": "slow"}
-    assert "no attribute 'bye'; did" in refused(
-        CUSTOM, {"set_attributes": {"select": "call", "attributes": {"bye": 4}}}
-    )
+    check_message(refused(CUSTOM, {"set_attributes": {"select": "call", "attributes": {"bye": 4}}}))
 
 
-def test_nodes_in_functions_have_their_functions_opset() -> None:
+def test_nodes_in_functions_have_their_functions_opset(check_message: CheckMessage) -> None:
     change = {"set_attributes": {"select": "inner", "attributes": {"value_floats": [1, 2]}}}
     assert attributes_of(edit(CUSTOM, change), "inner") == {"value_floats": [1, 2]}
     old = CUSTOM.replace('"local", opset_import: ["" : 17]', '"local", opset_import: ["" : 11]')
-    assert "'inner': attribute `value_floats`: Constant" in refused(old, change)
+    check_message(refused(old, change))
 
 
 @pytest.mark.parametrize(
-    ("attributes", "message"),
+    "attributes",
     [
-        ({"padz": 1}, "'two': attribute `padz`: Conv"),
-        ({"group": 1.5}, "attribute `group`: 1.5 does not"),
-        ({"group": 2**63}, "attribute `group`: 9223372036854775808 does not"),
-        ({"group": [1]}, "attribute `group`"),
-        ({"pads": 1}, "attribute `pads`"),
-        ({"pads": "[1, 1"}, "`[1, 1`, column 6: `,` or `]`"),
-        ({"pads": ["a"]}, "attribute `pads`: 'a' at [0] does"),
-        ({"auto_pad": 1}, "attribute `auto_pad`: 1 does not"),
-        ({"group": "none"}, "`group`: the value `none`"),
+        {"padz": 1},
+        {"group": 1.5},
+        {"group": 2**63},
+        {"group": [1]},
+        {"pads": 1},
+        {"pads": "[1, 1"},
+        {"pads": ["a"]},
+        {"auto_pad": 1},
+        {"group": "none"},
     ],
 )
-def test_unknown_attributes_are_refused(attributes: dict[str, Any], message: str) -> None:
-    assert message in refused(CONVS, {"set_attributes": {"select": "two", "attributes": attributes}})
+def test_unknown_attributes_are_refused(attributes: dict[str, Any], check_message: CheckMessage) -> None:
+    check_message(refused(CONVS, {"set_attributes": {"select": "two", "attributes": attributes}}))
 
 
 @pytest.mark.parametrize(
-    ("attributes", "message"),
+    "attributes",
     [
-        ({"new": []}, "attribute `new`: its type"),
-        ({"new": [[1]]}, "attribute `new`: its type"),
-        ({"new": [1, "a"]}, "attribute `new`: its type"),
-        ({"new": "[1"}, "`new`: the value `[1`, column 3"),
-        ({"debug_a": "x"}, "`debug_a`: the value `x`, column 1"),
+        {"new": []},
+        {"new": [[1]]},
+        {"new": [1, "a"]},
+        {"new": "[1"},
+        {"debug_a": "x"},
     ],
 )
-def test_invalid_attributes_of_custom_operators_are_refused(attributes: dict[str, Any], message: str) -> None:
-    assert message in refused(CUSTOM, {"set_attributes": {"select": "odd", "attributes": attributes}})
+def test_invalid_attributes_of_custom_operators_are_refused(
+    attributes: dict[str, Any], check_message: CheckMessage
+) -> None:
+    check_message(refused(CUSTOM, {"set_attributes": {"select": "odd", "attributes": attributes}}))
 
 
-def test_bodies_cannot_be_set_as_values() -> None:
+def test_bodies_cannot_be_set_as_values(check_message: CheckMessage) -> None:
     text = """g (float[2] x, bool c) => (float[2] z) { [if] z = If (c) <
         then_branch = a () => (float[2] p) { p = Relu (x) }, else_branch = b () => (float[2] q) { q = Neg (x) }> }"""
     message = refused(text, {"set_attributes": {"select": "if", "attributes": {"then_branch": 1}}})
-    assert "attribute `then_branch`: its type" in message
+    check_message(message)
 
 
 @pytest.mark.parametrize("value", [None, {"vale": 1}, {"value": 1, "file": "a.npy"}, {}])
 def test_malformed_values_are_reported_before_a_run(value: Any) -> None:
-    with pytest.raises(ValueError, match="attributes"):
+    with pytest.raises(ValidationError) as caught:
         SetAttributes.model_validate({"select": "a", "attributes": {"b": value}})
+    assert {problem["loc"][:2] for problem in caught.value.errors()} == {("attributes", "b")}
 
 
 def test_attributes_are_reset_to_the_default_of_the_opset() -> None:
@@ -230,36 +235,26 @@ def test_all_attributes_of_a_node_are_reset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "message"),
+    "operation",
     [
-        (
-            {"reset_attributes": {"select": "odd", "attributes": "gain"}},
-            "com.acme::Odd and its defaults",
-        ),
-        (
-            {"reset_attributes": {"select": "call", "attributes": "buy"}},
-            "no attribute 'buy'; did",
-        ),
-        ({"reset_attributes": {"select": "inner", "attributes": "alpha"}}, "no attribute 'alpha'"),
-        (
-            {"remove_attributes": {"select": "call", "attributes": "by"}},
-            "node 'call': Scale requires",
-        ),
-        (
-            {"remove_attributes": {"select": "odd", "attributes": "dbg*"}},
-            "attribute like 'dbg*'; known:",
-        ),
+        {"reset_attributes": {"select": "odd", "attributes": "gain"}},
+        {"reset_attributes": {"select": "call", "attributes": "buy"}},
+        {"reset_attributes": {"select": "inner", "attributes": "alpha"}},
+        {"remove_attributes": {"select": "call", "attributes": "by"}},
+        {"remove_attributes": {"select": "odd", "attributes": "dbg*"}},
     ],
 )
-def test_attributes_that_cannot_be_reset_or_deleted_are_reported(operation: dict[str, Any], message: str) -> None:
-    assert message in refused(CUSTOM, operation)
+def test_attributes_that_cannot_be_reset_or_deleted_are_reported(
+    operation: dict[str, Any], check_message: CheckMessage
+) -> None:
+    check_message(refused(CUSTOM, operation))
 
 
-def test_required_attributes_are_kept() -> None:
+def test_required_attributes_are_kept(check_message: CheckMessage) -> None:
     text = "g (float[2] x) => (float16[2] y) { [c] y = Cast <to = 10> (x) }"
     for word in ("reset_attributes", "remove_attributes"):
-        assert "requires its attribute 'to'" in refused(text, {word: {"select": "c", "attributes": "to"}})
-    assert "like '*'" in refused(text, {"reset_attributes": {"select": "c", "attributes": "*"}})
+        check_message(refused(text, {word: {"select": "c", "attributes": "to"}}))
+    check_message(refused(text, {"reset_attributes": {"select": "c", "attributes": "*"}}))
 
 
 def test_attributes_are_deleted_by_pattern() -> None:
@@ -281,6 +276,7 @@ def test_a_reference_to_a_functions_attribute_is_replaced_by_a_value() -> None:
     assert parse(CUSTOM).functions[0].node[0].attribute[0].ref_attr_name == "by"
 
 
-def test_no_attributes_are_refused() -> None:
-    with pytest.raises(ValueError, match="attributes"):
+def test_no_attributes_are_refused(check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         SetAttributes.model_validate({"select": "two", "attributes": {}})
+    check_message(caught.value)

@@ -17,6 +17,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
 from tests.support import models
 from tests.support.editing_fixtures import Array, by, edit, edit_path, parse, run, text_of
+from tests.support.message_files import CheckMessage
 
 FEEDS = {"x": np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)}
 CHAIN = """
@@ -72,32 +73,33 @@ def test_extract_between_inputs_and_outputs_types_the_new_inputs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"outputs": ["y"], "inputs": ["c"], "scope": "nowhere"}, "no graph 'nowhere'"),
-        ({"outputs": ["yy"]}, "no tensor 'yy'"),
-        ({"outputs": ["y", "z"], "inputs": ["c"]}, "`inputs` do not suffice: 'x'"),
-        ({"outputs": ["y"], "inputs": ["c", "x"]}, "input 'x' is not needed"),
-        ({"outputs": ["x"]}, "output 'x': there is no"),
-        ({"outputs": ["b"], "inputs": ["b"]}, "output 'b': there is no"),
-        ({"outputs": ["b"], "types": {"q": "float32[1]"}}, "`types`: 'q' becomes neither input"),
-        ({"outputs": ["b"], "types": {"b": "float32"}}, "'float32' is not a tensor"),
-        ({"outputs": ["b"], "types": {"b": "floot32[1]"}}, "no element type 'floot32'"),
-        ({"select": "nothing*"}, "name 'nothing*'"),
+        {"outputs": ["y"], "inputs": ["c"], "scope": "nowhere"},
+        {"outputs": ["yy"]},
+        {"outputs": ["y", "z"], "inputs": ["c"]},
+        {"outputs": ["y"], "inputs": ["c", "x"]},
+        {"outputs": ["x"]},
+        {"outputs": ["b"], "inputs": ["b"]},
+        {"outputs": ["b"], "types": {"q": "float32[1]"}},
+        {"outputs": ["b"], "types": {"b": "float32"}},
+        {"outputs": ["b"], "types": {"b": "floot32[1]"}},
+        {"select": "nothing*"},
     ],
 )
-def test_invalid_parts_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(RequestError, match=r"^operations\[0\]") as caught:
+def test_invalid_parts_are_refused(options: dict[str, object], check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(CHAIN, {"extract": options})
-    assert message in str(caught.value)
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"outputs": ["a"], "select": "x"}, {"select": "x", "inputs": ["a"]}, {"select": "x", "scope": "f"}]
 )
-def test_a_part_is_specified_in_one_form(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"with `outputs`|belong to `outputs`"):
+def test_a_part_is_specified_in_one_form(options: dict[str, object], check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         edit(CHAIN, {"extract": options})
+    check_message(caught.value)
 
 
 def test_extract_by_nodes_brings_constants_and_finds_edges() -> None:
@@ -116,11 +118,13 @@ def test_cut_is_the_rest() -> None:
     assert [node.name for node in before.graph.node] == ["constant", "third", "fourth", "fifth"]
 
 
-def test_cutting_everything_or_a_body_is_refused() -> None:
-    with pytest.raises(RequestError, match="nothing is left"):
+def test_cutting_everything_or_a_body_is_refused(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(CHAIN, {"cut": {"select": "*"}})
-    with pytest.raises(RequestError, match="only nodes"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         edit(models.ctrl_model(), {"cut": {"select": {"scope": "*/then_branch"}}})
+    check_message(caught.value)
 
 
 def test_shapes_of_new_inputs_are_inferred_without_value_info() -> None:
@@ -146,9 +150,10 @@ CUSTOM = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
 agraph (float[2, 3] x) => (float[2, 3] y) { [odd] a = my.Odd(x) [b] b = Relu(a) [y] y = Add(a, b) }"""
 
 
-def test_an_unknown_shape_must_be_given() -> None:
-    with pytest.raises(RequestError, match="dimensions of 'a'"):
+def test_an_unknown_shape_must_be_given(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(CUSTOM, {"extract": {"outputs": ["y"], "inputs": ["a"]}})
+    check_message(caught.value)
     tail = edit(CUSTOM, {"extract": {"outputs": ["y"], "inputs": ["a"], "types": {"a": "float32[2, K]"}}})
     assert _header(tail).startswith("(float[2,K] a)")
 
@@ -197,19 +202,21 @@ def test_a_branch_becomes_a_model(flag: bool) -> None:
     np.testing.assert_array_equal(run(branch, feeds)["t"], wanted)
 
 
-def test_nested_branches_and_parts_of_branches_become_models() -> None:
+def test_nested_branches_and_parts_of_branches_become_models(check_message: CheckMessage) -> None:
     nested = edit(BRANCHES, {"extract_subgraph": {"scope": "If_0/then_branch/If_1/else_branch"}})
     assert _names(list(nested.graph.input)) == ["t0"]
     np.testing.assert_array_equal(run(nested, {"t0": np.array([2], np.float32)})["j"], [4])
     part = edit(BRANCHES, {"extract": {"scope": "If_0/then_branch", "outputs": ["t0"], "inputs": ["a"]}})
     np.testing.assert_array_equal(run(part, {"a": np.array([2], np.float32)})["t0"], [6])
-    with pytest.raises(RequestError, match=r'did you mean "If_0/then_branch"|there'):
+    with pytest.raises(RequestError) as caught:
         edit(BRANCHES, {"extract_subgraph": {"scope": "If_0/than_branch"}})
+    check_message(caught.value)
 
 
-def test_nodes_of_several_graphs_are_refused() -> None:
-    with pytest.raises(RequestError, match="are in several graphs"):
+def test_nodes_of_several_graphs_are_refused(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(BRANCHES, {"extract": {"select": {"output": ["a", "e"]}}})
+    check_message(caught.value)
 
 
 LOOP = """
@@ -260,19 +267,21 @@ def test_a_function_becomes_a_model(options: dict[str, object], alpha: float) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"function": "pkg::Blok"}, "no local function 'pkg::Blok'"),
-        ({"function": "pkg::Block", "call": "three"}, "'three' calls pkg::Block; known"),
-        ({"function": "pkg::Block", "attributes": {"alfa": 1.0}}, "no attribute 'alfa'; did"),
-        ({"function": "pkg::Block", "attributes": {"alpha": "much"}}, "'much' cannot"),
-        ({"function": "pkg::Unused"}, "'t' is not recorded"),
+        {"function": "pkg::Blok"},
+        {"function": "pkg::Block", "call": "three"},
+        {"function": "pkg::Block", "attributes": {"alfa": 1.0}},
+        {"function": "pkg::Block", "attributes": {"alpha": "much"}},
+        {"function": "pkg::Unused"},
     ],
 )
-def test_functions_that_cannot_be_extracted_are_refused(options: dict[str, object], message: str) -> None:
+def test_functions_that_cannot_be_extracted_are_refused(
+    options: dict[str, object], check_message: CheckMessage
+) -> None:
     with pytest.raises(RequestError) as caught:
         edit(FUNCTIONS, {"extract_function": options})
-    assert message in str(caught.value)
+    check_message(caught.value)
 
 
 def test_optional_inputs_omitted_by_a_call_are_omitted() -> None:
@@ -284,10 +293,11 @@ def test_optional_inputs_omitted_by_a_call_are_omitted() -> None:
     assert list(model.graph.node[0].input) == ["t", "", "top"]
 
 
-def test_a_part_of_a_function_that_takes_attributes_is_refused() -> None:
+def test_a_part_of_a_function_that_takes_attributes_is_refused(check_message: CheckMessage) -> None:
     types = {"t": "float32[2]", "r": "float32[2]"}
-    with pytest.raises(RequestError, match="function's calls: use `extract_function`"):
+    with pytest.raises(RequestError) as caught:
         edit(FUNCTIONS, {"extract": {"scope": "pkg::Block", "outputs": ["u"], "types": types}})
+    check_message(caught.value)
     part = edit(FUNCTIONS, {"extract": {"scope": "pkg::Unused", "outputs": "r", "types": types}})
     assert _header(part).startswith("(float[2] t) => (float[2] r)")
 

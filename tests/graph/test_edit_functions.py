@@ -19,6 +19,7 @@ from ndld_flow.models.files import load_model
 from ndld_flow.models.nodes import free_name
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from tests.support.editing_fixtures import edit, operations_of, parse, run, same_outputs, text_of
+from tests.support.message_files import CheckMessage
 from tests.support.models import Array, tfm_model
 
 BLOCKS = """g (float[2, 4] x) => (float[2, 4] y)
@@ -272,22 +273,25 @@ def test_old_models_get_an_ir_version_that_has_functions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings_", "message"),
+    "settings_",
     [
-        ({"function": "Block", "select": "mm0"}, "'Block' is not a function"),
-        ({"function": "ai.onnx::Block", "select": "mm0"}, "operator of ONNX"),
-        ({"function": "com.microsoft::Gelu", "select": "mm0"}, "operator of ONNX"),
-        ({"function": "m::B", "select": ["mm0", "act0"]}, "'add0' depends"),
-        ({"function": "m::B", "select": "nowhere"}, "nowhere"),
+        {"function": "Block", "select": "mm0"},
+        {"function": "ai.onnx::Block", "select": "mm0"},
+        {"function": "com.microsoft::Gelu", "select": "mm0"},
+        {"function": "m::B", "select": ["mm0", "act0"]},
+        {"function": "m::B", "select": "nowhere"},
     ],
 )
-def test_nodes_that_cannot_become_a_function_are_reported(settings_: dict[str, Any], message: str) -> None:
-    assert message in refusal(BLOCKS, "make_function", **settings_)
+def test_nodes_that_cannot_become_a_function_are_reported(
+    settings_: dict[str, Any], check_message: CheckMessage
+) -> None:
+    check_message(refusal(BLOCKS, "make_function", **settings_))
 
 
-def test_nodes_of_two_graphs_cannot_become_one() -> None:
+def test_nodes_of_two_graphs_cannot_become_one(check_message: CheckMessage) -> None:
     message = refusal(IFS, "make_function", function="m::B", select=["neg", "relu0"])
-    assert "'', 'if0/then_branch'" in message and "`scope`" in message
+    assert "`scope`" in message
+    check_message(message)
 
 
 FUNCTIONS = """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
@@ -371,18 +375,18 @@ def test_recursive_functions_are_reported() -> None:
     assert set(message.partition(": ")[2].split(" -> ")) == {"f::Outer", "f::Leaky"}
 
 
-def test_a_function_of_another_opset_is_reported() -> None:
+def test_a_function_of_another_opset_is_reported(check_message: CheckMessage) -> None:
     model = parse(FUNCTIONS)
     model.functions[4].opset_import[0].version = 13
     assert edit(model, {"inline_functions": {"select": "Unused"}})
     model.functions[2].opset_import[0].version = 13
     message = refusal(model, "inline_functions")
-    assert "'y' at opset 17" in message
+    check_message(message)
 
 
-def test_unknown_functions_are_reported_with_the_nearest() -> None:
-    assert "no local function 'f::Outr'" in refusal(FUNCTIONS, "inline_functions", select="f::Outr")
-    assert "no local function 'x'" in refusal(BLOCKS, "remove_functions", select="x")
+def test_unknown_functions_are_reported_with_the_nearest(check_message: CheckMessage) -> None:
+    check_message(refusal(FUNCTIONS, "inline_functions", select="f::Outr"))
+    check_message(refusal(BLOCKS, "remove_functions", select="x"))
     assert edit(BLOCKS, {"inline_functions": {}})
 
 
@@ -405,24 +409,21 @@ def test_a_call_is_added_in_the_main_graph_and_in_a_subgraph() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings_", "message"),
+    "settings_",
     [
-        ({"function": "Leaky", "inputs": ["nope"]}, "no tensor 'nope'"),
-        ({"function": "Leaky", "inputs": ["x", "y"]}, "f::Leaky has 1 inputs (u), and 2"),
-        (
-            {"function": "Leaky", "inputs": ["x"], "outputs": ["y"]},
-            "already a node or tensor 'y'",
-        ),
-        ({"function": "Leaky", "inputs": ["x"], "attributes": {"slop": 1}}, 'did you mean "slope"?'),
-        ({"function": "Leaky", "inputs": ["x"], "attributes": {"slope": "a"}}, "'a' cannot be the value"),
-        ({"function": "Outer", "inputs": ["u"], "scope": "f::Leaky"}, "functions cannot be recursive"),
-        ({"function": "Outer", "inputs": ["u"], "scope": "f::Outer"}, "functions cannot be recursive"),
-        ({"function": "*", "inputs": ["x"]}, "is ambiguous"),
-        ({"function": "Leaky", "inputs": []}, "requires its input `u` (index 0)"),
+        {"function": "Leaky", "inputs": ["nope"]},
+        {"function": "Leaky", "inputs": ["x", "y"]},
+        {"function": "Leaky", "inputs": ["x"], "outputs": ["y"]},
+        {"function": "Leaky", "inputs": ["x"], "attributes": {"slop": 1}},
+        {"function": "Leaky", "inputs": ["x"], "attributes": {"slope": "a"}},
+        {"function": "Outer", "inputs": ["u"], "scope": "f::Leaky"},
+        {"function": "Outer", "inputs": ["u"], "scope": "f::Outer"},
+        {"function": "*", "inputs": ["x"]},
+        {"function": "Leaky", "inputs": []},
     ],
 )
-def test_calls_that_do_not_fit_are_reported(settings_: dict[str, Any], message: str) -> None:
-    assert message in refusal(FUNCTIONS, "call_function", **settings_)
+def test_calls_that_do_not_fit_are_reported(settings_: dict[str, Any], check_message: CheckMessage) -> None:
+    check_message(refusal(FUNCTIONS, "call_function", **settings_))
 
 
 def test_an_output_without_a_name_gets_one() -> None:
@@ -431,14 +432,14 @@ def test_an_output_without_a_name_gets_one() -> None:
 
 
 @pytest.mark.parametrize("to", ["f::{name:99999999}", "f::{name.__class__}", "f::{0}", "f::{", "f::{name!r}"])
-def test_new_function_names_do_not_affect_other_operators(to: str) -> None:
-    assert "contain `{domain}` and `{name}`" in refusal(FUNCTIONS, "rename_functions", select="*", to=to)
+def test_new_function_names_do_not_affect_other_operators(to: str, check_message: CheckMessage) -> None:
+    check_message(refusal(FUNCTIONS, "rename_functions", select="*", to=to))
 
 
 @pytest.mark.parametrize("value", [10**30, -(2**63) - 1, 1e300, {"a": 1}, []])
-def test_values_that_onnx_cannot_hold_are_reported(value: object) -> None:
+def test_values_that_onnx_cannot_hold_are_reported(value: object, check_message: CheckMessage) -> None:
     message = refusal(FUNCTIONS, "set_function_attributes", function="Outer", attributes={"more": value})
-    assert "value of attribute 'more'" in message
+    check_message(message)
 
 
 def test_a_call_may_be_added_where_it_creates_no_recursion() -> None:
@@ -446,9 +447,9 @@ def test_a_call_may_be_added_where_it_creates_no_recursion() -> None:
     assert len(edited.graph("f::Outer")) == 3
 
 
-def test_deleted_functions_leave_custom_operators_when_asked() -> None:
+def test_deleted_functions_leave_custom_operators_when_asked(check_message: CheckMessage) -> None:
     message = refusal(FUNCTIONS, "remove_functions", select="f::*y")
-    assert "f::Leaky is called by 'n'" in message
+    check_message(message)
     edited = apply(FUNCTIONS, "remove_functions", select=["Leaky"], leave_calls=True)
     assert [key[1] for key in edited.model.functions] == ["Outer", "Twice", "Same", "Unused"]
     (note,) = edited.notes
@@ -465,10 +466,10 @@ def test_renamed_functions_are_called_by_their_new_name() -> None:
     assert {opset.domain for opset in done.functions[0].opset_import} == {"", "pkg.mine"}
 
 
-def test_functions_cannot_share_a_name() -> None:
+def test_functions_cannot_share_a_name(check_message: CheckMessage) -> None:
     message = refusal(FUNCTIONS, "rename_functions", select="*", to="m::Same")
     assert "'m::Same'" in message
-    assert "`to`: '{nam}::x'" in refusal(FUNCTIONS, "rename_functions", select="Outer", to="{nam}::x")
+    check_message(refusal(FUNCTIONS, "rename_functions", select="Outer", to="{nam}::x"))
 
 
 def test_a_node_in_a_function_refers_to_an_attribute_of_it() -> None:
@@ -489,16 +490,16 @@ def test_a_node_in_a_function_refers_to_an_attribute_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings_", "message"),
+    "settings_",
     [
-        ({"references": {"m": {"alpha": "slope"}}}, "no node 'm' in f::Leaky"),
-        ({"references": {"v": {"alpa": "slope"}}}, 'did you mean "alpha"?'),
-        ({"attributes": {"slope": "much"}}, "value of attribute 'slope'"),
-        ({"attributes": {"slope": [None]}}, "cannot be the value"),
+        {"references": {"m": {"alpha": "slope"}}},
+        {"references": {"v": {"alpa": "slope"}}},
+        {"attributes": {"slope": "much"}},
+        {"attributes": {"slope": [None]}},
     ],
 )
-def test_attributes_that_do_not_fit_are_reported(settings_: dict[str, Any], message: str) -> None:
-    assert message in refusal(FUNCTIONS, "set_function_attributes", function="Leaky", **settings_)
+def test_attributes_that_do_not_fit_are_reported(settings_: dict[str, Any], check_message: CheckMessage) -> None:
+    check_message(refusal(FUNCTIONS, "set_function_attributes", function="Leaky", **settings_))
 
 
 @settings(max_examples=20, deadline=None)

@@ -27,6 +27,7 @@ from ndld_flow.step import DataFile
 from ndld_flow.steps.edit import Edit
 from tests.support import models
 from tests.support.editing_fixtures import edit, edit_path, parse, run, same_outputs, text_of
+from tests.support.message_files import CheckMessage
 
 Array = npt.NDArray[Any]
 
@@ -155,10 +156,11 @@ def test_an_invalid_initializer_is_refused(change: dict[str, object], options: s
     assert options in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_an_inner_tensor_is_not_visible_outside() -> None:
+def test_an_inner_tensor_is_not_visible_outside(check_message: CheckMessage) -> None:
     added = {"name": "w2", "value": [7, 8], "dtype": "float32", "scope": "y/then_branch", "connect": ["other.0"]}
-    with pytest.raises(RequestError, match="node 'other': the tensor 'w2'"):
+    with pytest.raises(RequestError) as caught:
         edit(BRANCHES, {"add_initializer": added})
+    check_message(caught.value)
 
 
 def test_a_value_is_replaced_by_text_a_fill_or_a_file(tmp_path: Path) -> None:
@@ -211,27 +213,30 @@ def test_the_value_of_a_constant_node_is_replaced() -> None:
     np.testing.assert_array_equal(run(after, feeds)["y"], [1, 4])
 
 
-def test_only_one_source_of_numbers_is_accepted() -> None:
-    with pytest.raises(ValueError, match="`value`, `file` and `generate`"):
+def test_only_one_source_of_numbers_is_accepted(check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         edit(LINEAR, {"set_initializer": {"name": "b", "value": 1, "generate": "ones"}})
+    check_message(caught.value)
 
 
-def test_unused_initializers_are_removed_and_used_ones_kept() -> None:
+def test_unused_initializers_are_removed_and_used_ones_kept(check_message: CheckMessage) -> None:
     after = edit(LINEAR, {"remove_initializers": {}})
     assert set(initializers(after)) == {"w", "b"}
     same_outputs(parse(LINEAR), after, X)
     assert set(initializers(edit(after, {"remove_initializers": {}}))) == {"w", "b"}
-    with pytest.raises(RequestError, match=r"'w'.*'product'"):
+    with pytest.raises(RequestError) as caught:
         edit(LINEAR, {"remove_initializers": {"select": "w"}})
+    check_message(caught.value)
 
 
-def test_force_removes_only_optional_inputs() -> None:
+def test_force_removes_only_optional_inputs(check_message: CheckMessage) -> None:
     model = """g (float[3] x) => (float[3] y) <float low = {0}, float high = {1}> { [limit] y = Clip(x, low, high) }"""
     after = edit(model, {"remove_initializers": {"select": "high", "force": True}})
     assert list(after.graph.node[0].input) == ["x", "low"]
     np.testing.assert_array_equal(run(after, {"x": np.array([-1, 0, 9], np.float32)})["y"], [0, 0, 9])
-    with pytest.raises(RequestError, match="node 'product' requires input 1"):
+    with pytest.raises(RequestError) as caught:
         edit(LINEAR, {"remove_initializers": {"select": "w", "force": True}})
+    check_message(caught.value)
 
 
 # Made-up numbers
@@ -310,12 +315,14 @@ def test_values_of_sparse_weights_are_converted() -> None:
     same_outputs(models.sparse_model(), after, {"x": np.ones((3, 4), np.float32)})
 
 
-def test_strings_and_inputs_keep_their_type() -> None:
+def test_strings_and_inputs_keep_their_type(check_message: CheckMessage) -> None:
     text = 'g (float[2] x) => (float[2] y) <string[1] s = {"a"}> { y = Relu(x) }'
-    with pytest.raises(RequestError, match="converted to float16"):
+    with pytest.raises(RequestError) as caught:
         edit(text, {"convert_dtype": {"select": "s", "to": "float16"}})
-    with pytest.raises(RequestError, match="initializer 'w' is also"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         edit(OLD, {"convert_dtype": {"select": "w", "to": "float16"}})
+    check_message(caught.value)
 
 
 @settings(max_examples=20, deadline=None)
@@ -390,17 +397,21 @@ def test_only_large_weights_stay_external(tmp_path: Path) -> None:
     "name",
     ["/etc/passwd", "../w.bin", "a/b.bin", ".hidden", "model.onnx", "MODEL.ONNX", "record.json", "LOG.txt", "a\\b"],
 )
-def test_a_data_file_outside_the_models_folder_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="model's folder"):
+def test_a_data_file_outside_the_models_folder_is_refused(name: str, check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         edit(LINEAR, {"externalize_weights": {"file": name}})
+    check_message(caught.value)
 
 
-def test_weights_too_large_for_one_file_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_weights_too_large_for_one_file_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, check_message: CheckMessage
+) -> None:
     monkeypatch.setattr("ndld_flow.graph.edit.operations.weight_storage._MAX_MODEL_BYTES", 1000)
     source = models.make_ext(tmp_path / "ext.onnx", width=32)
     (tmp_path / "out").mkdir()
-    with pytest.raises(RequestError, match=r"contain 12.0 KiB of weights"):
+    with pytest.raises(RequestError) as caught:
         edit_path(source, tmp_path / "out" / "model.onnx", {"inline_weights": {}})
+    check_message(caught.value)
 
 
 def test_a_tensor_with_two_names_is_written_once(tmp_path: Path) -> None:
@@ -438,7 +449,7 @@ def test_external_data_of_constants_is_moved_along(tmp_path: Path) -> None:
 # Sparse ones
 
 
-def test_tensors_of_mostly_zeros_become_sparse_and_dense_again() -> None:
+def test_tensors_of_mostly_zeros_become_sparse_and_dense_again(check_message: CheckMessage) -> None:
     zeros = [[0] * 8 for _ in range(8)]
     zeros[2][3], zeros[7][7] = 5, -1
     model = edit(
@@ -453,8 +464,9 @@ def test_tensors_of_mostly_zeros_become_sparse_and_dense_again() -> None:
     same_outputs(model, sparse, feeds)
     dense = edit(sparse, {"make_dense": {"select": "w"}})
     np.testing.assert_array_equal(initializers(dense)["w"], zeros)
-    with pytest.raises(RequestError, match=r"no initializer has 99.0 % zeros"):
+    with pytest.raises(RequestError) as caught:
         edit(model, {"make_sparse": {"select": "*", "zeros": 0.99}})
+    check_message(caught.value)
 
 
 def test_indices_continue_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,7 +485,7 @@ def test_a_sparse_initializer_is_added_by_values_and_indices() -> None:
     np.testing.assert_array_equal(run(after, X)["y"], X["x"] @ w + initializers(after)["b"])
 
 
-def test_files_with_sparse_parts_are_inputs_of_the_step(tmp_path: Path) -> None:
+def test_files_with_sparse_parts_are_inputs_of_the_step(tmp_path: Path, check_message: CheckMessage) -> None:
     np.save(tmp_path / "v.npy", np.array([3, 4], np.float32))
     np.save(tmp_path / "i.npy", np.array([0, 11]))
     files = {"values_file": str(tmp_path / "v.npy"), "indices_file": str(tmp_path / "i.npy")}
@@ -482,8 +494,9 @@ def test_files_with_sparse_parts_are_inputs_of_the_step(tmp_path: Path) -> None:
     assert numpy_helper.to_array(kept.values).tolist() == [3, 4]
     step = Edit.model_validate({"operations": (added,)})
     assert {held.value for held in step.held(DataFile)} == {tmp_path / "v.npy", tmp_path / "i.npy"}
-    with pytest.raises(ValidationError, match="either `values` or `values_file`"):
+    with pytest.raises(ValidationError) as caught:
         edit(LINEAR, {"add_sparse_initializer": {"name": "w2", "shape": [3], "indices": [0]}})
+    check_message(caught.value)
 
 
 def test_scalars_do_not_become_sparse() -> None:
@@ -493,19 +506,19 @@ def test_scalars_do_not_become_sparse() -> None:
 
 
 @pytest.mark.parametrize(
-    ("indices", "options"),
+    "indices",
     [
-        ([0, 12], "within the 12 elements"),
-        ([5, 2], "must be ascending"),
-        ([[0, 0], [3, 0]], "are outside the shape [3, 4]"),
-        ([0, 1, 2], "2 values need 2 numbers, or 2"),
+        [0, 12],
+        [5, 2],
+        [[0, 0], [3, 0]],
+        [0, 1, 2],
     ],
 )
-def test_invalid_indices_are_refused(indices: object, options: str) -> None:
+def test_invalid_indices_are_refused(indices: object, check_message: CheckMessage) -> None:
     added = {"name": "w2", "values": [3, 4], "indices": indices, "shape": [3, 4]}
     with pytest.raises(RequestError) as refused:
         edit(LINEAR, {"add_sparse_initializer": added})
-    assert options in str(refused.value)
+    check_message(refused.value)
 
 
 # Other forms
@@ -515,7 +528,7 @@ OLD = """<ir_version: 3, opset_import: ["" : 8]>
 g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }"""
 
 
-def test_constants_become_initializers_and_constants_again() -> None:
+def test_constants_become_initializers_and_constants_again(check_message: CheckMessage) -> None:
     feeds = {"c": np.array(False), "x": np.ones(2, np.float32)}
     initial = edit(BRANCHES, {"constants_to_initializers": {}})
     assert "Constant" not in text_of(initial)
@@ -524,28 +537,31 @@ def test_constants_become_initializers_and_constants_again() -> None:
     assert text_of(back).count("Constant") == 3 and not back.graph.initializer
     same_outputs(parse(BRANCHES), back, feeds)
     assert text_of(edit(initial, {"constants_to_initializers": {}})) == text_of(initial)
-    with pytest.raises(RequestError, match="name like 'c'"):
+    with pytest.raises(RequestError) as caught:
         edit(initial, {"constants_to_initializers": {"select": "c"}})
+    check_message(caught.value)
 
 
-def test_an_initializer_becomes_an_input_with_or_without_its_value() -> None:
+def test_an_initializer_becomes_an_input_with_or_without_its_value(check_message: CheckMessage) -> None:
     kept = edit(LINEAR, {"initializers_to_inputs": {"select": "b", "keep_values": True}})
     same_outputs(parse(LINEAR), kept, X)
     fed = {**X, "b": np.zeros(4, np.float32)}
     free = edit(LINEAR, {"initializers_to_inputs": {"select": "b"}})
     assert [i.name for i in free.graph.input] == ["x", "b"] and "b" not in initializers(free)
     np.testing.assert_array_equal(run(free, fed)["y"], run(kept, fed)["y"])
-    with pytest.raises(RequestError, match="graph can be fed"):
+    with pytest.raises(RequestError) as caught:
         edit(BRANCHES, {"initializers_to_inputs": {"select": "w_then"}})
+    check_message(caught.value)
 
 
-def test_initializers_of_old_models_are_no_longer_inputs() -> None:
+def test_initializers_of_old_models_are_no_longer_inputs(check_message: CheckMessage) -> None:
     after = edit(OLD, {"remove_initializer_inputs": {}})
     assert [i.name for i in after.graph.input] == ["x"] and after.ir_version == 4
     same_outputs(parse(OLD), after, {"x": np.array([1, 2], np.float32)})
     assert text_of(edit(after, {"remove_initializer_inputs": {}})) == text_of(after)
-    with pytest.raises(RequestError, match="no selected initializer"):
+    with pytest.raises(RequestError) as caught:
         edit(after, {"remove_initializer_inputs": {"select": {"rank": 1}}})
+    check_message(caught.value)
     grown = edit(OLD, {"add_initializer": {"name": "n", "value": 1.0}})
     assert grown.ir_version == 4
 
@@ -558,7 +574,8 @@ def test_equal_initializers_are_merged(tmp_path: Path) -> None:
     assert text_of(edit(after, {"share_initializers": {}})) == text_of(after)
 
 
-def test_mistakes_in_settings_are_reported_before_anything_runs() -> None:
-    with pytest.raises((ValueError, RecipeError), match="select what to convert"):
+def test_mistakes_in_settings_are_reported_before_anything_runs(check_message: CheckMessage) -> None:
+    with pytest.raises((ValueError, RecipeError)) as caught:
         edit(LINEAR, {"convert_dtype": {"to": "float16"}})
+    check_message(caught.value)
     assert external_data.INLINE_LIMIT_BYTES < 2**31

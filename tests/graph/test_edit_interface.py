@@ -13,6 +13,7 @@ from ndld_flow.base.errors import ModelError, RequestError, UnknownNameError
 from ndld_flow.inputs import InputSpec
 from tests.support import models
 from tests.support.editing_fixtures import edit, edit_path, parse, run, same_outputs, text_of
+from tests.support.message_files import CheckMessage
 
 TWO = """g (float[N, 4] x, float[N, 4] m) => (float[N, 4] y, float[N, 4] z) <float[4] w = {1, 2, 3, 4}> {
     [add] h = Add(x, w)
@@ -53,11 +54,13 @@ def test_an_input_is_added_after_the_others() -> None:
     assert types(model)["s"] == "int64[]"
 
 
-def test_an_input_cannot_take_an_existing_name_even_of_a_subgraph() -> None:
-    with pytest.raises(RequestError, match="tensor 'inner' in choice/then_branch"):
+def test_an_input_cannot_take_an_existing_name_even_of_a_subgraph(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(BRANCHES, {"add_inputs": {"inputs": {"inner": {"dtype": "float"}}}})
-    with pytest.raises(RequestError, match="no element type 'flaot32'"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         edit(TWO, {"add_inputs": {"inputs": {"k": {"dtype": "flaot32"}}}})
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize("dim", [-1, 2**63, "", "12"])
@@ -74,14 +77,15 @@ def test_invalid_sizes_and_names_of_dimensions_are_refused(dim: object) -> None:
             edit(TWO, operation)
 
 
-def test_inputs_and_outputs_have_names() -> None:
+def test_inputs_and_outputs_have_names(check_message: CheckMessage) -> None:
     for operation in (
         {"add_inputs": {"inputs": {"": {"dtype": "bool"}}}},
         {"rename_tensors": {"names": {"x": ""}}},
         {"rename_tensors": {"names": {"y": ""}}},
     ):
-        with pytest.raises(ValidationError, match="at least 1 character"):
+        with pytest.raises(ValidationError) as caught:
             edit(TWO, operation)
+        check_message(caught.value)
 
 
 def test_making_inputs_of_old_models_constant_raises_the_ir_version() -> None:
@@ -99,11 +103,12 @@ def test_texts_replace_an_input() -> None:
         assert run(fixed, {"x": np.ones(1, np.float32)})["t"].tolist() == ["a", given[-1]]
 
 
-def test_an_unused_input_is_removed_and_a_used_one_only_with_a_value() -> None:
+def test_an_unused_input_is_removed_and_a_used_one_only_with_a_value(check_message: CheckMessage) -> None:
     unused = "g (float[2] x, float[2] k) => (float[2] y) { y = Relu(x) }"
     assert names(edit(unused, {"remove_inputs": {"select": "k"}}).graph.input) == ["x"]
-    with pytest.raises(RequestError, match="Mul 'mul'"):
+    with pytest.raises(RequestError) as caught:
         edit(TWO, {"remove_inputs": {"select": "m"}})
+    check_message(caught.value)
 
 
 def test_an_input_becomes_a_constant() -> None:
@@ -122,17 +127,18 @@ def test_an_input_becomes_the_contents_of_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"replace_by": 2.0}, "number does not determine"),
-        ({"replace_by": [1.0, 2.0]}, r"shape \[N, 4\], the value given \[2\]"),
-        ({"replace_by": [["a", "b", "c", "d"]]}, "does not fit float"),
-        ({"select": "k"}, "model has no input 'k'"),
+        {"replace_by": 2.0},
+        {"replace_by": [1.0, 2.0]},
+        {"replace_by": [["a", "b", "c", "d"]]},
+        {"select": "k"},
     ],
 )
-def test_a_value_of_another_type_or_shape_is_refused(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_a_value_of_another_type_or_shape_is_refused(settings: dict[str, object], check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(TWO, {"remove_inputs": {"select": "m", **settings}})
+    check_message(caught.value)
 
 
 def test_an_input_with_a_default_becomes_that_constant() -> None:
@@ -158,22 +164,27 @@ def test_an_input_or_an_initializer_becomes_an_output_when_it_is_named() -> None
     np.testing.assert_array_equal(run(model, FEEDS)["x"], FEEDS["x"])
 
 
-def test_a_tensor_of_a_subgraph_is_refused_with_the_reason() -> None:
-    with pytest.raises(RequestError, match="'inner' is in choice/then_branch"):
+def test_a_tensor_of_a_subgraph_is_refused_with_the_reason(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(BRANCHES, {"add_outputs": {"select": "inner"}})
-    with pytest.raises(RequestError, match="name like 'hh'"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         edit(BRANCHES, {"add_outputs": {"select": "hh"}})
-    with pytest.raises(RequestError, match="them are outputs already"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         edit(TWO, {"add_outputs": {"select": "y"}})
+    check_message(caught.value)
 
 
-def test_types_that_cannot_be_inferred_must_be_declared() -> None:
+def test_types_that_cannot_be_inferred_must_be_declared(check_message: CheckMessage) -> None:
     custom = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
         g (float[2] x) => (float[2] y) { h = own.Op(x) y = own.Op(h) }"""
-    with pytest.raises(RequestError, match="'h' cannot be inferred"):
+    with pytest.raises(RequestError) as caught:
         edit(custom, {"add_outputs": {"select": "h"}})
-    with pytest.raises(RequestError, match="'h' cannot be inferred"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         edit(custom, {"add_outputs": {"select": "h", "dtype": "fp16"}})
+    check_message(caught.value)
     model = edit(custom, {"add_outputs": {"select": "h", "dtype": "fp16", "shape": ["n"]}})
     assert types(model)["h"] == "float16[n]"
 
@@ -202,9 +213,10 @@ def test_removing_an_output_prunes_inputs_of_subgraphs() -> None:
     assert not model.graph.initializer
 
 
-def test_the_last_output_cannot_be_removed() -> None:
-    with pytest.raises(RequestError, match="no output would"):
+def test_the_last_output_cannot_be_removed(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(TWO, {"remove_outputs": {"select": "*"}})
+    check_message(caught.value)
 
 
 # --- names and order -------------------------------------------------------------------------------------------------
@@ -232,25 +244,31 @@ def test_a_renamed_input_is_read_by_its_new_name_in_subgraphs_too() -> None:
         np.testing.assert_array_equal(run(model, feeds)["y"], before["y"])
 
 
-def test_a_name_that_is_taken_or_unknown_is_refused() -> None:
-    with pytest.raises(RequestError, match="'inner' is already used"):
+def test_a_name_that_is_taken_or_unknown_is_refused(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(BRANCHES, {"rename_tensors": {"names": {"y": "inner"}}})
-    with pytest.raises(RequestError, match="'a' is already used"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         edit(TWO, {"rename_tensors": {"names": {"x": "a", "m": "a"}}})
-    with pytest.raises(RequestError, match="no tensor 'yy'; did"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         edit(TWO, {"rename_tensors": {"names": {"yy": "a"}}})
+    check_message(caught.value)
 
 
-def test_inputs_and_outputs_are_reordered() -> None:
+def test_inputs_and_outputs_are_reordered(check_message: CheckMessage) -> None:
     model = edit(TWO, {"reorder": {"inputs": ["m", "*"]}}, {"reorder": {"outputs": ["z", "y"]}})
     assert names(model.graph.input) == ["m", "x"]
     assert names(model.graph.output) == ["z", "y"]
-    with pytest.raises(RequestError, match="does not list y"):
+    with pytest.raises(RequestError) as refused:
         edit(TWO, {"reorder": {"outputs": ["z"]}})
-    with pytest.raises(RequestError, match="'z' is listed twice"):
+    check_message(refused.value)
+    with pytest.raises(RequestError) as refused:
         edit(TWO, {"reorder": {"outputs": ["z", "z", "*"]}})
-    with pytest.raises(UnknownNameError, match="'w'"):
+    check_message(refused.value)
+    with pytest.raises(UnknownNameError) as unknown:
         edit(TWO, {"reorder": {"inputs": ["w", "*"]}})
+    check_message(unknown.value)
 
 
 # --- types -----------------------------------------------------------------------------------------------------------
@@ -282,26 +300,28 @@ def test_an_input_that_a_subgraph_reads_is_cast_for_it() -> None:
     np.testing.assert_array_equal(run(model, feeds)["y"], feeds["x"].astype(np.float32))
 
 
-def test_without_casts_the_whole_model_must_agree() -> None:
+def test_without_casts_the_whole_model_must_agree(check_message: CheckMessage) -> None:
     plain = "g (float[N] x) => (float[N] y) { h = Relu(x) y = Neg(h) }"
     model = edit(plain, {"set_dtypes": {"dtypes": {"x": "float16", "y": "float16"}, "cast": False}})
     assert model.graph.value_info[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
     assert run(model, {"x": np.ones(2, dtype=np.float16)})["y"].dtype == np.float16
-    with pytest.raises(ModelError, match=r"these types \(x: float16\)"):
+    with pytest.raises(ModelError) as caught:
         edit(plain, {"set_dtypes": {"dtypes": {"x": "float16"}, "cast": False}})
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("dtypes", "message"),
+    "dtypes",
     [
-        ({"q": "float16"}, "no input or output 'q'"),
-        ({"x": "int2"}, "does not support int2"),
-        ({"x": "half"}, "no element type 'half'"),
+        {"q": "float16"},
+        {"x": "int2"},
+        {"x": "half"},
     ],
 )
-def test_invalid_types_are_refused(dtypes: dict[str, str], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_invalid_types_are_refused(dtypes: dict[str, str], check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(TWO, {"set_dtypes": {"dtypes": dtypes}})
+    check_message(caught.value)
 
 
 def test_casts_of_old_opsets_have_their_old_form() -> None:
@@ -321,22 +341,26 @@ def test_shapes_of_inputs_are_set_and_propagated() -> None:
     assert types(free)["y"] == "float32[rows,4]"
 
 
-def test_invalid_shapes_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"\[N, 5\]"):
+def test_invalid_shapes_are_refused(check_message: CheckMessage) -> None:
+    with pytest.raises(ModelError) as broken:
         edit(TWO, {"set_shapes": {"shapes": {"x": ["N", 5]}}})
-    with pytest.raises(RequestError, match="2 dimensions in the model"):
+    check_message(broken.value)
+    with pytest.raises(RequestError) as refused:
         edit(TWO, {"set_shapes": {"shapes": {"x": [1]}}})
-    with pytest.raises(UnknownNameError, match="'w'"):
+    check_message(refused.value)
+    with pytest.raises(UnknownNameError) as unknown:
         edit(TWO, {"set_shapes": {"shapes": {"w": [4]}}})
+    check_message(unknown.value)
 
 
-def test_dimensions_are_renamed_everywhere() -> None:
+def test_dimensions_are_renamed_everywhere(check_message: CheckMessage) -> None:
     text = """g (float[N, 4] x) => (float[N, 4] y) <float[N, 4] h> { h = Relu(x) y = Neg(h) }"""
     model = edit(text, {"rename_dims": {"names": {"N": "batch"}}})
     assert "N" not in text_of(model).replace("Neg", "")
     assert types(model)["y"] == "float32[batch,4]"
-    with pytest.raises(UnknownNameError, match="'M'"):
+    with pytest.raises(UnknownNameError) as caught:
         edit(text, {"rename_dims": {"names": {"M": "batch"}}})
+    check_message(caught.value)
 
 
 def test_a_dimension_in_an_expression_is_renamed() -> None:
@@ -350,7 +374,9 @@ def test_a_dimension_in_an_expression_is_renamed() -> None:
     assert types(edit(model, {"rename_dims": {"names": {"p.N.1": "h", "N": "b"}}}))["y"] == "float32[floor(h/2) + b,4]"
 
 
-def test_dimensions_are_fixed_by_name_the_rest_by_one_number_or_from_the_recipe(tmp_path: Path) -> None:
+def test_dimensions_are_fixed_by_name_the_rest_by_one_number_or_from_the_recipe(
+    tmp_path: Path, check_message: CheckMessage
+) -> None:
     text = "g (float[N, C, ?] x, float[N] m) => (float[N, C, ?] y) { y = Relu(x) }".replace("?", "K")
     model = edit(text, {"set_shapes": {"dims": {"N": 2}, "all": 7}})
     assert types(model) == {"x": "float32[2,7,7]", "m": "float32[2]", "y": "float32[2,7,7]"}
@@ -358,10 +384,12 @@ def test_dimensions_are_fixed_by_name_the_rest_by_one_number_or_from_the_recipe(
     source = models.save(parse(text), tmp_path / "model.onnx")
     edit_path(source, tmp_path / "out.onnx", "set_shapes", inputs={"x": InputSpec(shape=(1, 3, 5))})
     assert types(onnx.load(tmp_path / "out.onnx"))["y"] == "float32[1,3,5]"
-    with pytest.raises(RequestError, match="`shapes`, `dims` or `all`"):
+    with pytest.raises(RequestError) as refused:
         edit(text, "set_shapes")
-    with pytest.raises(UnknownNameError, match="'Q'"):
+    check_message(refused.value)
+    with pytest.raises(UnknownNameError) as unknown:
         edit(text, {"set_shapes": {"dims": {"Q": 1}}})
+    check_message(unknown.value)
 
 
 def test_dimensions_without_a_name_are_fixed_too() -> None:
@@ -370,13 +398,14 @@ def test_dimensions_without_a_name_are_fixed_too() -> None:
     assert types(edit(model, {"set_shapes": {"all": 4}}))["x"] == "float32[4,4]"
 
 
-def test_dimensions_become_dynamic_again() -> None:
+def test_dimensions_become_dynamic_again(check_message: CheckMessage) -> None:
     fixed = "g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) <float[1, 3, 8, 8] h> { h = Relu(x) y = Neg(h) }"
     model = edit(fixed, {"free_dims": {"axes": {0: "batch", -1: None}}})
     assert types(model) == {"x": "float32[batch,3,8,?]", "y": "float32[batch,3,8,?]"}
     assert run(model, {"x": np.zeros((5, 3, 8, 2), dtype=np.float32)})["y"].shape == (5, 3, 8, 2)
-    with pytest.raises(RequestError, match="'x' has 4 dimensions"):
+    with pytest.raises(RequestError) as caught:
         edit(fixed, {"free_dims": {"axes": {4: "n"}}})
+    check_message(caught.value)
 
 
 def test_inner_sizes_that_stay_fixed_are_reported(tmp_path: Path) -> None:
@@ -386,14 +415,15 @@ def test_inner_sizes_that_stay_fixed_are_reported(tmp_path: Path) -> None:
     assert "[2, 2]: Reshape 'here' produces [2, 2]" in str(change.notes)
 
 
-def test_shapes_are_inferred_again_and_contradictions_refused() -> None:
+def test_shapes_are_inferred_again_and_contradictions_refused(check_message: CheckMessage) -> None:
     wrong = "g (float[N, 4] x) => (float[N, 4] y) <float[3] h> { h = Relu(x) y = Neg(h) }"
     model = edit(wrong, {"infer_shapes": {"strict": True}})
     assert "float[N,4] h" in text_of(model)
     assert "float[N,4] h" in text_of(edit(wrong, "remove_shapes", "infer_shapes"))
     broken = "g (float[2, 3] x) => (float[2, 3] y) { y = MatMul(x, x) }"
-    with pytest.raises(ModelError, match="shape inference fails"):
+    with pytest.raises(ModelError) as caught:
         edit(broken, {"infer_shapes": {"strict": True}})
+    check_message(caught.value)
     edit(broken, "infer_shapes")
 
 
@@ -435,13 +465,16 @@ def test_interface_edits_of_all_kinds_of_models_can_be_reverted(make: object, tm
     same_outputs(model, after, feeds)
 
 
-def test_summaries_and_suggestions_show_the_shapes_of_tensors(caplog: pytest.LogCaptureFixture) -> None:
+def test_summaries_and_suggestions_show_the_shapes_of_tensors(
+    caplog: pytest.LogCaptureFixture, check_message: CheckMessage
+) -> None:
     caplog.set_level("INFO")
     edit(TWO, {"add_outputs": {"select": "h"}}, {"cut": {"select": {"after": "h"}}})
     assert "1 output added: h: [N, 4]" in caplog.text
     assert "2 nodes" in caplog.text and ": x: [N, 4] -> h: [N, 4]" in caplog.text
-    with pytest.raises(RequestError, match=r"'mm'.*\"m\" \(\[N, 4\]\)"):
+    with pytest.raises(RequestError) as caught:
         edit(TWO, {"add_outputs": {"select": "mm"}})
+    check_message(caught.value)
     long = TWO.replace("float[N, 4] x", f"float[{'N' * 200}, 4] x")
     edit(long, {"extract": {"outputs": "h"}})
     assert "NNN…NNN" in caplog.text

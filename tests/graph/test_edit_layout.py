@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.operations.add_preprocessing import AddPostprocessing, AddPreprocessing
 from ndld_flow.graph.edit.operations.transformations import ChangeLayout
+from tests.support.message_files import CheckMessage
 from tests.support.surgery_checks import Array, assert_same, numbers, op_types, operate, outputs_of, parsed
 
 
@@ -85,22 +85,26 @@ def test_an_input_that_is_read_in_a_branch_and_is_an_output_is_converted() -> No
         assert_same(before, after)
 
 
-def test_wrong_names_and_ranks_are_reported() -> None:
-    with pytest.raises(RequestError, match="no input 'img';"):
+def test_wrong_names_and_ranks_are_reported(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as refused:
         operate(_conv(), ChangeLayout(inputs=("img",), to="NHWC"))
-    with pytest.raises(RequestError, match="NWC, which has 3 dimensions"):
+    check_message(refused.value)
+    with pytest.raises(RequestError) as refused:
         operate(_conv(), ChangeLayout(inputs=("image",), to="NWC"))
-    with pytest.raises(ValueError, match="give `inputs` or `outputs`"):
+    check_message(refused.value)
+    with pytest.raises(ValueError) as invalid:
         ChangeLayout(to="NHWC")
+    check_message(invalid.value)
 
 
-def test_an_input_that_is_an_output_keeps_its_layout() -> None:
+def test_an_input_that_is_an_output_keeps_its_layout(check_message: CheckMessage) -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 3, 2, 4] x) => (float[1, 3, 2, 4] x, float[1, 3, 2, 4] y) { y = Relu (x) }"""
     )
-    with pytest.raises(RequestError, match="layout cannot change alone"):
+    with pytest.raises(RequestError) as caught:
         operate(model, ChangeLayout(inputs=("x",), to="NHWC"))
+    check_message(caught.value)
 
 
 def test_int32_slices_are_moved_past() -> None:
@@ -361,25 +365,29 @@ def test_a_channels_last_model_keeps_its_layout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "message"),
+    "operation",
     [
-        (AddPreprocessing(input="imag"), 'did you mean "image"'),
-        (AddPreprocessing(mean=(1.0, 2.0)), "`mean` has 2 numbers"),
-        (AddPreprocessing(resize_to=(8, 8)), "`resize_to` needs opset 11"),
-        (AddPreprocessing(dtype="float32", layout="NCHW", scale=1.0), "image would not change"),
+        AddPreprocessing(input="imag"),
+        AddPreprocessing(mean=(1.0, 2.0)),
+        AddPreprocessing(resize_to=(8, 8)),
+        AddPreprocessing(dtype="float32", layout="NCHW", scale=1.0),
     ],
 )
-def test_inputs_without_possible_preprocessing_are_reported(operation: AddPreprocessing, message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_inputs_without_possible_preprocessing_are_reported(
+    operation: AddPreprocessing, check_message: CheckMessage
+) -> None:
+    with pytest.raises(RequestError) as caught:
         operate(_conv(8), operation)
+    check_message(caught.value)
 
 
-def test_an_input_of_integers_is_reported() -> None:
+def test_an_input_of_integers_is_reported(check_message: CheckMessage) -> None:
     model = parsed(
         '<ir_version: 8, opset_import: ["": 17]> g (uint8[1, 3, 4, 4] x) => (uint8[1, 3, 4, 4] y) {y = Identity (x)}'
     )
-    with pytest.raises(RequestError, match="uint8, not floats; `change_layout`"):
+    with pytest.raises(RequestError) as caught:
         operate(model, AddPreprocessing())
+    check_message(caught.value)
 
 
 _LOGITS = '<ir_version: 8, opset_import: ["": {}]> g (float[N, 5] x) => (float[N, 5] y) {{ y = Neg (x) }}'
@@ -409,53 +417,53 @@ def test_the_best_classes_of_a_softmax_are_returned(opset: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "op_type", "operation", "message"),
+    ("kind", "op_type", "operation"),
     [
-        (
-            "int64[2, 4]",
-            "Neg",
-            AddPostprocessing(activation="softmax"),
-            "int64; `activation` requires floats",
-        ),
-        ("string[2, 4]", "Identity", AddPostprocessing(argmax=True), "output y is string"),
-        (
-            "seq(float[2, 4])",
-            "Identity",
-            AddPostprocessing(cast="float16"),
-            "optional, not a tensor",
-        ),
-        ("seq(float[1, 2, 2, 4])", "Identity", ChangeLayout(outputs=("y",), to="NHWC"), "become NHWC:"),
+        ("int64[2, 4]", "Neg", AddPostprocessing(activation="softmax")),
+        ("string[2, 4]", "Identity", AddPostprocessing(argmax=True)),
+        ("seq(float[2, 4])", "Identity", AddPostprocessing(cast="float16")),
+        ("seq(float[1, 2, 2, 4])", "Identity", ChangeLayout(outputs=("y",), to="NHWC")),
     ],
 )
-def test_outputs_of_other_types_are_reported(kind: str, op_type: str, operation: Operation, message: str) -> None:
+def test_outputs_of_other_types_are_reported(
+    kind: str, op_type: str, operation: Operation, check_message: CheckMessage
+) -> None:
     model = parsed(f'<ir_version: 8, opset_import: ["": 17]> g ({kind} x) => ({kind} y) {{ y = {op_type} (x) }}')
-    with pytest.raises(RequestError, match=re.escape(message)):
+    with pytest.raises(RequestError) as caught:
         operate(model, operation)
+    check_message(caught.value)
 
 
-def test_impossible_postprocessing_is_reported() -> None:
+def test_impossible_postprocessing_is_reported(check_message: CheckMessage) -> None:
     model = parsed(_LOGITS.format(8))
-    with pytest.raises(RequestError, match="`top_k` needs opset 10"):
+    with pytest.raises(RequestError) as refused:
         operate(model, AddPostprocessing(top_k=2))
-    with pytest.raises(RequestError, match=r"axis 2: its shape is \[N, 5\]"):
+    check_message(refused.value)
+    with pytest.raises(RequestError) as refused:
         operate(model, AddPostprocessing(argmax=True, axis=2))
-    with pytest.raises(RequestError, match="before opset 13 Softmax normalizes"):
+    check_message(refused.value)
+    with pytest.raises(RequestError) as refused:
         operate(model, AddPostprocessing(activation="softmax", axis=0))
-    with pytest.raises(RequestError, match="`top_k` is 9, but axis 1"):
+    check_message(refused.value)
+    with pytest.raises(RequestError) as refused:
         operate(parsed(_LOGITS.format(17)), AddPostprocessing(top_k=9))
-    with pytest.raises(ValueError, match="exclude each other"):
+    check_message(refused.value)
+    with pytest.raises(ValueError) as invalid:
         AddPostprocessing(argmax=True, top_k=2)
+    check_message(invalid.value)
 
 
-def test_one_of_several_outputs_is_processed_by_its_name() -> None:
+def test_one_of_several_outputs_is_processed_by_its_name(check_message: CheckMessage) -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[N, 5] x) => (float[N, 5] y, float[N, 5] z) { y = Neg (x) z = Abs (x) }"""
     )
-    with pytest.raises(RequestError, match=re.escape("5], z: [N, 5]): give `output`")):
+    with pytest.raises(RequestError) as caught:
         operate(model, AddPostprocessing(argmax=True))
-    with pytest.raises(RequestError, match="no output 'w'"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         operate(model, AddPostprocessing(output="w", argmax=True))
+    check_message(caught.value)
     changed, _ = operate(model, AddPostprocessing(output="z", argmax=True))
     x = numbers(4, 5)
     assert_same([-x, np.abs(x).argmax(-1)], outputs_of(changed, {"x": x}))

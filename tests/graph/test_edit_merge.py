@@ -13,6 +13,7 @@ import pytest
 from ndld_flow.base.errors import RequestError
 from tests.support import models
 from tests.support.editing_fixtures import Array, Feeds, edit, edit_path, parse, run, same_outputs, text_of
+from tests.support.message_files import CheckMessage
 
 RANDOM = np.random.default_rng(0)
 HEAD = """agraph (float[N, 3] x) => (float[N, 3] m) <float[3] w = {1, 2, 3}> { [add] m = Add(x, w) }"""
@@ -62,31 +63,31 @@ def test_inputs_and_outputs_are_matched_by_order_when_names_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "message"),
+    "operation",
     [
-        ({"append_model": {"model": "tail", "connect": {"n": "m"}}}, "'tail' has no input 'n'"),
-        ({"append_model": {"model": "tail", "connect": {"m": "mm"}}}, "no tensor 'mm'"),
-        ({"prepend_model": {"model": "tail", "connect": {"x": "z"}}}, "'tail' has no output 'z'"),
-        ({"prepend_model": {"model": "tail", "connect": {"z": "y"}}}, "model has no input 'z'"),
-        ({"merge_model": {"model": "tail", "share_inputs": ["m"]}}, "model has no input 'm'"),
-        ({"import_model": {"model": "tail", "outputs": {"y": "x"}}}, "there is already a tensor 'x'"),
-        ({"import_model": {"model": "tail", "outputs": {"z": "q"}}}, "'tail' has no output 'z'"),
-        ({"import_model": {"model": "tail", "as_function": "Tail"}}, "'Tail' is not a function"),
-        ({"append_model": {"model": "wide"}}, "their shapes are [N, 3] and [B, 4]"),
-        ({"append_model": {"model": "ints"}}, "other int64. Insert a Cast"),
-        ({"append_model": {"model": "two"}}, "connection with model 'two'"),
+        {"append_model": {"model": "tail", "connect": {"n": "m"}}},
+        {"append_model": {"model": "tail", "connect": {"m": "mm"}}},
+        {"prepend_model": {"model": "tail", "connect": {"x": "z"}}},
+        {"prepend_model": {"model": "tail", "connect": {"z": "y"}}},
+        {"merge_model": {"model": "tail", "share_inputs": ["m"]}},
+        {"import_model": {"model": "tail", "outputs": {"y": "x"}}},
+        {"import_model": {"model": "tail", "outputs": {"z": "q"}}},
+        {"import_model": {"model": "tail", "as_function": "Tail"}},
+        {"append_model": {"model": "wide"}},
+        {"append_model": {"model": "ints"}},
+        {"append_model": {"model": "two"}},
     ],
 )
-def test_invalid_connections_are_refused(operation: dict[str, object], message: str) -> None:
+def test_invalid_connections_are_refused(operation: dict[str, object], check_message: CheckMessage) -> None:
     others = {
         "tail": parse(TAIL),
         "wide": parse("agraph (float[B, 4] m) => (float[B, 4] y) { y = Relu(m) }"),
         "ints": parse("agraph (int64[B, 3] m) => (int64[B, 3] y) { y = Neg(m) }"),
         "two": parse("agraph (float[B, 3] a, float[B, 3] b) => (float[B, 3] y) { y = Add(a, b) }"),
     }
-    with pytest.raises(RequestError, match=r"^operations\[0\]") as caught:
+    with pytest.raises(RequestError) as caught:
         edit(HEAD, operation, **others)
-    assert message in str(caught.value)
+    check_message(caught.value)
 
 
 def test_shared_inputs_are_merged_and_others_stay_inputs() -> None:
@@ -168,12 +169,13 @@ def test_a_function_with_a_different_callee_stays_separate() -> None:
     np.testing.assert_array_equal(run(both, {"x": _floats([0, -1, 2])})["other_y"], np.sqrt(_floats([0, 1, 2])))
 
 
-def test_a_custom_operator_is_no_function_of_the_other_model() -> None:
+def test_a_custom_operator_is_no_function_of_the_other_model(check_message: CheckMessage) -> None:
     custom = parse(
         '<ir_version: 8, opset_import: ["" : 17, "pkg" : 1]> agraph (float[3] x) => (float[3] q) { q = pkg.Inner(x) }'
     )
-    with pytest.raises(RequestError, match="pkg::Inner is a local function"):
+    with pytest.raises(RequestError) as caught:
         edit(FUNCTION.format(op="Neg"), {"merge_model": {"model": "other"}}, other=custom)
+    check_message(caught.value)
 
 
 def test_the_older_opset_is_converted() -> None:
@@ -189,10 +191,11 @@ def test_the_older_opset_is_converted() -> None:
         assert run(whole, feeds)["y"] == 21
 
 
-def test_domains_of_two_versions_are_refused() -> None:
+def test_domains_of_two_versions_are_refused(check_message: CheckMessage) -> None:
     text = '<ir_version: 8, opset_import: ["" : 17, "my" : {}]> agraph (float[3] x) => (float[3] y) {{ y = my.Op(x) }}'
-    with pytest.raises(RequestError, match="'my', model 'other' version 2"):
+    with pytest.raises(RequestError) as caught:
         edit(text.format(1), {"append_model": {"model": "other"}}, other=parse(text.format(2)))
+    check_message(caught.value)
 
 
 def test_metadata_of_both_models_is_kept() -> None:

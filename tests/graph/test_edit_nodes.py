@@ -20,6 +20,7 @@ from ndld_flow.graph.edit.node_groups import Neighbourhood
 from ndld_flow.graph.edit.operations.connections import RenameTensors
 from ndld_flow.graph.edit.operations.nodes import InsertNode, RenameNodes
 from tests.support.editing_fixtures import by, edit, parse, run, same_outputs, text_of
+from tests.support.message_files import CheckMessage
 
 CHAIN = """g (float[N, 4] x) => (float[N, 4] z) <float[4] b = {1, -2, 3, -4}>
 { [first] y = Relu (x)  [mid] w = Add (y, b)  [drop] d = Dropout (w)  [last] z = Sigmoid (d) }"""
@@ -191,53 +192,38 @@ def test_operators_of_runtimes_are_added_to_the_default_domain(node: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("node", "message"),
+    "node",
     [
-        (
-            {"op_type": "Relo", "inputs": ["x"]},
-            'did you mean "Relu"?',
-        ),
-        ({"op_type": "FusedConv", "inputs": ["x"]}, "'ai.onnx'; there is com.microsoft::FusedConv"),
-        ({"op_type": "QuikGelu", "domain": "com.microsoft"}, 'did you mean "QuickGelu"?'),
-        ({"op_type": "Gelu", "inputs": ["x"]}, "ai.onnx; the model has 17"),
-        ({"op_type": "Upsample", "inputs": ["x", "b"]}, "no longer an operator"),
-        ({"op_type": "Add", "inputs": ["x"]}, "requires its input `B` (index 1)"),
-        ({"op_type": "Add", "inputs": ["x", ""]}, "requires its input `B` (index 1)"),
-        ({"op_type": "Relu", "inputs": ["x", "y"]}, "Relu takes (X); 2 inputs"),
-        ({"op_type": "Concat", "attributes": {"axis": 0}}, "input `inputs` (index 0)"),
-        ({"op_type": "Concat", "inputs": ["x"]}, "requires the attribute 'axis'"),
-        ({"op_type": "Relu", "inputs": ["x"], "outputs": ["p", "q"]}, "Relu produces (Y); 2 outputs"),
-        (
-            {"op_type": "Relu", "inputs": ["X"]},
-            'did you mean "x" ([N, 4])?',
-        ),
-        ({"op_type": "Relu", "inputs": ["x"], "outputs": ["y"]}, "already a tensor 'y'"),
-        ({"op_type": "Split", "inputs": ["x"], "outputs": ["p", "p"]}, "there is already a tensor 'p'"),
-        ({"op_type": "Relu", "inputs": ["x"], "name": "mid"}, "'mid'; choose another name"),
-        (
-            {"op_type": "Gather", "inputs": ["x", "b"]},
-            "('b') for its input `indices`",
-        ),
-        (
-            {"op_type": "Elu", "inputs": ["x"], "attributes": {"alhpa": 1}},
-            'did you mean "alpha"?',
-        ),
-        (
-            {"op_type": "Elu", "inputs": ["x"], "attributes": {"alpha": "one"}},
-            "`alpha`: the value `one`",
-        ),
-        ({"op_type": "F", "domain": "a.b", "types": {"u": "int8[]"}, "outputs": ["v"]}, "node has no output 'u'"),
-        ({"op_type": "Relu", "inputs": ["x"], "scope": "sub"}, "no graph 'sub'"),
+        {"op_type": "Relo", "inputs": ["x"]},
+        {"op_type": "FusedConv", "inputs": ["x"]},
+        {"op_type": "QuikGelu", "domain": "com.microsoft"},
+        {"op_type": "Gelu", "inputs": ["x"]},
+        {"op_type": "Upsample", "inputs": ["x", "b"]},
+        {"op_type": "Add", "inputs": ["x"]},
+        {"op_type": "Add", "inputs": ["x", ""]},
+        {"op_type": "Relu", "inputs": ["x", "y"]},
+        {"op_type": "Concat", "attributes": {"axis": 0}},
+        {"op_type": "Concat", "inputs": ["x"]},
+        {"op_type": "Relu", "inputs": ["x"], "outputs": ["p", "q"]},
+        {"op_type": "Relu", "inputs": ["X"]},
+        {"op_type": "Relu", "inputs": ["x"], "outputs": ["y"]},
+        {"op_type": "Split", "inputs": ["x"], "outputs": ["p", "p"]},
+        {"op_type": "Relu", "inputs": ["x"], "name": "mid"},
+        {"op_type": "Gather", "inputs": ["x", "b"]},
+        {"op_type": "Elu", "inputs": ["x"], "attributes": {"alhpa": 1}},
+        {"op_type": "Elu", "inputs": ["x"], "attributes": {"alpha": "one"}},
+        {"op_type": "F", "domain": "a.b", "types": {"u": "int8[]"}, "outputs": ["v"]},
+        {"op_type": "Relu", "inputs": ["x"], "scope": "sub"},
     ],
 )
-def test_invalid_additions_are_refused(node: dict[str, Any], message: str) -> None:
-    assert message in refused(CHAIN, {"add_node": node})
+def test_invalid_additions_are_refused(node: dict[str, Any], check_message: CheckMessage) -> None:
+    check_message(refused(CHAIN, {"add_node": node}))
 
 
-def test_contradictory_types_are_refused() -> None:
+def test_contradictory_types_are_refused(check_message: CheckMessage) -> None:
     text = "g (float[2] x, int64[2] i) => (float[2] y) { y = Relu (x) }"
     message = refused(text, {"add_node": {"op_type": "Add", "inputs": ["x", "i"]}})
-    assert "requires 'x' (tensor(float)) and 'i' (tensor(int64))" in message
+    check_message(message)
 
 
 # ------------------------------------------------------------------------------------------------------- inserting
@@ -258,12 +244,13 @@ def test_inserting_after_an_output_keeps_the_name_of_the_output() -> None:
     assert np.array_equal(run(result, {"x": X})["z"], -run(parse(CHAIN), {"x": X})["z"])
 
 
-def test_a_node_is_inserted_after_each_of_several_tensors() -> None:
+def test_a_node_is_inserted_after_each_of_several_tensors(check_message: CheckMessage) -> None:
     result = edit(CHAIN, {"insert_node": {"op_type": "Abs", "after": ["y", "z"]}})
     assert [node.op_type for node in result.graph.node].count("Abs") == 2
     assert [output.name for output in result.graph.output] == [output.name for output in parse(CHAIN).graph.output]
-    with pytest.raises(ValidationError, match="tensor in `after`"):
+    with pytest.raises(ValidationError) as caught:
         InsertNode.model_validate({"op_type": "Abs", "after": ("y", "z"), "name": "abs"})
+    check_message(caught.value)
 
 
 def test_a_node_is_inserted_after_an_input_for_some_readers() -> None:
@@ -286,34 +273,34 @@ def test_a_node_is_inserted_before_an_input_of_each_selected_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings_", "message"),
+    "settings_",
     [
-        ({"op_type": "Neg", "after": "y", "readers": "last"}, "reads 'y'"),
-        ({"op_type": "Neg", "after": "yy"}, "no tensor 'yy'"),
-        ({"op_type": "Neg", "before": "drop", "input": "ratio"}, "'drop': its input 'ratio'"),
-        ({"op_type": "Neg", "before": "drop", "input": "seed"}, "'drop': Dropout has no"),
-        (
-            {"op_type": "Neg", "after": "y", "inputs": ["x"]},
-            "`inputs` must have `{tensor}`",
-        ),
+        {"op_type": "Neg", "after": "y", "readers": "last"},
+        {"op_type": "Neg", "after": "yy"},
+        {"op_type": "Neg", "before": "drop", "input": "ratio"},
+        {"op_type": "Neg", "before": "drop", "input": "seed"},
+        {"op_type": "Neg", "after": "y", "inputs": ["x"]},
     ],
 )
-def test_invalid_insertions_are_refused(settings_: dict[str, Any], message: str) -> None:
-    assert message in refused(CHAIN, {"insert_node": settings_})
+def test_invalid_insertions_are_refused(settings_: dict[str, Any], check_message: CheckMessage) -> None:
+    check_message(refused(CHAIN, {"insert_node": settings_}))
 
 
 @pytest.mark.parametrize(
-    ("settings_", "message"),
+    "settings_",
     [
-        ({}, "either `after` or `before`"),
-        ({"after": "y", "before": "n"}, "either `after` or `before`"),
-        ({"after": "y", "input": 1}, "`input` goes with `before`"),
-        ({"before": "y", "output": "v"}, "`output` goes with `after`"),
+        {},
+        {"after": "y", "before": "n"},
+        {"after": "y", "input": 1},
+        {"before": "y", "output": "v"},
     ],
 )
-def test_contradictory_positions_are_reported_before_a_run(settings_: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_contradictory_positions_are_reported_before_a_run(
+    settings_: dict[str, Any], check_message: CheckMessage
+) -> None:
+    with pytest.raises(ValueError) as caught:
         InsertNode.model_validate({"op_type": "Neg", **settings_})
+    check_message(caught.value)
 
 
 # ------------------------------------------------------------------------------------------- replacing an operator
@@ -334,19 +321,16 @@ def test_attributes_supported_by_the_new_operator_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings_", "message"),
+    "settings_",
     [
-        ({"select": "first", "op_type": "Add"}, "requires its input `B` (index 1)"),
-        (
-            {"select": "mid", "op_type": "Relu"},
-            "node 'mid': Relu takes (X); 2",
-        ),
-        ({"select": "first", "op_type": "Cast"}, "node 'first': Cast requires"),
-        ({"select": "first", "op_type": "Relue"}, 'did you mean "Relu"?'),
+        {"select": "first", "op_type": "Add"},
+        {"select": "mid", "op_type": "Relu"},
+        {"select": "first", "op_type": "Cast"},
+        {"select": "first", "op_type": "Relue"},
     ],
 )
-def test_operators_that_do_not_fit_are_refused(settings_: dict[str, Any], message: str) -> None:
-    assert message in refused(CHAIN, {"replace_op": settings_})
+def test_operators_that_do_not_fit_are_refused(settings_: dict[str, Any], check_message: CheckMessage) -> None:
+    check_message(refused(CHAIN, {"replace_op": settings_}))
 
 
 # -------------------------------------------------------------------------------------------------------- removing
@@ -428,35 +412,32 @@ def test_removing_a_node_removes_its_bodies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings_", "message"),
+    "settings_",
     [
-        (
-            {"select": "drop"},
-            "'last' read 'd', an output",
-        ),
-        ({"select": "last"}, "produced by 'last'; remove"),
-        ({"select": "lost"}, 'did you mean "last"?'),
-        ({"select": "mid", "bridge": True, "through": "C"}, "Add has no input 'C'"),
-        ({"select": "mid", "bridge": True, "through": 7}, "no input 7"),
+        {"select": "drop"},
+        {"select": "last"},
+        {"select": "lost"},
+        {"select": "mid", "bridge": True, "through": "C"},
+        {"select": "mid", "bridge": True, "through": 7},
     ],
 )
-def test_invalid_removals_are_refused(settings_: dict[str, Any], message: str) -> None:
-    assert message in refused(CHAIN, {"remove_nodes": settings_})
+def test_invalid_removals_are_refused(settings_: dict[str, Any], check_message: CheckMessage) -> None:
+    check_message(refused(CHAIN, {"remove_nodes": settings_}))
 
 
-def test_a_node_without_inputs_has_no_bridge() -> None:
+def test_a_node_without_inputs_has_no_bridge(check_message: CheckMessage) -> None:
     text = "g () => (float y) { [k] c = Constant <value_float = 1.0> ()  y = Relu (c) }"
-    assert "'k' has no input" in refused(text, {"remove_nodes": {"select": "k", "bridge": True}})
+    check_message(refused(text, {"remove_nodes": {"select": "k", "bridge": True}}))
 
 
-def test_a_node_with_subgraphs_has_no_natural_bridge() -> None:
+def test_a_node_with_subgraphs_has_no_natural_bridge(check_message: CheckMessage) -> None:
     message = refused(NESTED, {"remove_nodes": {"select": "branch", "bridge": True}})
-    assert "node 'branch' has subgraphs" in message
+    check_message(message)
 
 
-def test_a_reader_in_a_body_is_named() -> None:
+def test_a_reader_in_a_body_is_named(check_message: CheckMessage) -> None:
     message = refused(NESTED, {"remove_nodes": {"select": "pre"}})
-    assert "'plus', 'minus' read 'y'" in message
+    check_message(message)
 
 
 def test_an_empty_selection_may_be_allowed() -> None:
@@ -527,66 +508,36 @@ def test_one_tensor_is_connected_to_many_nodes_in_many_graphs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "message"),
+    "operation",
     [
-        (
-            {"connect": {"select": "first", "input": 0, "tensor": "d"}},
-            "'d' depends on this node",
-        ),
-        (
-            {"connect": {"select": "first", "input": 0, "tensor": "y"}},
-            "'y' depends on this node",
-        ),
-        (
-            {"connect": {"select": "mid", "input": "b", "tensor": "x"}},
-            "input 'b'; did you mean \"B\"?",
-        ),
-        (
-            {"connect": {"select": "mid", "input": 2, "tensor": "x"}},
-            "no input 2",
-        ),
-        ({"connect": {"select": "mid", "input": -1, "tensor": "x"}}, "no input -1"),
-        (
-            {"connect": {"select": "mid", "input": 1, "tensor": "xx"}},
-            "no tensor 'xx'",
-        ),
-        ({"disconnect": {"select": "mid", "input": 0}}, "requires its input `A` (index 0)"),
-        ({"disconnect": {"select": "mid", "input": "B"}}, "requires its input `B` (index 1)"),
-        ({"rewire": {"tensor": "b", "read": "x", "readers": "last"}}, "reads 'b'"),
-        ({"rewire": {"tensor": "z", "read": "x"}}, "reads 'z'"),
+        {"connect": {"select": "first", "input": 0, "tensor": "d"}},
+        {"connect": {"select": "first", "input": 0, "tensor": "y"}},
+        {"connect": {"select": "mid", "input": "b", "tensor": "x"}},
+        {"connect": {"select": "mid", "input": 2, "tensor": "x"}},
+        {"connect": {"select": "mid", "input": -1, "tensor": "x"}},
+        {"connect": {"select": "mid", "input": 1, "tensor": "xx"}},
+        {"disconnect": {"select": "mid", "input": 0}},
+        {"disconnect": {"select": "mid", "input": "B"}},
+        {"rewire": {"tensor": "b", "read": "x", "readers": "last"}},
+        {"rewire": {"tensor": "z", "read": "x"}},
     ],
 )
-def test_invalid_connections_are_refused(operation: dict[str, Any], message: str) -> None:
-    assert message in refused(CHAIN, operation)
+def test_invalid_connections_are_refused(operation: dict[str, Any], check_message: CheckMessage) -> None:
+    check_message(refused(CHAIN, operation))
 
 
 @pytest.mark.parametrize(
-    ("operation", "message"),
+    "operation",
     [
-        (
-            {"connect": {"select": "post", "input": 0, "tensor": "ya"}},
-            "'ya' is in branch/then_branch",
-        ),
-        (
-            {"connect": {"select": "plus", "input": 0, "tensor": "na"}},
-            "'na' is in branch/else_branch",
-        ),
-        (
-            {"connect": {"select": "inner", "input": 0, "tensor": "x"}},
-            "not visible from local::Twice",
-        ),
-        (
-            {"connect": {"select": "plus", "input": 0, "tensor": "u"}},
-            "'u' depends on this node",
-        ),
-        (
-            {"rewire": {"tensor": "y", "read": "ya", "scope": "branch/then_branch"}},
-            "'y' and cannot see 'ya'",
-        ),
+        {"connect": {"select": "post", "input": 0, "tensor": "ya"}},
+        {"connect": {"select": "plus", "input": 0, "tensor": "na"}},
+        {"connect": {"select": "inner", "input": 0, "tensor": "x"}},
+        {"connect": {"select": "plus", "input": 0, "tensor": "u"}},
+        {"rewire": {"tensor": "y", "read": "ya", "scope": "branch/then_branch"}},
     ],
 )
-def test_connections_respect_scopes(operation: dict[str, Any], message: str) -> None:
-    assert message in refused(NESTED, _in_main(operation))
+def test_connections_respect_scopes(operation: dict[str, Any], check_message: CheckMessage) -> None:
+    check_message(refused(NESTED, _in_main(operation)))
 
 
 def _in_main(operation: dict[str, Any]) -> dict[str, Any]:
@@ -635,17 +586,17 @@ def test_outputs_are_rewired_under_their_names() -> None:
     assert "[Identity] z = Identity (x)" in nodes_of(result)
 
 
-def test_an_output_that_is_also_an_input_is_rewired() -> None:
+def test_an_output_that_is_also_an_input_is_rewired(check_message: CheckMessage) -> None:
     text = "g (float[2] x) => (float[2] x, float[2] y) { y = Relu (x) }"
     for operation in (
         {"rewire": {"tensor": "x", "read": "y", "outputs": True}},
         {"insert_node": {"op_type": "Neg", "after": "x"}},
     ):
-        assert "'x' is both" in refused(text, operation)
+        check_message(refused(text, operation))
 
 
-def test_replacing_a_tensor_with_itself_is_refused() -> None:
-    assert "'y' cannot replace itself" in refused(CHAIN, {"rewire": {"tensor": "y", "read": "y"}})
+def test_replacing_a_tensor_with_itself_is_refused(check_message: CheckMessage) -> None:
+    check_message(refused(CHAIN, {"rewire": {"tensor": "y", "read": "y"}}))
 
 
 def test_connecting_many_nodes_searches_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -717,43 +668,41 @@ def test_tensors_are_renamed_by_pattern_and_scope() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "message"),
+    "operation",
     [
-        ({"rename_nodes": {"names": {"frist": "a"}}}, 'did you mean "first"?'),
-        ({"rename_nodes": {"names": {"first": "mid"}}}, "'mid' is already used"),
-        ({"rename_nodes": {"names": {"first": "a", "mid": "a"}}}, "name 'a' is already used"),
-        (
-            {"rename_tensors": {"names": {"x": "w"}}},
-            "name 'w' is already used",
-        ),
-        ({"rename_tensors": {"select": "q*", "to": "a"}}, "tensor has a name like 'q*'"),
-        ({"rename_tensors": {"select": "x", "to": "a{1}"}}, "`/regular expression/` of `select`"),
+        {"rename_nodes": {"names": {"frist": "a"}}},
+        {"rename_nodes": {"names": {"first": "mid"}}},
+        {"rename_nodes": {"names": {"first": "a", "mid": "a"}}},
+        {"rename_tensors": {"names": {"x": "w"}}},
+        {"rename_tensors": {"select": "q*", "to": "a"}},
+        {"rename_tensors": {"select": "x", "to": "a{1}"}},
     ],
 )
-def test_invalid_names_are_refused(operation: dict[str, Any], message: str) -> None:
-    assert message in refused(CHAIN, operation)
+def test_invalid_names_are_refused(operation: dict[str, Any], check_message: CheckMessage) -> None:
+    check_message(refused(CHAIN, operation))
 
 
-def test_an_ambiguous_name_is_refused() -> None:
+def test_an_ambiguous_name_is_refused(check_message: CheckMessage) -> None:
     text = NESTED.replace("[inner]", "[pre]")
-    assert "`select` and `scope`" in refused(text, {"rename_nodes": {"names": {"pre": "a"}}})
+    check_message(refused(text, {"rename_nodes": {"names": {"pre": "a"}}}))
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"select": "*", "to": "{nam}"}, 'did you mean "name"?'),
-        ({"select": "*", "to": "a{"}, "`{`; write `{{` for the character"),
-        ({"select": "*"}, "either `select` and `to`"),
-        ({"select": "*", "to": "a", "names": {"a": "b"}}, "either `select` and `to`"),
-        ({"names": {"a": ""}}, "at least 1 character"),
-        ({}, "either `select` and `to`"),
+        {"select": "*", "to": "{nam}"},
+        {"select": "*", "to": "a{"},
+        {"select": "*"},
+        {"select": "*", "to": "a", "names": {"a": "b"}},
+        {"names": {"a": ""}},
+        {},
     ],
 )
-def test_templates_are_checked_before_a_run(options: dict[str, Any], message: str) -> None:
+def test_templates_are_checked_before_a_run(options: dict[str, Any], check_message: CheckMessage) -> None:
     for operation in (RenameNodes, RenameTensors):
-        with pytest.raises(ValueError, match=re.escape(message)):
+        with pytest.raises(ValueError) as caught:
             operation.model_validate(options)
+        check_message(caught.value)
 
 
 def test_duplicate_node_names_become_unique() -> None:
@@ -897,17 +846,19 @@ def test_any_list_of_edits_gives_a_valid_model_or_an_error(operations: list[dict
         )
 
 
-def test_a_pattern_that_gives_an_empty_name_is_refused() -> None:
+def test_a_pattern_that_gives_an_empty_name_is_refused(check_message: CheckMessage) -> None:
     for word in ("rename_nodes", "rename_tensors"):
-        with pytest.raises(RequestError, match=f"{word}: the new name"):
+        with pytest.raises(RequestError) as caught:
             edit(CHAIN, {word: {"select": "/(no)?[a-z]/", "to": "{1}"}})
+        check_message(caught.value)
 
 
-def test_an_input_index_beyond_the_next_is_refused() -> None:
+def test_an_input_index_beyond_the_next_is_refused(check_message: CheckMessage) -> None:
     custom = """<ir_version: 8, opset_import: ["" : 17, "acme" : 1]>
     g (float[2] x) => (float[2] y) { [foo] h = acme.Foo (x)  y = Relu (h) }"""
-    with pytest.raises(RequestError, match="input 1000000000 is far beyond"):
+    with pytest.raises(RequestError) as caught:
         edit(custom, {"connect": {"select": "foo", "input": 10**9, "tensor": "x"}})
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from ndld_flow.graph.edit.opsets import convert_opset
 from ndld_flow.models.files import load_model, save_model
 from tests.support import models
 from tests.support.editing_fixtures import edit, edit_path, parse, run, same_outputs
+from tests.support.message_files import CheckMessage
 
 X = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
 
@@ -100,11 +101,14 @@ def test_downgrading_after_upgrading_restores_the_model(operator: str) -> None:
         (22, 20, "g (float[1,1,4,4] x, float[1,2,2,2] grid) => (float[1,1,2,2] y) { y = GridSample(x, grid) }"),
     ],
 )
-def test_downgrading_below_a_change_of_semantics_keeps_outputs(opset: int, older: int, text: str) -> None:
+def test_downgrading_below_a_change_of_semantics_keeps_outputs(
+    opset: int, older: int, text: str, check_message: CheckMessage
+) -> None:
     model = at(opset, text)
     same_outputs(model, to(model, older), feeds_of(model))
-    with pytest.raises(RequestError, match=rf"in opset {older - 1} (it|its)"):
+    with pytest.raises(RequestError) as caught:
         to(model, older - 1)
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize("node", ["Clip<min = -0.5, max = 0.5>(x)", "Pad<pads = [0, 0, 0, 0], value = 0.5>(x)"])
@@ -196,80 +200,59 @@ def test_the_file_format_follows_the_opset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("opset", "text", "target", "message"),
+    ("opset", "text", "target"),
     [
-        (20, "g (float[2] x) => (float[2] y) { [gelu] y = Gelu(x) }", 17, "Gelu 'gelu'"),
-        (
-            13,
-            "g (float[2,3,4] x) => (float[2,3,4] y) { [s] y = Softmax<axis = 1>(x) }",
-            12,
-            "Softmax 's': in opset 12",
-        ),
-        (
-            15,
-            "g (float[2,3] x) => (int64[1] y) { [s] y = Shape<start = 1>(x) }",
-            14,
-            "Shape 's': its attribute start",
-        ),
-        (
-            14,
-            "g (uint8[2] x) => (uint8[2] y) { [a] y = Add(x, x) }",
-            13,
-            "Add 'a': in opset 13",
-        ),
-        (
-            13,
-            "g (float[2,3] x, int64[1] k) => (float[2,1] y) { [r] y = ReduceSum(x, k) }",
-            12,
-            "would become an attribute",
-        ),
-        (12, "g (float[2] x) => (float[2] y) { y = Relu(x) }", 99, "99; the installed onnx has 1"),
-        (
-            12,
-            "g (float[2] x) => (float[2] y) { [n] y = NoSuchOp(x) }",
-            13,
-            "NoSuchOp 'n': opset 12 does not",
-        ),
+        (20, "g (float[2] x) => (float[2] y) { [gelu] y = Gelu(x) }", 17),
+        (13, "g (float[2,3,4] x) => (float[2,3,4] y) { [s] y = Softmax<axis = 1>(x) }", 12),
+        (15, "g (float[2,3] x) => (int64[1] y) { [s] y = Shape<start = 1>(x) }", 14),
+        (14, "g (uint8[2] x) => (uint8[2] y) { [a] y = Add(x, x) }", 13),
+        (13, "g (float[2,3] x, int64[1] k) => (float[2,1] y) { [r] y = ReduceSum(x, k) }", 12),
+        (12, "g (float[2] x) => (float[2] y) { y = Relu(x) }", 99),
+        (12, "g (float[2] x) => (float[2] y) { [n] y = NoSuchOp(x) }", 13),
     ],
 )
 def test_operators_that_cannot_be_converted_are_reported_with_the_reason(
-    opset: int, text: str, target: int, message: str
+    opset: int, text: str, target: int, check_message: CheckMessage
 ) -> None:
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(RequestError) as caught:
         edit(at(opset, text), {"set_opset": {"to": target}})
+    check_message(caught.value)
 
 
-def test_a_refusal_leaves_the_model_unchanged(tmp_path: Path) -> None:
+def test_a_refusal_leaves_the_model_unchanged(tmp_path: Path, check_message: CheckMessage) -> None:
     text = """g (float[2,1,4] x) => (float[2,4] y, float[2,1,4] z) <int64[1] axes = {1}> {
         y = Squeeze(x, axes)
         z = Gelu(x)
     }"""
     source = models.save(at(20, text), tmp_path / "m.onnx")
     edited = EditedModel(load_model(source), source)
-    with pytest.raises(RequestError, match="Gelu"):
+    with pytest.raises(RequestError) as caught:
         convert_opset(edited, 11)
+    check_message(caught.value)
     assert [len(value.uses()) for value in edited.model.graph.inputs] == [2]
     save_model(edited.model, tmp_path / "after.onnx")
     after, before = (onnx.printer.to_text(onnx.load(path)) for path in (tmp_path / "after.onnx", source))
     assert after.partition("{\n")[2] == before.partition("{\n")[2]
 
 
-def test_a_default_of_an_input_is_not_a_constant() -> None:
+def test_a_default_of_an_input_is_not_a_constant(check_message: CheckMessage) -> None:
     text = "g (float[2,1,4] x, int64[1] k) => (float y) <int64[1] k = {1}> { y = Squeeze(x, k) }"
     model = at(13, text)
     del model.graph.output[0].type.tensor_type.shape.dim[:]
-    with pytest.raises(RequestError, match="is not a constant"):
+    with pytest.raises(RequestError) as caught:
         edit(model, {"set_opset": {"to": 12}})
+    check_message(caught.value)
 
 
-def test_a_function_attribute_that_the_conversion_needs_is_reported() -> None:
+def test_a_function_attribute_that_the_conversion_needs_is_reported(check_message: CheckMessage) -> None:
     function = parse(
         """<ir_version: 8, opset_import: ["" : 12, "own" : 1]>
         g (float[2,3] x) => (float[2,3] y) { y = own.S<k = 1>(x) }
         <domain: "own", opset_import: ["" : 12]> S <k> (a) => (b) { [s] b = Softmax<axis: int = @k>(a) }"""
     )
-    with pytest.raises(RequestError, match="Softmax 's' in own::S"):
+    with pytest.raises(RequestError) as caught:
         edit(function, {"set_opset": {"to": 13}})
+    check_message(caught.value)
 
 
 # --- domains, format, metadata ---------------------------------------------------------------------------------------
@@ -280,17 +263,19 @@ def test_a_domain_is_imported() -> None:
     assert {opset.domain: opset.version for opset in after.opset_import} == {"": 17, "com.microsoft": 1}
 
 
-def test_an_old_ir_version_lists_initializers_as_inputs() -> None:
+def test_an_old_ir_version_lists_initializers_as_inputs(check_message: CheckMessage) -> None:
     text = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
     after = edit(at(12, text), {"set_ir_version": {"to": 3}})
     assert after.ir_version == 3
     assert [value.name for value in after.graph.input] == ["x", "w"]
     back = edit(after, {"set_ir_version": {"to": 10}}, {"remove_inputs": {"select": "w"}})
     assert [value.name for value in back.graph.input] == ["x"]
-    with pytest.raises(RequestError, match="IR version 8; inline them"):
+    with pytest.raises(RequestError) as caught:
         edit(models.func_model(), {"set_ir_version": {"to": 7}})
-    with pytest.raises(RequestError, match="3 to 13 can be run"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         edit(at(12, text), {"set_ir_version": {"to": 14}})
+    check_message(caught.value)
 
 
 def test_metadata_of_the_model_and_of_nodes_is_set() -> None:
@@ -310,13 +295,16 @@ def test_metadata_of_the_model_and_of_nodes_is_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [({}, "give something to set"), ({"select": "a", "domain": "d"}, "only `doc_string` and `metadata`")],
+    "settings",
+    [{}, {"select": "a", "domain": "d"}],
 )
-def test_incomplete_or_contradictory_metadata_is_refused(settings: dict[str, object], message: str) -> None:
+def test_incomplete_or_contradictory_metadata_is_refused(
+    settings: dict[str, object], check_message: CheckMessage
+) -> None:
     from pydantic import ValidationError
 
     from ndld_flow.graph.edit.operations.model import SetMetadata
 
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(ValidationError) as caught:
         SetMetadata.model_validate(settings)
+    check_message(caught.value)

@@ -14,6 +14,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from tests.graph.test_edit_functions import X, apply, names_are_unique, refusal
 from tests.support.editing_fixtures import edit, parse, run, same_outputs, text_of
+from tests.support.message_files import CheckMessage
 from tests.support.models import tfm_model
 
 SWISH = {
@@ -54,9 +55,10 @@ def test_swish_becomes_a_contrib_operator_in_either_order() -> None:
     assert ops(rewritten(text, **SWISH, commutative=False)) == ["QuickGelu", "Sigmoid", "Mul"]
 
 
-def test_matches_are_counted_and_no_match_is_an_error() -> None:
+def test_matches_are_counted_and_no_match_is_an_error(check_message: CheckMessage) -> None:
     message = refusal("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **SWISH)
-    assert "no match" in message and "skipped" not in message
+    assert "skipped" not in message
+    check_message(message)
     assert apply("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **SWISH, allow_empty=True)
 
 
@@ -78,7 +80,7 @@ def test_subgraphs_and_functions_are_searched(condition: bool) -> None:
     np.testing.assert_allclose(run(after, feeds)["y"], run(model, feeds)["y"], rtol=1e-5)
 
 
-def test_inner_tensors_with_other_readers_prevent_a_match_unless_allowed() -> None:
+def test_inner_tensors_with_other_readers_prevent_a_match_unless_allowed(check_message: CheckMessage) -> None:
     read = "g (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) { s = Sigmoid (x) y = Mul (x, s) z = Neg (s) }"
     handed = "g (float[2, 4] x) => (float[2, 4] y, float[2, 4] s) { s = Sigmoid (x) y = Mul (x, s) }"
     captured = """g (float[2, 4] x, bool c) => (float[2, 4] y, float[2, 4] z) {
@@ -88,7 +90,7 @@ def test_inner_tensors_with_other_readers_prevent_a_match_unless_allowed() -> No
     }"""
     for text in (read, handed, captured):
         message = refusal(text, "rewrite", **SWISH)
-        assert "1 skipped" in message and "`allow_shared: true`" in message
+        check_message(message)
         after = rewritten(text, **SWISH, allow_shared=True)
         assert {"Sigmoid", "QuickGelu"} <= set(ops(after))
         feeds = {**X, "c": np.array(True)} if "bool c" in text else X
@@ -124,8 +126,8 @@ def test_constants_match_all_forms_of_constant_nodes() -> None:
         "g (float[2, 4] x, float c) => (float[2, 4] y) <float c = {0.5}> { y = Mul (x, c) }",
     ],
 )
-def test_other_constants_do_not_match(text: str) -> None:
-    assert "pattern has no match" in refusal(text, "rewrite", **SCALE)
+def test_other_constants_do_not_match(text: str, check_message: CheckMessage) -> None:
+    check_message(refusal(text, "rewrite", **SCALE))
 
 
 def test_constants_match_within_the_precision_of_their_dtype() -> None:
@@ -239,13 +241,13 @@ def test_a_replacement_may_have_several_outputs_and_constants() -> None:
     same_outputs(parse(text), after, X)
 
 
-def test_matches_that_would_create_a_cycle_are_skipped() -> None:
+def test_matches_that_would_create_a_cycle_are_skipped(check_message: CheckMessage) -> None:
     rule = {
         "pattern": "(x, z) => (a, b) { a = Neg (x) t = Relu (x) b = Add (t, z) }",
         "replacement": "(x, z) => (a, b) { a, b = custom.Both (x, z) }",
     }
     text = "g (float[2, 4] x) => (float[2, 4] y) { a = Neg (x) e = Exp (a) t = Relu (x) y = Add (t, e) }"
-    assert "match and another part" in refusal(text, "rewrite", **rule)
+    check_message(refusal(text, "rewrite", **rule))
     apart = "g (float[2, 4] x) => (float[2, 4] y, float[2, 4] a) { a = Neg (x) t = Relu (x) y = Add (t, x) }"
     assert ops(edit(apart, {"rewrite": rule})) == ["Both"]
 
@@ -268,10 +270,11 @@ def test_matches_do_not_overlap_and_new_nodes_are_not_rewritten() -> None:
         "(x, z) => (y) { a = Relu (x) y = Add (a, z) }",  # an input is not made inside
     ],
 )
-def test_matched_nodes_are_distinct_and_inputs_come_from_outside(pattern: str) -> None:
+def test_matched_nodes_are_distinct_and_inputs_come_from_outside(pattern: str, check_message: CheckMessage) -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { r = Relu (x) y = Add (r, r) }"
     message = refusal(text, "rewrite", pattern=pattern, replacement="(x) => (y) { y = Neg (x) }")
-    assert "no match" in message and "skipped" not in message
+    assert "skipped" not in message
+    check_message(message)
 
 
 def test_matches_are_limited_by_number_and_selection() -> None:
@@ -298,12 +301,12 @@ def test_consecutive_matches_are_connected() -> None:
     assert text_of(rewritten(text, **rule)).endswith("{\n   y = Relu (x)\n}")
 
 
-def test_equal_precision_constraints_are_kept_and_conflicts_prevent_a_match() -> None:
+def test_equal_precision_constraints_are_kept_and_conflicts_prevent_a_match(check_message: CheckMessage) -> None:
     model = parse("g (float[2, 4] x) => (float[2, 4] y) { s = Sigmoid (x) y = Mul (x, s) }")
     for node, precision in zip(model.graph.node, ("fp16", "fp32"), strict=True):
         asked = node.metadata_props.add()
         asked.key, asked.value = PRECISION_KEY, precision
-    assert "their nodes have different" in refusal(model, "rewrite", **SWISH)
+    check_message(refusal(model, "rewrite", **SWISH))
     del model.graph.node[1].metadata_props[:]
     (node,) = edit(model, {"rewrite": SWISH}).graph.node
     assert [(item.key, item.value) for item in node.metadata_props] == [(PRECISION_KEY, "fp16")]
@@ -343,30 +346,27 @@ def test_many_commutative_nodes_are_matched_quickly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (
-            {"pattern": "(x) => (y) { y = Relu(x }"},
-            "line 1: Expected character ) not",
-        ),
-        ({"pattern": "(x) => (y) { y = Relu(z) }"}, "`pattern`: 'z' is neither"),
-        ({"pattern": "(x) => (z) { y = Relu(x) }"}, "`pattern`: 'z' is neither"),
-        ({"pattern": "(x) => (y) { y = Relu(x) y = Relu(x) }"}, "`pattern`: 'y' is defined twice"),
-        ({"pattern": "(x) => (x) { y = Relu(x) }"}, "`pattern`: output 'x' is produced"),
-        ({"pattern": "(x, z) => (y, w) { y = Relu(x) w = Relu(z) }"}, "are not connected"),
-        ({"replacement": "(z) => (y) { y = Relu(z) }"}, "`replacement`: 'z' is not"),
-        ({"replacement": "(x) => (y, x) { y = Relu(x) }"}, "2 outputs, and `pattern` has 1"),
-        ({"replacement": "(x) => (y) { y = Elu <alpha = $a> (x) }"}, "`replacement`: $a is not"),
-        ({"where": {"ranks": {"z": 1}}}, "`where`: 'z' is not"),
-        ({"where": {"attributes": {"axis": 1}}}, "`where`: $axis is not"),
-        ({"where": {"dtypes": {"x": "flot32"}}}, "no element type 'flot32'"),
+        {"pattern": "(x) => (y) { y = Relu(x }"},
+        {"pattern": "(x) => (y) { y = Relu(z) }"},
+        {"pattern": "(x) => (z) { y = Relu(x) }"},
+        {"pattern": "(x) => (y) { y = Relu(x) y = Relu(x) }"},
+        {"pattern": "(x) => (x) { y = Relu(x) }"},
+        {"pattern": "(x, z) => (y, w) { y = Relu(x) w = Relu(z) }"},
+        {"replacement": "(z) => (y) { y = Relu(z) }"},
+        {"replacement": "(x) => (y, x) { y = Relu(x) }"},
+        {"replacement": "(x) => (y) { y = Elu <alpha = $a> (x) }"},
+        {"where": {"ranks": {"z": 1}}},
+        {"where": {"attributes": {"axis": 1}}},
+        {"where": {"dtypes": {"x": "flot32"}}},
     ],
 )
-def test_malformed_rules_are_reported(change: dict[str, Any], message: str) -> None:
+def test_malformed_rules_are_reported(change: dict[str, Any], check_message: CheckMessage) -> None:
     rule = {"pattern": "(x) => (y) { y = Relu(x) }", "replacement": "(x) => (y) { y = Abs(x) }", **change}
     if "y, w" in rule["pattern"]:
         rule["replacement"] = "(x, z) => (y, w) { y = Abs(x) w = Abs(z) }"
-    assert message in refusal("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **rule)
+    check_message(refusal("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **rule))
 
 
 @settings(max_examples=20, deadline=None)
@@ -402,29 +402,19 @@ TANH = "(x) => (y) { y = Tanh(x) }"
 
 
 @pytest.mark.parametrize(
-    ("pattern", "replacement", "where", "message"),
+    ("pattern", "replacement", "where"),
     [
-        ("", TANH, {}, "write `(inputs) => (outputs) { nodes }`"),
-        ("(x) => (y) { y = Relu(x) } more", TANH, {}, "cannot be parsed: line 1:"),
-        ("(x, u) => (y) { y = Relu(x) }", "(u) => (y) { y = Neg(u) }", {}, "'u' is read by none"),
-        ("(x, x) => (y) { y = Add(x, x) }", TANH, {}, "`pattern`: input 'x' is listed"),
-        ("(x) => (y, y) { y = Relu(x) }", TANH, {}, "`pattern`: output 'y' is listed"),
-        ("(x) => (y) { y = Relu(x) }", "(x) => (y) { y = Elu<alpha = $a>(x) }", {}, "$a is not in the pattern"),
-        (
-            "(x, c) => (y) { y = Add(x, c) }",
-            TANH,
-            {"constants": {"c": [1, [2]]}},
-            "'c' must be a number",
-        ),
-        (
-            "(x, c) => (y) { y = Add(x, c) }",
-            TANH,
-            {"constants": {"c": "one"}},
-            "'c' must be a number",
-        ),
+        ("", TANH, {}),
+        ("(x) => (y) { y = Relu(x) } more", TANH, {}),
+        ("(x, u) => (y) { y = Relu(x) }", "(u) => (y) { y = Neg(u) }", {}),
+        ("(x, x) => (y) { y = Add(x, x) }", TANH, {}),
+        ("(x) => (y, y) { y = Relu(x) }", TANH, {}),
+        ("(x) => (y) { y = Relu(x) }", "(x) => (y) { y = Elu<alpha = $a>(x) }", {}),
+        ("(x, c) => (y) { y = Add(x, c) }", TANH, {"constants": {"c": [1, [2]]}}),
+        ("(x, c) => (y) { y = Add(x, c) }", TANH, {"constants": {"c": "one"}}),
     ],
 )
 def test_contradictory_rules_are_reported(
-    pattern: str, replacement: str, where: dict[str, object], message: str
+    pattern: str, replacement: str, where: dict[str, object], check_message: CheckMessage
 ) -> None:
-    assert message in refusal(RELU, "rewrite", pattern=pattern, replacement=replacement, where=where)
+    check_message(refusal(RELU, "rewrite", pattern=pattern, replacement=replacement, where=where))

@@ -21,6 +21,7 @@ from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.step import DataFile, RunsCode
 from tests.graph.test_edit_functions import X, apply, names_are_unique, refusal
 from tests.support.editing_fixtures import edit, operations_of, parse, run, same_outputs, text_of
+from tests.support.message_files import CheckMessage
 from tests.support.models import cnn_model
 
 RELUS = "g (float[2, 4] x) => (float[2, 4] y) { [a] p = Relu (x) [b] q = Relu (p) [c] r = Relu (q) y = Neg (r) }"
@@ -66,9 +67,10 @@ def test_rules_are_applied_until_none_matches() -> None:
     assert after.graph.node[0].output == ["r"]
 
 
-def test_a_rule_can_be_switched_off() -> None:
-    with pytest.raises(RequestError, match="none of these rules"):
+def test_a_rule_can_be_switched_off(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(RELUS, {"apply_rules": {"rules": "successive_*", "omit": ["successive_relu"]}})
+    check_message(caught.value)
     assert edit(RELUS, {"apply_rules": {"rules": "add_0", "allow_empty": True}})
 
 
@@ -111,12 +113,12 @@ def test_new_initializers_do_not_overwrite_existing_ones() -> None:
     np.testing.assert_allclose(run(after, feeds)["y"], run(parse(text), feeds)["y"], rtol=1e-5)
 
 
-def test_nodes_with_different_precision_constraints_are_not_fused() -> None:
+def test_nodes_with_different_precision_constraints_are_not_fused(check_message: CheckMessage) -> None:
     model = parse("g (float[2, 4] x) => (float[2, 4] y) { p = Relu (x) y = Relu (p) }")
     for node, precision in zip(model.graph.node, ("fp16", "fp32"), strict=True):
         asked = node.metadata_props.add()
         asked.key, asked.value = PRECISION_KEY, precision
-    assert "none of these rules" in refusal(model, "apply_rules", rules="successive_relu")
+    check_message(refusal(model, "apply_rules", rules="successive_relu"))
     model.graph.node[0].metadata_props[0].value = "fp32"
     (node,) = edit(model, {"apply_rules": {"rules": "successive_relu"}}).graph.node
     assert {item.key: item.value for item in node.metadata_props}[PRECISION_KEY] == "fp32"
@@ -179,19 +181,21 @@ def test_a_rule_may_produce_an_operator_of_another_domain(tmp_path: Path) -> Non
 
 @pytest.mark.representatives("x = (\\n-mine.py:1: SyntaxError", "x = 1-have `rules`")
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("rules = 3", "mine.py: TypeError: 'int' object"),
-        ("rules = [3]", "`rules`: onnxscript's RewriteRuleSet"),
-        ("x = 1", "have `rules`"),
-        ("import nowhere_at_all", "mine.py:1: ModuleNotFoundError: No module"),
-        ("x = (\n", "mine.py:1: SyntaxError"),
-        ("raise SystemExit(3)", "mine.py:1: SystemExit: 3"),
-        (MY_RULES.replace("return op.Identity(x)", "return 1 / 0"), "mine.py:8: ZeroDivisionError: division"),
+        "rules = 3",
+        "rules = [3]",
+        "x = 1",
+        "import nowhere_at_all",
+        "x = (\n",
+        "raise SystemExit(3)",
+        MY_RULES.replace("return op.Identity(x)", "return 1 / 0"),
     ],
 )
-def test_mistakes_in_a_file_are_reported_with_their_line(tmp_path: Path, text: str, message: str) -> None:
-    assert message in refusal(NEGS, "apply_rules", file=written(tmp_path, text))
+def test_mistakes_in_a_file_are_reported_with_their_line(
+    tmp_path: Path, text: str, check_message: CheckMessage
+) -> None:
+    check_message(refusal(NEGS, "apply_rules", file=written(tmp_path, text)))
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
@@ -200,17 +204,17 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings_", "message"),
+    "settings_",
     [
-        ({}, "give `rules`, or a `file`"),
-        ({"rules": "succesive_relu"}, 'did you mean "successive_relu"'),
-        ({"rules": "*", "omit": ["add_1"]}, "no rule 'add_1'"),
+        {},
+        {"rules": "succesive_relu"},
+        {"rules": "*", "omit": ["add_1"]},
     ],
 )
-def test_unknown_rules_are_reported_before_the_run(settings_: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=r"rule") as error:
+def test_unknown_rules_are_reported_before_the_run(settings_: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as error:
         ApplyRules.model_validate_json(json.dumps(settings_))
-    assert message in str(error.value)
+    check_message(error.value)
 
 
 @pytest.mark.parametrize("word", ["apply_rules", "run_python"])
@@ -249,23 +253,26 @@ def test_a_function_of_a_file_changes_the_model(tmp_path: Path) -> None:
     same_outputs(parse(NEGS), edit(NEGS, {"run_python": {"file": path, "function": "other"}}), X)
 
 
-def test_an_invalid_result_is_reported(tmp_path: Path) -> None:
+def test_an_invalid_result_is_reported(tmp_path: Path, check_message: CheckMessage) -> None:
     path = written(tmp_path, EDIT)
-    with pytest.raises(RequestError, match="operations leave a model"):
+    with pytest.raises(RequestError) as caught:
         edit(NEGS, {"run_python": {"file": path, "arguments": {"what": "NoSuchOp"}}})
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("settings_", "message"),
+    "settings_",
     [
-        ({"function": "edi"}, 'did you mean "edit"?'),
-        ({"function": "wrong"}, "return an onnx_ir.Model"),
-        ({"function": "fails"}, "mine.py:18: KeyError: 'no\\nsuch'"),
-        ({"arguments": {"nothing": 1}}, "unexpected keyword argument 'nothing'"),
+        {"function": "edi"},
+        {"function": "wrong"},
+        {"function": "fails"},
+        {"arguments": {"nothing": 1}},
     ],
 )
-def test_mistakes_in_a_function_are_reported(tmp_path: Path, settings_: dict[str, Any], message: str) -> None:
-    assert message in refusal(NEGS, "run_python", file=written(tmp_path, EDIT), **settings_)
+def test_mistakes_in_a_function_are_reported(
+    tmp_path: Path, settings_: dict[str, Any], check_message: CheckMessage
+) -> None:
+    check_message(refusal(NEGS, "run_python", file=written(tmp_path, EDIT), **settings_))
 
 
 def test_rules_are_tried_only_at_their_last_operator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,18 +291,18 @@ def test_rules_are_tried_only_at_their_last_operator(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    "line",
     [
-        ("model.graph = None", "leaves a model without a graph"),
-        ("model.graph[0].op_type = 5", "model cannot be written:"),
-        ("model.graph.inputs[0].name = None", "model cannot be written:"),
-        ("raise SystemExit(0)", "broken.py:2: SystemExit: 0"),
-        ("import no_such_module", "broken.py:2: ModuleNotFoundError: "),
+        "model.graph = None",
+        "model.graph[0].op_type = 5",
+        "model.graph.inputs[0].name = None",
+        "raise SystemExit(0)",
+        "import no_such_module",
     ],
 )
-def test_a_function_that_breaks_the_model_is_reported(in_folder: Path, line: str, message: str) -> None:
+def test_a_function_that_breaks_the_model_is_reported(in_folder: Path, line: str, check_message: CheckMessage) -> None:
     Path("broken.py").write_text(f"def edit(model):\n    {line}\n")
     with pytest.raises(RequestError) as refused:
         edit(NEGS, {"run_python": {"file": "broken.py"}})
-    assert message in str(refused.value)
+    check_message(refused.value)
     assert "\n" not in str(refused.value)

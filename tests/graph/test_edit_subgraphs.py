@@ -9,6 +9,7 @@ import pytest
 from ndld_flow.base.errors import RequestError, UnknownNameError
 from tests.support import models
 from tests.support.editing_fixtures import Feeds, edit, parse, run
+from tests.support.message_files import CheckMessage
 
 X = np.array([1, -2, 3], np.float32)
 TWO_IFS = """
@@ -94,13 +95,14 @@ def test_a_body_is_replaced_by_a_model() -> None:
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], (np.maximum(X, 0) + 7) * X * 2)
 
 
-def test_a_branch_captures_tensors_named_like_its_inputs() -> None:
+def test_a_branch_captures_tensors_named_like_its_inputs(check_message: CheckMessage) -> None:
     other = parse("agraph (float[3] a) => (float[3] r) { r = Neg(a) }")
     model = edit(TWO_IFS, {"set_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=other)
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], -np.maximum(X, 0) * 2)
     lost = parse("agraph (float[3] q) => (float[3] r) { r = Neg(q) }")
-    with pytest.raises(RequestError, match="`connect` the tensors for 'q'"):
+    with pytest.raises(RequestError) as caught:
         edit(TWO_IFS, {"set_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=lost)
+    check_message(caught.value)
 
 
 def test_a_model_becomes_the_body_of_a_loop_and_of_a_scan() -> None:
@@ -116,70 +118,33 @@ def test_a_model_becomes_the_body_of_a_loop_and_of_a_scan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "scope", "text", "message"),
+    ("model", "scope", "text"),
     [
-        (
-            TWO_IFS,
-            "first/else_branch",
-            "b (float[3] q) => (float[3] r) { r = Neg(q) }",
-            "inputs to its else_branch",
-        ),
-        (TWO_IFS, "first/else_branch", "b () => (float[3] r, float[3] s) { r = Neg(x) s = Neg(x) }", "1 outputs"),
-        (TWO_IFS, "first/else_branch", "b () => (int64[3] r) { r = Cast<to = 7>(x) }", "requires float32 for 'r'"),
-        (
-            TWO_IFS,
-            "first/else_branch",
-            "b () => (float[3] r) { r = Neg(xx) }",
-            "no tensor 'xx'",
-        ),
-        (
-            TWO_IFS,
-            "first/else_branch",
-            "b () => (float[3] r) { r = Neg(m) }",
-            "'m' is in first/then_branch, which",
-        ),
-        (TWO_IFS, "first/else_branch", "b () => float[3] r", "`text` cannot be parsed"),
-        (
-            TWO_IFS,
-            "first/else_brunch",
-            "b () => (float[3] r) { r = Neg(x) }",
-            "'else_brunch'; it has then_branch",
-        ),
-        (
-            LOOP,
-            "loop/body",
-            "b (int64 i, bool go) => (bool on) { on = Not(go) }",
-            "3 inputs (iteration number, condition, 1",
-        ),
-        (
-            LOOP,
-            "loop/body",
-            "b (int64 i, bool go, float[3] v) => (bool on) { on = Not(go) }",
-            "2 outputs (condition, 1",
-        ),
-        (
-            SCAN,
-            "scan/body",
-            "b (float[3] s) => (float[3] n) { n = Neg(s) }",
-            "2 inputs to its body",
-        ),
+        (TWO_IFS, "first/else_branch", "b (float[3] q) => (float[3] r) { r = Neg(q) }"),
+        (TWO_IFS, "first/else_branch", "b () => (float[3] r, float[3] s) { r = Neg(x) s = Neg(x) }"),
+        (TWO_IFS, "first/else_branch", "b () => (int64[3] r) { r = Cast<to = 7>(x) }"),
+        (TWO_IFS, "first/else_branch", "b () => (float[3] r) { r = Neg(xx) }"),
+        (TWO_IFS, "first/else_branch", "b () => (float[3] r) { r = Neg(m) }"),
+        (TWO_IFS, "first/else_branch", "b () => float[3] r"),
+        (TWO_IFS, "first/else_brunch", "b () => (float[3] r) { r = Neg(x) }"),
+        (LOOP, "loop/body", "b (int64 i, bool go) => (bool on) { on = Not(go) }"),
+        (LOOP, "loop/body", "b (int64 i, bool go, float[3] v) => (bool on) { on = Not(go) }"),
+        (SCAN, "scan/body", "b (float[3] s) => (float[3] n) { n = Neg(s) }"),
     ],
 )
-def test_invalid_bodies_are_refused(model: str, scope: str, text: str, message: str) -> None:
-    with pytest.raises(RequestError, match=r"^operations\[0\]") as caught:
+def test_invalid_bodies_are_refused(model: str, scope: str, text: str, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(model, {"set_subgraph": {"scope": scope, "text": text}})
-    assert message in str(caught.value)
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
     "settings", [{}, {"text": "x", "model": "y"}, {"text": "x", "copy_of": "y"}, {"text": "x", "connect": {"a": "b"}}]
 )
-def test_a_body_has_one_source(settings: dict[str, object]) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"`text`, `model` or `copy_of`|`connect`",
-    ):
+def test_a_body_has_one_source(settings: dict[str, object], check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         edit(TWO_IFS, {"set_subgraph": {"scope": "first/else_branch", **settings}})
+    check_message(caught.value)
 
 
 def test_a_copied_body_may_use_other_tensors_and_weights() -> None:
@@ -192,7 +157,7 @@ def test_a_copied_body_may_use_other_tensors_and_weights() -> None:
     assert caught.value.name == "q"
 
 
-def test_copying_out_of_scope_is_refused() -> None:
+def test_copying_out_of_scope_is_refused(check_message: CheckMessage) -> None:
     text = """agraph (float[3] x, bool flag) => (float[3] y, float[3] z) {
       [outer] y = If(flag) <
         then_branch = yes () => (float[3] t) <float[1] w = {5}> {
@@ -207,21 +172,23 @@ def test_copying_out_of_scope_is_refused() -> None:
         else_branch = no3 () => (float[3] l) { l = Identity(x) }>
     }"""
     branch = "outer/then_branch/inner"
-    with pytest.raises(RequestError, match="not visible at 'other'"):
+    with pytest.raises(RequestError) as caught:
         edit(text, {"set_subgraph": {"scope": "other/else_branch", "copy_of": f"{branch}/then_branch"}})
+    check_message(caught.value)
     model = edit(text, {"set_subgraph": {"scope": "other/else_branch", "copy_of": f"{branch}/else_branch"}})
     np.testing.assert_array_equal(run(model, _feeds(False))["z"], X * 5)
 
 
-def test_a_body_is_added_to_a_node_without_one() -> None:
+def test_a_body_is_added_to_a_node_without_one(check_message: CheckMessage) -> None:
     model = parse(TWO_IFS)
     second = model.graph.node[-1]
     del second.attribute[1]
     added = {"scope": "second/else_branch", "text": "n () => (float[3] r) { r = Neg(x) }"}
     result = edit(model, {"set_subgraph": added})
     np.testing.assert_array_equal(run(result, _feeds(False))["y"], -X)
-    with pytest.raises(RequestError, match="'body'; it has then_branch"):
+    with pytest.raises(RequestError) as caught:
         edit(model, {"set_subgraph": {**added, "scope": "second/body"}})
+    check_message(caught.value)
 
 
 CHAIN = """
@@ -246,47 +213,40 @@ def test_nodes_are_wrapped_in_an_if(flag: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"select": ["a", "c"], "condition": "flag"}, "replaced by one: 'b'"),
-        (
-            {"select": "b", "condition": "flug"},
-            'did you mean "flag" ([])?',
-        ),
-        ({"select": "b", "condition": "x"}, "condition 'x' is not a bool"),
-        ({"select": "b", "condition": "flag", "otherwise": {"q": "x"}}, "nodes have no output 'q'"),
-        (
-            {"select": "b", "condition": "flag", "otherwise": {"b": "q"}},
-            "no tensor 'q'",
-        ),
-        ({"select": "b", "condition": "late"}, "condition 'late' depends"),
-        ({"select": "b", "condition": "flags"}, "condition 'flags' is [3]"),
-        ({"select": "b", "condition": "flag", "otherwise": {"b": "c"}}, "`otherwise`: 'c' depends"),
-        ({"select": "b", "condition": "flag", "otherwise": {"b": "b"}}, "`otherwise`: 'b' depends"),
-        (
-            {"select": "b", "condition": "flag", "otherwise": {"b": "whole"}},
-            "`otherwise`: 'b' is float32",
-        ),
+        {"select": ["a", "c"], "condition": "flag"},
+        {"select": "b", "condition": "flug"},
+        {"select": "b", "condition": "x"},
+        {"select": "b", "condition": "flag", "otherwise": {"q": "x"}},
+        {"select": "b", "condition": "flag", "otherwise": {"b": "q"}},
+        {"select": "b", "condition": "late"},
+        {"select": "b", "condition": "flags"},
+        {"select": "b", "condition": "flag", "otherwise": {"b": "c"}},
+        {"select": "b", "condition": "flag", "otherwise": {"b": "b"}},
+        {"select": "b", "condition": "flag", "otherwise": {"b": "whole"}},
     ],
 )
-def test_invalid_wraps_are_refused(settings: dict[str, object], message: str) -> None:
+def test_invalid_wraps_are_refused(settings: dict[str, object], check_message: CheckMessage) -> None:
     more = "[e] flags = Cast<to = 9>(c) [f] whole = Cast<to = 7>(x) [g] s = ReduceSum(c) [h] late = Cast<to = 9>(s) }"
     with pytest.raises(RequestError) as caught:
         edit(CHAIN.rstrip().removesuffix("}") + more, {"wrap_in_if": settings})
-    assert message in str(caught.value)
+    check_message(caught.value)
 
 
-def test_the_other_branch_must_return_a_sequence_for_a_sequence() -> None:
+def test_the_other_branch_must_return_a_sequence_for_a_sequence(check_message: CheckMessage) -> None:
     text = """agraph (float[2, 4] x, bool flag) => (float[2, 4] y) {
       s = SplitToSequence<axis = 0, keepdims = 1>(x) y = ConcatFromSequence<axis = 0>(s) }"""
-    with pytest.raises(RequestError, match="float32, but 'x' is float32"):
+    with pytest.raises(RequestError) as caught:
         edit(text, {"wrap_in_if": {"select": {"output": "s"}, "condition": "flag", "otherwise": {"s": "x"}}})
+    check_message(caught.value)
 
 
-def test_two_inputs_need_an_explicit_other_branch() -> None:
+def test_two_inputs_need_an_explicit_other_branch(check_message: CheckMessage) -> None:
     text = "agraph (float[3] x, float[3] z, bool flag) => (float[3] y) { [n] y = Add(x, z) }"
-    with pytest.raises(RequestError, match=r"`otherwise: \{y:"):
+    with pytest.raises(RequestError) as caught:
         edit(text, {"wrap_in_if": {"select": "n", "condition": "flag"}})
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize("branch", ["then_branch", "else_branch"])
@@ -341,9 +301,10 @@ def test_nodes_needed_only_by_the_condition_are_removed_with_the_if() -> None:
     assert [node.op_type for node in model.graph.node] == ["Neg"]
 
 
-def test_only_an_if_can_be_inlined_and_the_other_branch_is_removed() -> None:
-    with pytest.raises(RequestError, match="'loop' is of type"):
+def test_only_an_if_can_be_inlined_and_the_other_branch_is_removed(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         edit(LOOP, {"inline_branch": {"select": "loop", "branch": "then_branch"}})
+    check_message(caught.value)
     nested = """agraph (float[3] x, bool flag) => (float[3] y) {
       [outer] y = If(flag) <then_branch = p () => (float[3] t) {
           [inner] t = If(flag) <then_branch = a () => (float[3] i) { i = Neg(x) },

@@ -21,6 +21,7 @@ from ndld_flow.step import Context, Result
 from ndld_flow.steps.fix_shapes import FixShapes
 from ndld_flow.store.kinds import Onnx
 from tests.support import models
+from tests.support.message_files import CheckMessage
 
 
 def fix(source: Path, settings: str, inputs: Mapping[str, InputSpec] | None = None) -> tuple[Path, Result]:
@@ -52,7 +53,7 @@ def test_shapes_reach_every_tensor(tmp_path: Path) -> None:
     check_model(path, full_check=True)
 
 
-def test_dimensions_named_with_a_question_mark_need_not_be_equal(tmp_path: Path) -> None:
+def test_dimensions_named_with_a_question_mark_need_not_be_equal(tmp_path: Path, check_message: CheckMessage) -> None:
     """Paddle's exporters name every dynamic dimension `?`."""
     b = models.GraphBuilder()
     models.rename_output(b, b.op("Conv", "x", b.weight(4, 3, 3, 3), pads=[1, 1, 1, 1]), "y")
@@ -60,8 +61,9 @@ def test_dimensions_named_with_a_question_mark_need_not_be_equal(tmp_path: Path)
     path, result = fix(models.save(b.model([x], [y]), tmp_path / "m.onnx"), '{"shapes": {"x": [1, 3, 32, 64]}}')
     assert shapes(path) | {"x": [1, 3, 32, 64], "y": [1, 4, 32, 64]} == shapes(path)
     assert result.metrics["dynamic_tensors"] == 0
-    with pytest.raises(RequestError, match=r"no dimension '\?'; its inputs"):
+    with pytest.raises(RequestError) as caught:
         fix(models.save(b.model([x], [y]), tmp_path / "m.onnx"), '{"dims": {"?": 1}}')
+    check_message(caught.value)
 
 
 def test_dimensions_of_minus_one_are_dynamic(tmp_path: Path) -> None:
@@ -136,24 +138,28 @@ def test_external_data_stays_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ('{"shapes": {"idz": [1, 2]}}', "no input 'idz'; did"),
-        ('{"dims": {"lenght": 3}}', "no dimension 'lenght'; did"),
-        ('{"shapes": {"ids": [1, 2, 3]}}', "ids has 2 dimensions"),
-        ('{"shapes": {"ids": [1, 2], "mask": [1, 3]}}', "'length' would be both 2"),
-        ('{"shapes": {"ids": [1, 2]}, "dims": {"batch": 9}}', "'batch' would be both 9"),
-        ("{}", "nothing to fix"),
+        '{"shapes": {"idz": [1, 2]}}',
+        '{"dims": {"lenght": 3}}',
+        '{"shapes": {"ids": [1, 2, 3]}}',
+        '{"shapes": {"ids": [1, 2], "mask": [1, 3]}}',
+        '{"shapes": {"ids": [1, 2]}, "dims": {"batch": 9}}',
+        "{}",
     ],
 )
-def test_unknown_names_are_reported_with_the_nearest(tmp_path: Path, settings: str, message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_unknown_names_are_reported_with_the_nearest(
+    tmp_path: Path, settings: str, check_message: CheckMessage
+) -> None:
+    with pytest.raises(RequestError) as caught:
         fix(models.make_tfm(tmp_path / "source.onnx"), settings)
+    check_message(caught.value)
 
 
-def test_impossible_shapes_are_reported_with_the_node(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"input shapes \(x: \[1, 5, 16, 16\]\).*Conv_0") as error:
+def test_impossible_shapes_are_reported_with_the_node(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(ModelError) as error:
         fix(models.make_cnn(tmp_path / "source.onnx"), '{"shapes": {"x": [1, 5, 16, 16]}}')
+    check_message(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -183,9 +189,10 @@ def test_a_real_model_is_fixed(tmp_path: Path, sample_model: Callable[[str], Pat
     assert result.metrics["dynamic_tensors"] == 0
 
 
-def test_only_inputs_with_a_shape_are_fixed(tmp_path: Path) -> None:
+def test_only_inputs_with_a_shape_are_fixed(tmp_path: Path, check_message: CheckMessage) -> None:
     source = models.make_tfm(tmp_path / "source.onnx")
     path, _ = fix(source, "{}", {"ids": InputSpec(shape=(2, 5)), "mask": InputSpec(data="ones")})
     assert shapes(path)["ids"] == [2, 5]
-    with pytest.raises(RequestError, match="nothing to fix"):
+    with pytest.raises(RequestError) as caught:
         fix(source, "{}", {"ids": InputSpec(data="ones")})
+    check_message(caught.value)

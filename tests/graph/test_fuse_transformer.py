@@ -17,6 +17,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operations.transformations import FuseTransformer
 from ndld_flow.models.files import load_model
 from ndld_flow.processes.launch import run_worker_module
+from tests.support.message_files import CheckMessage
 from tests.support.surgery_checks import assert_same, numbers, op_types, operate, outputs_of, parsed
 
 _LAYER = """
@@ -91,10 +92,11 @@ def test_only_requested_fusions_are_applied() -> None:
 
 
 @pytest.mark.thorough
-def test_nothing_fused_is_an_error_unless_allowed() -> None:
+def test_nothing_fused_is_an_error_unless_allowed(check_message: CheckMessage) -> None:
     model = parsed('<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Relu (x) }')
-    with pytest.raises(RequestError, match="patterns of `bert`; try"):
+    with pytest.raises(RequestError) as caught:
         operate(model, FuseTransformer(model_type="bert"))
+    check_message(caught.value)
     same, _ = operate(model, FuseTransformer(model_type="bert", allow_empty=True))
     assert op_types(same) == ["Relu"]
     assert same.producer_name == ""
@@ -137,10 +139,11 @@ def test_an_rms_norm_before_opset_23_becomes_an_operator_of_onnx_runtime(tmp_pat
     assert_same(outputs_of(onnx.load(source), {"x": x}), outputs_of(fused, {"x": x}), 1e-5)
 
 
-def test_layer_normalization_before_opset_17_is_reported() -> None:
+def test_layer_normalization_before_opset_17_is_reported(check_message: CheckMessage) -> None:
     model = encoder(13)
-    with pytest.raises(RequestError, match="LayerNormalization, which ONNX does"):
+    with pytest.raises(RequestError) as caught:
         operate(model, FuseTransformer(model_type="bert", fusions=("layer_norm",)))
+    check_message(caught.value)
 
 
 @pytest.mark.thorough
@@ -166,19 +169,21 @@ def test_external_weights_stay_external(tmp_path: Path) -> None:
     assert_same(outputs_of(onnx.load(source), {"x": x}), outputs_of(onnx.load(target), {"x": x}), 1e-4)
 
 
-def test_sparse_and_large_weights_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sparse_and_large_weights_are_reported(monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage) -> None:
     from ndld_flow.graph.edit import transformer_fusions
 
     monkeypatch.setattr(transformer_fusions, "INLINE_LIMIT_BYTES", 100)
-    with pytest.raises(RequestError, match="ONNX Runtime's optimizer takes"):
+    with pytest.raises(RequestError) as caught:
         operate(encoder(), FuseTransformer(model_type="bert"))
+    check_message(caught.value)
     model = parsed('<ir_version: 8, opset_import: ["": 17]> g (float[3] x) => (float[3] y) { y = Add (x, w) }')
     values = onnx.numpy_helper.from_array(np.ones(1, np.float32), "w")
     model.graph.sparse_initializer.append(
         onnx.helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.array([1])), [3])
     )
-    with pytest.raises(RequestError, match="initializers: use `make_dense` first"):
+    with pytest.raises(RequestError) as caught:
         operate(model, FuseTransformer(model_type="bert"))
+    check_message(caught.value)
 
 
 def test_an_error_of_the_library_is_left_for_the_parent_process(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from ndld_flow.step import Context, Result
 from ndld_flow.steps.lint import Lint
 from ndld_flow.store.kinds import Onnx
 from tests.support import models
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import specs
 
 CHECKS = (
@@ -321,13 +322,14 @@ def test_external_data_that_is_missing_is_a_finding(tmp_path: Path) -> None:
     assert "missing" in findings[0].message
 
 
-def test_a_file_that_is_no_model_is_a_request_error(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_a_request_error(tmp_path: Path, check_message: CheckMessage) -> None:
     for content in (b"", b"not a model at all, whatever it may be"):
         (tmp_path / "model.onnx").write_bytes(content)
         with pytest.raises(ModelError):
             lint(tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match="file does not exist"):
+    with pytest.raises(ModelError) as caught:
         lint(tmp_path / "none.onnx")
+    check_message(caught.value)
 
 
 def test_models_that_onnx_runtime_cannot_load_are_reported(tmp_path: Path) -> None:
@@ -355,13 +357,16 @@ def test_polygraphy_runs_the_model_at_the_recipe_s_shapes(tmp_path: Path) -> Non
     assert [(f.node, f.severity) for f in certain] == [("reshape", "error")]
 
 
-def test_a_missing_or_refused_polygraphy_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_refused_polygraphy_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "surgeon" in name else find_spec(name))
     path = save(tmp_path)
     assert "not installed" in lint(path, checks=()).checks_skipped["polygraphy"]
-    with pytest.raises(BackendError, match="pip install"):
+    with pytest.raises(BackendError) as caught:
         lint(path, checks=("polygraphy",), polygraphy="always")
+    check_message(caught.value)
 
 
 def test_a_check_that_hangs_ends_with_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from onnx import numpy_helper
 from ndld_flow.base.errors import RequestError
 from tests.support import models
 from tests.support.editing_fixtures import Array, edit, edit_path, parse, run
+from tests.support.message_files import CheckMessage
 from tests.support.representatives import slow_except
 from tests.support.samples import fetch_pinned
 
@@ -404,15 +405,16 @@ def test_other_loops_stay(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["as it is", "a mask", "items first"])
-def test_in_old_opsets_axes_are_attributes(name: str) -> None:
+def test_in_old_opsets_axes_are_attributes(name: str, check_message: CheckMessage) -> None:
     swaps = dict(SAME[name])
     for opset in (11, 12, 13):
         before = build(swaps, opset)
         after = replaced(before)
         assert "LSTM" in operators(after)
         check_equal(before, after)
-    with pytest.raises(RequestError, match="opset 10 is older than 11"):
+    with pytest.raises(RequestError) as caught:
         edit(build(swaps, 10), "loop_to_lstm")
+    check_message(caught.value)
 
 
 def test_dimensions_of_inputs_need_no_names() -> None:
@@ -445,15 +447,17 @@ def test_a_second_layer_is_replaced_too() -> None:
     check_equal(before, after)
 
 
-def test_what_stays_is_noted_with_the_reason(tmp_path: Path) -> None:
+def test_what_stays_is_noted_with_the_reason(tmp_path: Path, check_message: CheckMessage) -> None:
     source = models.save(build(OTHER["an early end"]), tmp_path / "source.onnx")
     (tmp_path / "out").mkdir()
     change = edit_path(source, tmp_path / "out" / "model.onnx", {"loop_to_lstm": {"allow_empty": True}})
     assert ["when it ends depends" in note for note in change.notes] == [True]
-    with pytest.raises(RequestError, match="replaced by LSTM"):
+    with pytest.raises(RequestError) as caught:
         edit_path(source, tmp_path / "out" / "model.onnx", "loop_to_lstm")
-    with pytest.raises(RequestError, match="none among the selected"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         edit("g (float[1] x) => (float[1] y) { y = Relu(x) }", "loop_to_lstm")
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.step import DataFile
 from ndld_flow.steps.edit import Edit
 from tests.support.editing_fixtures import edit, parse, run, text_of
+from tests.support.message_files import CheckMessage
 
 SILU = """g (float[N, 4] x) => (float[N, 4] y) <float[4] b = {1, -2, 3, -4}> {
     [add] h = Add (x, b)
@@ -131,28 +132,29 @@ def test_nodes_of_a_subgraph_are_replaced_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"select": "sig", "outputs": ["z"]}, "'z' is no output"),
-        ({"select": ["add", "sig"], "outputs": ["s"]}, "node 'mul' reads 'h'"),
-        ({"select": ["sig", "mul"], "inputs": ["s"]}, "'s' is an output"),
-        ({"select": ["add", "mul"]}, "'sig' depends"),
-        ({"select": ["sig", "mul"], "inputs": ["nothing"]}, "no tensor 'nothing'"),
-        ({"select": ["sig", "mul"], "name": "neg"}, "already a node 'neg'"),
-        ({"select": ["sig", "mul"], "weights": {"b": {"value": 1}}}, "name 'b' is already used"),
-        ({"select": ["sig", "mul"], "types": {"s": "float32[1]"}}, "node has no output 's'"),
-        ({"select": ["sig"], "outputs": ["s", "x"], "types": {"x": "float32[1]"}}, "there is already a tensor 'x'"),
-        ({"select": "nothing"}, "name 'nothing'"),
+        {"select": "sig", "outputs": ["z"]},
+        {"select": ["add", "sig"], "outputs": ["s"]},
+        {"select": ["sig", "mul"], "inputs": ["s"]},
+        {"select": ["add", "mul"]},
+        {"select": ["sig", "mul"], "inputs": ["nothing"]},
+        {"select": ["sig", "mul"], "name": "neg"},
+        {"select": ["sig", "mul"], "weights": {"b": {"value": 1}}},
+        {"select": ["sig", "mul"], "types": {"s": "float32[1]"}},
+        {"select": ["sig"], "outputs": ["s", "x"], "types": {"x": "float32[1]"}},
+        {"select": "nothing"},
     ],
 )
-def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) -> None:
-    assert message in refused(SILU, {"op_type": "My", "domain": "a.b", **settings})
+def test_what_does_not_fit_is_refused(settings: dict[str, Any], check_message: CheckMessage) -> None:
+    check_message(refused(SILU, {"op_type": "My", "domain": "a.b", **settings}))
 
 
-def test_an_input_that_depends_on_the_selection_is_refused() -> None:
+def test_an_input_that_depends_on_the_selection_is_refused(check_message: CheckMessage) -> None:
     settings = {"select": ["sig", "mul"], "op_type": "My", "domain": "a.b", "inputs": ["y"]}
-    with pytest.raises(ModelError, match="depend on each other"):
+    with pytest.raises(ModelError) as caught:
         edit(SILU, {"replace_nodes": settings})
+    check_message(caught.value)
 
 
 def test_the_operator_is_checked_where_it_is_known() -> None:

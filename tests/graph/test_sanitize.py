@@ -28,6 +28,7 @@ from ndld_flow.step import Context
 from ndld_flow.steps.sanitize import Sanitize
 from ndld_flow.store.kinds import Onnx
 from tests.support import models
+from tests.support.message_files import CheckMessage
 
 Array = npt.NDArray[Any]
 Feed = Mapping[str, Array]
@@ -206,16 +207,19 @@ def test_input_shapes_make_shape_computations_constant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shapes", "message"),
+    "shapes",
     [
-        ({"idz": (1, 2)}, 'did you mean "ids"'),
-        ({"ids": (1, 2, 3)}, "2 dimensions"),
-        ({"ids": (1, 2), "mask": (1, 3)}, "length"),
+        {"idz": (1, 2)},
+        {"ids": (1, 2, 3)},
+        {"ids": (1, 2), "mask": (1, 3)},
     ],
 )
-def test_impossible_input_shapes_are_reported(tmp_path: Path, shapes: dict[str, tuple[int, ...]], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_impossible_input_shapes_are_reported(
+    tmp_path: Path, shapes: dict[str, tuple[int, ...]], check_message: CheckMessage
+) -> None:
+    with pytest.raises(RequestError) as caught:
         sanitize(models.make_tfm(tmp_path / "source.onnx"), input_shapes=shapes)
+    check_message(caught.value)
 
 
 def one_graph(  # noqa: PLR0917

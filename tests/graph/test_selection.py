@@ -22,6 +22,7 @@ from ndld_flow.models.nodes import node_label
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.steps.edit import Edit
 from tests.support.editing_fixtures import edit, parse
+from tests.support.message_files import CheckMessage
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17, "local" : 1, "com.acme" : 1]>
 main (float[N, 4] x, bool c, int64 count) => (float[N, 4] z, float[N, 4] t)
@@ -171,28 +172,30 @@ def test_neighbours_are_selected(select: dict[str, Any], found: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("select", "message"),
+    "select",
     [
-        ("stam", 'did you mean "stem"?'),
-        ({"op_type": "LeakyRelo"}, "op_type 'LeakyRelo'; did you"),
-        ({"scope": "branch/then"}, 'did you mean "branch/then_branch"?'),
-        ({"input": "state2"}, 'did you mean "state"?'),
-        ({"output": "/^yy/"}, "output '/^yy/'; known:"),
-        ({"domain": "com.acmee"}, 'did you mean "com.acme"?'),
-        ({"precision": "fp16"}, "precision 'fp16'; known: none"),
-        ({"after": "steem"}, 'did you mean "stem"?'),
-        ({"op_type": "Relu", "name": "conv0"}, "`select`; `ndld-flow inspect MODEL`"),
-        ({"exclude": {"before": "nowhere"}}, "node or tensor 'nowhere'"),
-        ({"after": ["e", "steem"]}, 'did you mean "stem"?'),
+        "stam",
+        {"op_type": "LeakyRelo"},
+        {"scope": "branch/then"},
+        {"input": "state2"},
+        {"output": "/^yy/"},
+        {"domain": "com.acmee"},
+        {"precision": "fp16"},
+        {"after": "steem"},
+        {"op_type": "Relu", "name": "conv0"},
+        {"exclude": {"before": "nowhere"}},
+        {"after": ["e", "steem"]},
     ],
 )
-def test_an_empty_selection_is_an_error_with_the_nearest_names(select: dict[str, Any] | str, message: str) -> None:
+def test_an_empty_selection_is_an_error_with_the_nearest_names(
+    select: dict[str, Any] | str, check_message: CheckMessage
+) -> None:
     with pytest.raises(RequestError) as refused:
         names(select)
-    assert message in str(refused.value)
+    check_message(refused.value)
 
 
-def test_a_name_in_several_graphs_is_distinguished_by_scope() -> None:
+def test_a_name_in_several_graphs_is_distinguished_by_scope(check_message: CheckMessage) -> None:
     result = ir.from_proto(
         parse(
             """g (float[2] x, bool c) => (float[2] y) {
@@ -202,17 +205,20 @@ def test_a_name_in_several_graphs_is_distinguished_by_scope() -> None:
             }"""
         )
     )
-    with pytest.raises(RequestError, match="2 nodes are named 'same'"):
+    with pytest.raises(RequestError) as caught:
         find_nodes(result, NodeSelect(after="same"))
-    with pytest.raises(RequestError, match="2 tensors are named 'r'"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         find_nodes(result, NodeSelect(after="r"))
+    check_message(caught.value)
     [outcome] = find_nodes(result, NodeSelect(after="same", scope=("y/else_branch",)))
     assert outcome.op_type == "Abs"
 
 
 def test_a_list_of_neighbours_is_not_empty_and_one_name_is_written_as_one() -> None:
-    with pytest.raises(ValidationError, match="after"):
+    with pytest.raises(ValidationError) as caught:
         NodeSelect.model_validate_json('{"after": []}')
+    assert [problem["type"] for problem in caught.value.errors()] == ["string_type", "too_short"]
     assert NodeSelect.model_validate_json('{"after": "b"}').model_dump() == {"after": "b"}
     assert NodeSelect.model_validate({"after": ["b", "d"]}).after == ("b", "d")
 
@@ -310,20 +316,23 @@ def test_documented_examples_hold() -> None:
 
 
 @pytest.mark.parametrize("select", [[], {"op_type": []}, {"name": "a", "input": []}])
-def test_an_empty_list_does_not_select_everything(select: Any) -> None:
-    with pytest.raises(ValidationError, match="list, which matches nothing"):
+def test_an_empty_list_does_not_select_everything(select: Any, check_message: CheckMessage) -> None:
+    with pytest.raises(ValidationError) as caught:
         Edit.model_validate({"operations": ({"remove_nodes": {"select": select}},)})
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize("select", [[], {"dtype": []}, {"rank": 1, "scope": []}])
-def test_an_empty_list_does_not_select_every_tensor(select: Any) -> None:
-    with pytest.raises(ValidationError, match="list, which matches nothing"):
+def test_an_empty_list_does_not_select_every_tensor(select: Any, check_message: CheckMessage) -> None:
+    with pytest.raises(ValidationError) as caught:
         Edit.model_validate({"operations": ({"make_dense": {"select": select}},)})
+    check_message(caught.value)
 
 
-def test_hops_alone_do_not_select_everything() -> None:
-    with pytest.raises(ValidationError, match="`hops` goes with `near`"):
+def test_hops_alone_do_not_select_everything(check_message: CheckMessage) -> None:
+    with pytest.raises(ValidationError) as caught:
         Edit.model_validate({"operations": ({"remove_nodes": {"select": {"hops": 3}}},)})
+    check_message(caught.value)
 
 
 def test_surplus_hops_cost_nothing() -> None:

@@ -21,6 +21,7 @@ from ndld_flow.graph.edit.operations.transformations import Decompose, FuseGemm,
 from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import load_model
+from tests.support.message_files import CheckMessage
 from tests.support.surgery_checks import assert_same, numbers, op_types, operate, outputs_of, parsed
 
 SPLIT_GEMM = Decompose(select=NodeSelect(op_type=("Gemm",)))
@@ -107,17 +108,20 @@ def test_gemms_are_split_at_every_opset_and_fused_again(opset: int) -> None:
         assert_same(outputs_of(model, feeds), outputs_of(other, feeds), 1e-6)
 
 
-def test_gemm_of_an_opset_without_broadcasting_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"operations\[0\]: .*Gemm.* has opset 6"):
+def test_gemm_of_an_opset_without_broadcasting_is_refused(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         operate(_gemm(0, 0, opset=6), SPLIT_GEMM)
+    check_message(caught.value)
 
 
-def test_no_gemm_is_an_error_unless_allowed() -> None:
+def test_no_gemm_is_an_error_unless_allowed(check_message: CheckMessage) -> None:
     model = parsed('<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Relu (x) }')
-    with pytest.raises(RequestError, match="op_type 'Gemm'"):
+    with pytest.raises(RequestError) as caught:
         operate(model, SPLIT_GEMM)
-    with pytest.raises(RequestError, match="op_type 'Add'"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         operate(model, FuseGemm())
+    check_message(caught.value)
     same, _ = operate(
         model, Decompose(select=NodeSelect(op_type=("Gemm",)), allow_empty=True), FuseGemm(allow_empty=True)
     )
@@ -259,10 +263,11 @@ def test_operators_are_decomposed(op_type: str, opset: int, dtype: str) -> None:
         assert all(name.isidentifier() for name in node.output)
 
 
-def test_a_definition_for_other_dtypes_is_refused() -> None:
+def test_a_definition_for_other_dtypes_is_refused(check_message: CheckMessage) -> None:
     model = _unary("MeanVarianceNormalization", 13, "float16[2, 4, 6, 6]")
-    with pytest.raises(RequestError, match="ONNX's definition does not"):
+    with pytest.raises(RequestError) as caught:
         operate(model, Decompose(select=NodeSelect(name=("*",))))
+    check_message(caught.value)
 
 
 def test_attention_is_decomposed() -> None:
@@ -278,19 +283,21 @@ def test_attention_is_decomposed() -> None:
     assert_same(outputs_of(model, feeds), outputs_of(written, feeds), 1e-5)
 
 
-def test_the_opset_that_defines_an_operator_is_reported() -> None:
+def test_the_opset_that_defines_an_operator_is_reported(check_message: CheckMessage) -> None:
     model = parsed('<ir_version: 8, opset_import: ["": 12]> g (float[2] x) => (float[2] y) { y = Elu (x) }')
-    with pytest.raises(RequestError, match="opset 12; opset 18"):
+    with pytest.raises(RequestError) as caught:
         operate(model, Decompose(select=NodeSelect(op_type=("Elu",))))
+    check_message(caught.value)
 
 
-def test_operators_without_a_definition_are_reported_with_the_supported_ones() -> None:
+def test_operators_without_a_definition_are_reported_with_the_supported_ones(check_message: CheckMessage) -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 3, 8, 8] x) => (float[1, 3, 1, 1] y) { y = GlobalAveragePool (x) }"""
     )
-    with pytest.raises(RequestError, match="other operators at opset 17"):
+    with pytest.raises(RequestError) as caught:
         operate(model, Decompose(select=NodeSelect(name=("*",))))
+    check_message(caught.value)
 
 
 def test_nodes_in_branches_and_functions_are_decomposed() -> None:
@@ -485,16 +492,19 @@ def test_a_batch_on_another_axis_becomes_dynamic() -> None:
     assert [dim.dim_param for dim in free.graph.output[0].type.tensor_type.shape.dim] == ["", "batch", ""]
 
 
-def test_nodes_that_prevent_a_dynamic_batch_are_named() -> None:
+def test_nodes_that_prevent_a_dynamic_batch_are_named(check_message: CheckMessage) -> None:
     squeezed = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 4] x) => (float[4] y) <int64[1] a = {0}> {%s}'
     model = parsed(squeezed % "[lonely] y = Squeeze (x, a)")
-    with pytest.raises(RequestError, match="take another one than 1"):
+    with pytest.raises(RequestError) as caught:
         operate(model, MakeBatchDynamic())
+    check_message(caught.value)
     model = parsed(squeezed % "[mixing] y = ReduceSum <keepdims = 0> (x, a)")
-    with pytest.raises(RequestError, match=r"ends at mixing \(ReduceSum\)"):
+    with pytest.raises(RequestError) as caught:
         operate(model, MakeBatchDynamic())
-    with pytest.raises(RequestError, match="no input 'image'; known"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         operate(model, MakeBatchDynamic(select=("image",)))
+    check_message(caught.value)
 
 
 def test_an_output_independent_of_the_batch_is_noted() -> None:
@@ -507,14 +517,15 @@ def test_an_output_independent_of_the_batch_is_noted() -> None:
     assert re.search(r": m; .*mixing \(ReduceMean\)$", note)
 
 
-def test_a_batch_with_dependent_items_is_refused() -> None:
+def test_a_batch_with_dependent_items_is_refused(check_message: CheckMessage) -> None:
     """Softmax over the items: one item alone is always 1."""
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 4] x) => (float[1, 4] y) { y = Softmax <axis = 0> (x) }"""
     )
-    with pytest.raises(RequestError, match="output y, item 0"):
+    with pytest.raises(RequestError) as caught:
         operate(model, MakeBatchDynamic())
+    check_message(caught.value)
     free, _ = operate(model, MakeBatchDynamic(try_it=False))
     assert free.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
 
@@ -535,7 +546,7 @@ def test_the_dynamic_batch_is_checked_at_the_sizes_of_the_recipe(tmp_path: Path)
     assert edited.notes == []
 
 
-def test_a_batch_that_fails_only_at_run_time_is_refused() -> None:
+def test_a_batch_that_fails_only_at_run_time_is_refused(check_message: CheckMessage) -> None:
     """Shape inference does not look at the lengths of sequences."""
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
@@ -545,21 +556,23 @@ def test_a_batch_that_fails_only_at_run_time_is_refused() -> None:
         w=numbers(1, 3, 2),
         r=numbers(1, 3, 3),
     )
-    with pytest.raises(RequestError, match="items alone: it fails"):
+    with pytest.raises(RequestError) as caught:
         operate(model, MakeBatchDynamic(axes={"x": 1}))
+    check_message(caught.value)
 
 
-def test_the_node_that_mixes_items_is_named() -> None:
+def test_the_node_that_mixes_items_is_named(check_message: CheckMessage) -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]> g (float[1, 4] x) => (float[1, 4] y) {
             [before] a = Tanh (x)  [mixing] b = Softmax <axis = 0> (a)  [sum] c = Add (b, a)  [last] y = Relu (c)
         }"""
     )
-    with pytest.raises(RequestError, match="first at Softmax 'mixing'"):
+    with pytest.raises(RequestError) as caught:
         operate(model, MakeBatchDynamic())
+    check_message(caught.value)
 
 
-def test_the_node_that_merges_the_batch_into_another_axis_is_named() -> None:
+def test_the_node_that_merges_the_batch_into_another_axis_is_named(check_message: CheckMessage) -> None:
     """The axis of its output has the items of each channel in turn, and no later node splits them right."""
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]> g (float[1, 4, 6] x) => (float[1, 6, 4] z)
@@ -568,9 +581,11 @@ def test_the_node_that_merges_the_batch_into_another_axis_is_named() -> None:
             [back] c = Transpose <perm = [1, 0]> (b)  [split] z = Reshape (c, apart)
         }"""
     )
-    with pytest.raises(RequestError, match="first at Reshape 'merge'"):
+    with pytest.raises(RequestError) as caught:
         operate(model, MakeBatchDynamic())
+    check_message(caught.value)
     for node in model.graph.node:
         node.name = ""
-    with pytest.raises(RequestError, match="first at Reshape 'b'"):
+    with pytest.raises(RequestError) as caught:
         operate(model, MakeBatchDynamic())
+    check_message(caught.value)

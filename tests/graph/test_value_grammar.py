@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.value_grammar import MAX_ELEMENTS, Value, parse_dtype, parse_value, to_array
 from ndld_flow.models.element_types import dtype_name
+from tests.support.message_files import CheckMessage
 
 _LEAVES = st.one_of(st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=8))
 _VALUES = st.recursive(_LEAVES, lambda inner: st.lists(inner, max_size=4), max_leaves=12)
@@ -74,32 +75,33 @@ def test_nan_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("", "column 1: a value is missing"),
-        ("[1, 2", "column 6: `,` or `]` is missing"),
-        ("[1,,2]", "column 4: a value is missing"),
-        ("[1 2]", "column 4: `,` or `]` is missing"),
-        ("1 2", "column 3: the value ends"),
-        ("[1, two]", "`true` or `false`; strings"),
-        ("['a\\q']", r"column 4: `\q` is not"),
-        ("['abc]", "column 2: the string"),
-        ("1e999", "column 1: `1e999` is not a number"),
-        ("[" * 40, "column 33: lists are nested"),
-        ("9" * 401, "column 1:"),
+        "",
+        "[1, 2",
+        "[1,,2]",
+        "[1 2]",
+        "1 2",
+        "[1, two]",
+        "['a\\q']",
+        "['abc]",
+        "1e999",
+        "[" * 40,
+        "9" * 401,
     ],
 )
-def test_mistakes_are_reported_with_their_column(text: str, message: str) -> None:
+def test_mistakes_are_reported_with_their_column(text: str, check_message: CheckMessage) -> None:
     with pytest.raises(RequestError) as refused:
         parse_value(text)
-    assert message in str(refused.value)
+    check_message(refused.value)
 
 
-def test_too_many_elements_belong_in_a_file() -> None:
+def test_too_many_elements_belong_in_a_file(check_message: CheckMessage) -> None:
     numbers = [0] * (MAX_ELEMENTS + 1)
     for refuse in (lambda: parse_value(str(numbers)), lambda: to_array(list(numbers), ir.DataType.INT8)):
-        with pytest.raises(RequestError, match=r"10,000 elements .* \.npy file"):
+        with pytest.raises(RequestError) as caught:
             refuse()
+        check_message(caught.value)
     assert to_array(list(numbers[1:]), ir.DataType.INT8).shape == (MAX_ELEMENTS,)
 
 
@@ -132,27 +134,27 @@ def test_floats_are_rounded_and_never_clipped(dtype: ir.DataType, number: float)
 
 
 @pytest.mark.parametrize(
-    ("value", "dtype", "message"),
+    ("value", "dtype"),
     [
-        ([[1, 2], [3]], "int8", "shape [2], element 1 has [1]"),
-        ([1, [2]], "int8", "shape [], element 1 has [1]"),
-        ([[1, 300]], "uint8", "[0, 1] does not fit uint8"),
-        (1.5, "int64", "1.5 does not fit int64"),
-        (True, "int64", "does not fit int64"),
-        (2, "bool", "2 does not fit bool"),
-        ("a", "float32", "'a' does not fit float32"),
-        (1, "string", "1 does not fit string"),
-        (70000, "float16", "70000 does not fit float16"),
-        (8, "float4_e2m1fn", "8 does not fit float4_e2m1fn"),
-        (10**400, "float64", "does not fit float64"),
-        (math.inf, "float8_e4m3fn", "does not fit float8_e4m3fn"),
-        (1, "complex64", "complex64 cannot be written"),
+        ([[1, 2], [3]], "int8"),
+        ([1, [2]], "int8"),
+        ([[1, 300]], "uint8"),
+        (1.5, "int64"),
+        (True, "int64"),
+        (2, "bool"),
+        ("a", "float32"),
+        (1, "string"),
+        (70000, "float16"),
+        (8, "float4_e2m1fn"),
+        (10**400, "float64"),
+        (math.inf, "float8_e4m3fn"),
+        (1, "complex64"),
     ],
 )
-def test_values_that_a_dtype_cannot_hold_are_refused(value: Value, dtype: str, message: str) -> None:
+def test_values_that_a_dtype_cannot_hold_are_refused(value: Value, dtype: str, check_message: CheckMessage) -> None:
     with pytest.raises(RequestError) as refused:
         to_array(value, parse_dtype(dtype))
-    assert message in str(refused.value)
+    check_message(refused.value)
 
 
 def test_arrays_have_the_shape_of_the_lists() -> None:
@@ -163,10 +165,11 @@ def test_arrays_have_the_shape_of_the_lists() -> None:
     assert to_array(["a", "b"], ir.DataType.STRING).tolist() == ["a", "b"]
 
 
-def test_names_of_element_types_are_read() -> None:
+def test_names_of_element_types_are_read(check_message: CheckMessage) -> None:
     assert {parse_dtype(word) for word in ("float32", "float", "FLOAT", "fp32")} == {ir.DataType.FLOAT}
     for dtype in ir.DataType:
         if dtype != ir.DataType.UNDEFINED:
             assert parse_dtype(dtype_name(dtype)) == dtype
-    with pytest.raises(RequestError, match='"float16"'):
+    with pytest.raises(RequestError) as caught:
         parse_dtype("floot16")
+    check_message(caught.value)

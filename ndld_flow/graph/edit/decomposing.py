@@ -166,7 +166,7 @@ def _advice(node: ir.Node, opset: int) -> str:
     """Return advice: the first later opset with a definition, or the operators that have one in this opset."""
     for later in range(opset + 1, onnx.defs.onnx_opset_version() + 1):
         if not node.domain and _versions(schema_of(node.op_type, later), later):
-            return f"opset {later} is the first that does: convert the model to it first"
+            return f"it is from opset {later} on: convert the model first"
     known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""} - _WITH_SUBGRAPHS
     return f"these are: {', '.join(sorted(name for name in known if _versions(schema_of(name, opset), opset)))}"
 

@@ -149,7 +149,7 @@ def sort_model(model: ir.Model) -> None:
             if not _is_sorted(graph, set()):
                 graph.sort()
     except ValueError:
-        raise ModelError("nodes depend on each other in a cycle") from None
+        raise ModelError("the result would have nodes that depend on each other in a cycle") from None
 
 
 def _is_sorted(graph: ir.Graph, before: set[ir.Node]) -> bool:

@@ -412,7 +412,7 @@ def _check(shapes: BatchAxes, model: ir.Model) -> None:
     ]
     if refused:
         raise RequestError(
-            f"the batch cannot be dynamic: {some_of([label(node) for node in refused])} cannot take another one than "
+            f"the batch cannot be dynamic: {some_of([label(node) for node in refused])} accepts only a batch of "
             f"{shapes.batch.size}; change these nodes first, or name only some `inputs`"
         )
 
@@ -440,8 +440,8 @@ def _note_ends(edited: EditedModel, shapes: BatchAxes, freed: Freed) -> None:
         where = f"; it ends at {some_of(ends)}" if ends else ""
         edited.note(f"outputs that do not follow the batch: {some_of(stuck)}{where}")
     if not freed.outputs:
-        where = f": it ends at {some_of(ends)}" if ends else ""
-        raise RequestError(f"no output follows the batch of {some_of(list(freed.batch.axes))}{where}")
+        where = f": {some_of(ends)} removes it" if ends else ""
+        raise RequestError(f"no output has the batch of {some_of(list(freed.batch.axes))}{where}")
     if edited.model.functions:
         edited.note("local functions were not examined: shapes that they fix stay fixed; inline them first")
 

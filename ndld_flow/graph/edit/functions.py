@@ -244,11 +244,11 @@ def add_call(edited: EditedModel, function: ir.Function, call: Call, scope: str)
     graph, address = edited.graph(scope), function_address(function)
     home = functions_by_graph(edited.model).get(graph)
     if home is not None and function.identifier() in _callers_of(edited.model, home):
-        raise RequestError(f"{address} calls the function of {scope!r}: functions cannot be recursive")
+        raise RequestError(f"a call of {address} in {scope!r} would be recursive, which ONNX does not allow")
     for what, given, own in (("inputs", call.inputs, function.inputs), ("outputs", call.outputs, function.outputs)):
         if len(given) > len(own):
             names = ", ".join(value.name or "" for value in own)
-            raise RequestError(f"{address} has {len(own)} {what} ({names}), and {len(given)} are given")
+            raise RequestError(f"{address} has the {what} ({names}); {len(given)} are given")
     nesting = Nesting(edited.model)
     inputs = [nesting.value(name, graph) if name else None for name in call.inputs]
     check_inputs(Schemas(edited.model).of_function(function), inputs)

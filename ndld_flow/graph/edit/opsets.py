@@ -91,7 +91,7 @@ def _take_step(model: onnx.ModelProto, old: int, new: int) -> onnx.ModelProto:
             for given in node.attribute
             if new < old and not (given.name in _schema(node, new).attributes or _is_default(given, _schema(node, old)))
         ]
-        raise CannotConvertError("; ".join(newer) or f"to opset {new}: {_reason(error)}") from None
+        raise CannotConvertError("; ".join(newer) or f"at opset {new}, {_reason(error)}") from None
 
 
 def _with_typed_values(model: onnx.ModelProto) -> onnx.ModelProto:

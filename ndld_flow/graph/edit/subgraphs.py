@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError, UnknownNameError, check_known
+from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
@@ -216,7 +217,7 @@ def _check_signature(node: ir.Node, attribute: str, graph: ir.Graph, types: Type
         )
     if len(graph.outputs) != len(wanted.outputs):
         raise RequestError(
-            f"{where} requires {wanted.outputs_text} of its {attribute}; this one has {len(graph.outputs)}"
+            f"{where} requires {wanted.outputs_text} from its {attribute}; this one has {len(graph.outputs)}"
         )
     for values, dtypes in ((graph.inputs, wanted.inputs), (graph.outputs, wanted.outputs)):
         for value, dtype in zip(values, dtypes, strict=True):
@@ -231,7 +232,7 @@ def _signature(node: ir.Node, types: Types) -> _Signature:
     outputs = [_dtype(value, types) for value in node.outputs]
     inputs = [None if value is None else _dtype(value, types) for value in node.inputs]
     if node.op_type == "If":
-        return _Signature([], outputs, "no inputs", f"{len(outputs)} outputs")
+        return _Signature([], outputs, "no inputs", counted(len(outputs), "output"))
     if node.op_type == "Loop":
         carried = len(inputs) - 2
         return _Signature(
@@ -241,7 +242,7 @@ def _signature(node: ir.Node, types: Types) -> _Signature:
             f"{len(outputs) + 1} outputs (condition, {carried} carried, {len(outputs) - carried} collected)",
         )
     # Scan and SequenceMap slice their inputs and stack their outputs, which keeps the element types.
-    return _Signature(inputs, outputs, f"{len(inputs)} inputs", f"{len(outputs)} outputs")
+    return _Signature(inputs, outputs, counted(len(inputs), "input"), counted(len(outputs), "output"))
 
 
 def _dtype(value: ir.Value, types: Types) -> ir.DataType | None:

@@ -183,7 +183,7 @@ def _predictions(model: ir.Model, name: str | None) -> ir.Value:
 
     value = find_output(model, name, _ADVICE)
     if value.shape is None or len(value.shape) != 3:
-        raise RequestError(f"{show_tensors([value])}: predictions have three dimensions: images, boxes, coordinates")
+        raise RequestError(f"{show_tensors([value])} are no predictions: these have images, boxes and coordinates")
     return value
 
 
@@ -229,13 +229,13 @@ def _missing(nms: AddNms, output: ir.Value, ambiguous: bool) -> str:
     """Return the settings that determine the layout, with the numbers that the shape allows."""
     assert output.shape is not None
     if nms.axis is None and ambiguous:
-        return "`axis`, 1 or 2: that of coordinates and scores"
+        return "`axis`, 1 or 2, the one with coordinates and scores"
     sizes = [dim for dim in output.shape[1:] if isinstance(dim, int)]
     if not sizes:
-        return "the shape of the output first: no dimension is fixed (`set_shapes` for the inputs)"
+        return "the inputs fixed shapes first with `set_shapes`: the output has no fixed dimension"
     size = min(sizes) if nms.axis is None else output.shape[nms.axis]
     if not isinstance(size, int) or size < 5:
-        return "another `axis`: that of coordinates and scores has at least 5 columns"
+        return "another `axis`: the one with coordinates and scores has at least 5 columns"
     return (
         f"`classes` and `objectness`, and `axis` if {size} is not the number of columns. {size} columns are 4 for the "
         f"box and {size - 4} classes, or {size - 5} with `objectness: true`; `objectness` is also needed with columns "

@@ -195,7 +195,7 @@ def _build(
     if exact != dtype:
         chain.put("Cast", "to_model", to=int(dtype))
     if chain.value.producer() is None:
-        raise RequestError(f"input {chain.name} would not change: give the settings in which the frames differ")
+        raise RequestError(f"input {chain.name} would not change: give what differs between frames and the input")
 
 
 def _normalize(chain: _Chain, axis: int, gain: Array, shift: Array) -> None:
@@ -381,7 +381,7 @@ class AddPostprocessing(Operation):
             raise RequestError(f"output {output.name} is {name}; `activation` requires floats: insert a Cast before it")
         unordered = (ir.DataType.STRING, ir.DataType.BOOL, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
         if (self.argmax or self.top_k is not None) and dtype in unordered:
-            raise RequestError(f"output {output.name} is {name}, which has no order: it has no largest value")
+            raise RequestError(f"output {output.name} is {name}, which has no order and so no largest value")
 
     def _add_nodes(self, edits: OperationEdits, output: ir.Value, axis: int) -> list[ir.Value]:
         import onnx_ir as ir
@@ -431,7 +431,7 @@ def _put_top_k(edits: OperationEdits, value: ir.Value, output: ir.Value, count: 
         raise RequestError(f"`top_k` needs opset {_FIRST_OPSET_OF_TOP_K}; the model has {opset}: convert it first")
     size = output.shape[axis] if output.shape is not None else None
     if isinstance(size, int) and count > size:
-        raise RequestError(f"`top_k` is {count}, but axis {axis} of output {output.name} has only {size}")
+        raise RequestError(f"`top_k` is {count}, but axis {axis} of output {output.name} has only {size} elements")
     number = edits.add_initializer(graph, np.array([count], np.int64), f"{output.name}_k")
     node = ir.node("TopK", [value, number], {"axis": axis}, num_outputs=2, name=edits.new_name(f"{output.name}_top_k"))
     graph.append(node)

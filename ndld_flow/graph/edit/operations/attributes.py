@@ -111,7 +111,7 @@ class ResetAttributes(Operation):
             with errors_of(node):
                 operator = schemas.of(node)
                 if operator is None:
-                    raise RequestError(f"the operator {node.domain}::{node.op_type} and its defaults are unknown")
+                    raise RequestError(f"{node.domain}::{node.op_type} has no known defaults: use `set_attributes`")
                 for attribute in _selected(operator, node, self.attributes):
                     if attribute.required:
                         raise RequestError(

@@ -202,12 +202,12 @@ def _replace(edited: EditedModel, value: ir.Value, tensor: ir.TensorProtocol) ->
     from ndld_flow.models.input_shapes import show_shape
 
     if value.dtype not in (None, tensor.dtype):
-        raise RequestError(f"input {value.name!r} is {value.dtype}, but the value given is {tensor.dtype}")
+        raise RequestError(f"input {value.name!r} is {value.dtype}, but the value is {tensor.dtype}")
     dims = tuple(tensor.shape.numpy())
     own = value.shape
     pairs = zip(own or (), dims, strict=False)
     if own is not None and (len(own) != len(dims) or any(isinstance(dim, int) and dim != new for dim, new in pairs)):
-        raise RequestError(f"input {value.name!r} has the shape {show_shape(own)}, the value given {list(dims)}")
+        raise RequestError(f"input {value.name!r} has the shape {show_shape(own)}, but the value has {list(dims)}")
     edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
     graph = edited.model.graph
     graph.inputs.remove(value)

@@ -159,7 +159,7 @@ def _tensor(edited: EditedModel, name: str) -> ir.Value:
     if edge not in edges or not index.isdecimal() or any(v.name == name for v in values_of(edited.model.graph)):
         return edited.value(name)
     if int(index) >= len(edges[edge]):
-        raise RequestError(f"there is no {name!r}: the model has {len(edges[edge])} {edge}")
+        raise RequestError(f"there is no {name!r}: the model has {len(edges[edge])} {edge}, counted from 0")
     return edges[edge][int(index)]
 
 
@@ -215,7 +215,7 @@ class SetIrVersion(Operation):
 
         model, version = edited.model, self.to
         if version > MAX_IR_VERSION:
-            raise RequestError(f"there is no IR version {version} to set: {_OLDEST} to {MAX_IR_VERSION} can be run")
+            raise RequestError(f"IR version {version} cannot be set; choose one from {_OLDEST} to {MAX_IR_VERSION}")
         if version < _FUNCTIONS and model.functions:
             raise RequestError(f"local functions came with IR version {_FUNCTIONS}; inline them first")
         before, model.ir_version = model.ir_version, version

@@ -395,8 +395,8 @@ def _check_unused(node: ir.Node, value: ir.Value, gone: set[ir.Node]) -> None:
     if readers:
         shown = first_of([repr(reader) for reader in readers], 3)
         raise RequestError(
-            f"{shown} read {value.name!r}, an output of {node_label(node)!r}; remove them too, "
-            "or set `bridge: true` to connect them to its input"
+            f"{value.name!r}, an output of {node_label(node)!r}, is read by {shown}; remove its readers too, "
+            "or set `bridge: true` to connect them to the node's input"
         )
     if value.is_graph_output():
         raise RequestError(

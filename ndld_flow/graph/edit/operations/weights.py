@@ -278,7 +278,7 @@ class RemoveInitializers(Operation):
             operator = schemas.of(use.node)
             known = operator is not None and use.idx < len(operator.inputs)
             if operator is None or not known or port_at(operator, use.idx).kind != "optional":
-                raise RequestError(f"node {node_label(use.node)!r} requires input {use.idx}, which is {name!r}")
+                raise RequestError(f"node {node_label(use.node)!r} requires {name!r}, its input {use.idx}")
         for node, index in tuple(value.uses()):
             node.replace_input_with(index, None)
             while node.inputs and node.inputs[-1] is None:
