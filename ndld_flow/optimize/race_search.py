@@ -56,6 +56,11 @@ class RaceSearch(Search):
         self._race_others(cheap, _LEAST_SHARE, certain=True)
         self._race_costly([variant.name for variant in self._composer.variants if variant.costly])
         self._prove_best()
+        proofs = 0
+        while proofs < len(self._proofs):
+            proofs = len(self._proofs)
+            self._race_others([*filter(self._lost_to_refuted, self._result.tried)])
+            self._prove_best()
         self._stopped_because = self._describe_end()
 
     def _race_costly(self, names: Iterable[str], *, certain: bool = False) -> None:
@@ -69,7 +74,8 @@ class RaceSearch(Search):
 
     def _race_others(self, names: Sequence[str], least_share: float = 0.0, *, certain: bool = False) -> None:
         """Race the best with variants that were not tried to the end, if there is time for more than their proof."""
-        others = [*filter(self._is_untried, names), *filter(self._is_unranked, names)]
+        again = (self._is_untried, self._is_unranked, self._lost_to_refuted)
+        others = [name for may_win in again for name in names if may_win(name)]
         left_s = self._budget.left_s()
         if others and left_s - self._proof_s(least_share) > _LEAST_S:
             waiting = [name for name in self._result.ranking[:1] if name not in self._proofs]
@@ -107,6 +113,14 @@ class RaceSearch(Search):
         tried = self._result.tried.get(name)
         is_open = not self._result.finished and tried is not None and tried.outcome == "not proved"
         return is_open and name not in (SOURCE, self._best.variant.name, *self._proofs)
+
+    def _lost_to_refuted(self, name: str) -> bool:
+        """Return whether this variant left a race because it was slower than others, of which a proof refuted some, and
+        may be the best without these.
+        """
+        tried = self._result.tried.get(name)
+        refuted = any(proof.outcome in _NOT_RIGHT for proof in self._proofs.values())
+        return refuted and tried is not None and tried.outcome == "slower" and self._may_be_better(tried)
 
     def _proof_s(self, least_share: float) -> float:
         """Return the seconds to leave for a proof, so that a race has at least this share of the rest."""
@@ -156,7 +170,8 @@ class RaceSearch(Search):
             if proof.passed:
                 self._best = proof
                 return
-            self._prover.listener(VariantTried(variant=self._describe(name)))
+            self._result.tried[name] = self._describe(name)  # else its race makes variants hopeless
+            self._prover.listener(VariantTried(variant=self._result.tried[name]))
             if proof.outcome == "not proved":  # it was the fastest of the race: noise hides the gain of others too
                 return
 
@@ -225,6 +240,9 @@ class RaceSearch(Search):
         if proof is not None:
             passed = {"outcome": "slower", "why": "; ".join(gain.describe() for gain in proof.gains)}
             return tried.model_copy(update=passed if proof.passed else {"outcome": proof.outcome, "why": proof.why})
+        if self._lost_to_refuted(name):
+            why = "it was slower than variants that are not right, and there was no time to race it again"
+            return tried.model_copy(update={"outcome": "not proved", "why": why})
         if tried.outcome == "not proved" and tried.speed is not None and not self._may_be_better(tried):
             outcome = "not faster" if self._best is self._source else "slower"
             compared = f"{times_as_fast(tried.speed.ratio)} in the race"

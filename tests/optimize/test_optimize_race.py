@@ -891,3 +891,59 @@ def test_a_race_that_was_ended_is_run_again_with_what_may_be_the_best(
     monkeypatch.setattr(search, "_race", lambda names, _: raced_names.extend(names))
     search._race_others(["clean"])
     assert raced_names == ([] if finished else ["source", "clean"])
+
+
+REFUTED: VariantOutcome = "not right on held-out data"
+
+
+def test_what_lost_to_a_refuted_variant_is_raced_again(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that were four times as fast failed on held-out samples; one that was twice as fast had left the race."""
+    search, races = search_after(net, ""), list[list[str]]()
+    slower = raced("clean in OpenVINO", 0.5).model_copy(update={"outcome": "slower"})
+    no_gain = raced("source in OpenVINO", 1.0).model_copy(update={"outcome": "slower"})
+
+    def race_all(names: Sequence[str], _: float) -> None:
+        races.append([*names])
+        tried = search._result.tried
+        if len(races) == 1:
+            tried |= {name: raced(name, 1.2).model_copy(update={"outcome": "failed"}) for name in names}
+            tried |= {slower.name: slower, no_gain.name: no_gain, "clean": raced("clean", 0.25)}
+            search._result.ranking = ("clean", "source")
+        elif slower.name in names:
+            tried[slower.name] = raced(slower.name, 0.5)
+            search._result.ranking = (slower.name, "source")
+        search._result.finished = True
+
+    def prove(_: Prover, variant: Variant, *__: object) -> Proof:
+        outcome = REFUTED if variant.name == "clean" else "delivered"
+        return Proof(variant, None, Path("p"), outcome, "")
+
+    monkeypatch.setattr(search, "_race", race_all)
+    monkeypatch.setattr(Prover, "prove", prove)
+    found = search.run()
+    assert found.delivered.variant.name == slower.name
+    assert [names for names in races if no_gain.name in names] == races[:1], "it is no faster than the source"
+
+
+def test_what_lost_to_a_refuted_variant_is_open_without_time_to_race_it_again(net: Path) -> None:
+    slower = raced("clean in OpenVINO", 0.5).model_copy(update={"outcome": "slower"})
+    search = search_after(net, "", slower, raced("clean", 0.25))
+    clean = next(variant for variant in search._composer.variants if variant.name == "clean")
+    search._proofs["clean"] = Proof(clean, None, Path("p"), REFUTED, "")
+    outcomes = {variant.name: variant.outcome for variant in search._found().variants}
+    assert (outcomes["clean"], outcomes[slower.name]) == (REFUTED, "not proved")
+
+
+def test_a_refuted_variant_makes_no_other_hopeless(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the race it was right without exceptions, so that none were searched."""
+    whole = next(variant.unless[0] for variant in search_after(net, "")._composer.variants if variant.unless)
+    cosine = {"cosine": Metric(value=1.0, unit="")}
+    search = search_after(net, "", raced(whole, 0.25).model_copy(update={"metrics": cosine}))
+    monkeypatch.setattr(Prover, "prove", lambda _, variant, *__: Proof(variant, None, Path("p"), REFUTED, ""))
+    monkeypatch.setattr(search, "_race_others", lambda *_, **__: None)
+    search._race_costly([])
+    assert any(whole in reason for reason in search._hopeless.values())
+    search._result.ranking = (whole,)
+    search._prove_best()
+    search._race_costly([])
+    assert not any(whole in reason for reason in search._hopeless.values())
