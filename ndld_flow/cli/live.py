@@ -356,7 +356,7 @@ _RANKS = {
     "not proved": 1,
     "delivered": 1,
     "on the front": 1,
-    "slower": 2,
+    "not the best": 2,
     "the same": 2,
     "not faster": 2,
     "near the bound": 3,
@@ -383,9 +383,9 @@ def draw_variants(variants: Iterable[events.VariantTried], width: int, height: i
     shown = ordered if len(ordered) <= room else ordered[: max(room - 1, 0)]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=False)
     table.add_column("  variant", no_wrap=True, overflow="ellipsis", max_width=min(44, max(18, width - 57)))
-    table.add_column("as fast", no_wrap=True, justify="right", min_width=len("as fast"))
+    table.add_column("vs source", no_wrap=True, justify="right", min_width=len("vs source"))
     table.add_column("accuracy", no_wrap=True, overflow="ellipsis", min_width=14, max_width=24)
-    table.add_column("", no_wrap=True, overflow="ellipsis", min_width=len("may be the best"))
+    table.add_column("", no_wrap=True, overflow="ellipsis", min_width=len("the best so far"))
     for event in shown:
         rank, _ = _rank(event)
         tried, style = event.variant, "bold" if event.leads else "dim" if rank == _LAST else ""

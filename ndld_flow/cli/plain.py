@@ -21,7 +21,7 @@ MARKS = {
     "inconclusive": ("?", "yellow"),
     "failed": ("✗", "red"),
 }
-_PLACES = {"not proved": "may be the best"}
+_PLACES = {"not proved": "in the race"}
 """Outcome of a variant -> its meaning as long as the search runs."""
 _LONGEST = 160
 _REPORT_EVERY_S = 60.0
@@ -43,13 +43,13 @@ def describe_point(event: events.PointFinished) -> str:
 
 
 def describe_variant(event: events.VariantTried) -> str:
-    """Describe a variant: `INT8: may be the best: 1.82x as fast (1.75x to 1.85x), cosine 0.9995, 2.1 s`."""
+    """Describe a variant: `INT8: in the race: 1.82x as fast as the source (1.75x to 1.85x), in 2.1 s`."""
     from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible  # not for runs
 
     tried = event.variant
     speed = tried.speed if tried.speed and tried.speed.low < tried.speed.high else None  # the source has no interval
-    times = "{} as fast ({})".format(*describe_times(speed)) if speed and is_possible(speed) else ""
-    took = seconds(tried.took_s) if tried.took_s else ""
+    times = "{} as fast as the source ({})".format(*describe_times(speed)) if speed and is_possible(speed) else ""
+    took = f"in {seconds(tried.took_s)}" if tried.took_s else ""
     found = ", ".join(filter(None, [times, *describe_accuracy(tried), took]))
     why = shortened(visible_text(" ".join(tried.why.split())), _LONGEST)
     name = shortened(visible_text(" ".join(tried.name.split())), _LONGEST)
@@ -58,7 +58,10 @@ def describe_variant(event: events.VariantTried) -> str:
 
 def describe_place(event: events.VariantTried) -> str:
     """Return the outcome of a variant as long as the search runs."""
-    return "the best so far" if event.leads else _PLACES.get(event.variant.outcome, event.variant.outcome)
+    speed = event.variant.speed
+    # Noise can show as slower than the source what is faster than the leader before it.
+    leads = event.leads and (speed is None or speed.ratio <= 1)
+    return "the best so far" if leads else _PLACES.get(event.variant.outcome, event.variant.outcome)
 
 
 def describe_step_end(event: events.StepFinished) -> str:

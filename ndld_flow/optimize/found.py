@@ -22,7 +22,7 @@ from ndld_flow.records.run_record import metrics_of
 
 TOO_NOISY = "the measurements are too noisy"
 """Why a search ended whose proofs leave open whether anything is better."""
-TOO_SHORT = "what was left of the budget was too short for the others"
+TOO_SHORT = "the budget left too little time for those not tried"
 
 
 _FUSED = re.compile(r"^(Fused|Nhwc|Quick|Skip)+(?=.)")

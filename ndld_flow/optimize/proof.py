@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError, OutputsError
+from ndld_flow.base.text import first_of
 from ndld_flow.execution.events import Event, Notice, RunFailed, RunFinished, RunStarted, StepFinished
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
@@ -43,6 +44,8 @@ _JUDGING: Mapping[str, VariantOutcome] = {
     "agree": "not right",
 }
 """Step -> the outcome if it fails."""
+MOST_VIOLATIONS = 2
+"""Number of violated bounds that are named: the first may be the mildest."""
 _DECIDES = "versus"
 """The last step of a proof, which compares the variant with the source."""
 
@@ -191,13 +194,13 @@ class Prover:
         record = read_run_record(run)
         took_s = max(took_s, sum(max(step.wall_s, step.record.wall_s) for step in record.steps if step.record))
         gains = tuple(_gains(record, self.composer.objectives)) if measured else ()
-        outcome, why = _judge(record)
+        judged = [name for name in ("agree", "held") if (run / name).is_dir()]
+        documents = {name: read_stored(Accuracy, find_file(run / name, Accuracy.file_name)) for name in judged}
+        outcome, why = _judge(record, documents)
         if outcome == "delivered" and measured and not any(gain.proved for gain in gains):
             outcome, why = "not faster", "; ".join(gain.describe() for gain in gains)
         if outcome == "not faster" and any(gain.is_open for gain in gains):
             outcome, why = "not proved", "; ".join(gain.describe() for gain in gains)
-        judged = [name for name in ("agree", "held") if (run / name).is_dir()]
-        documents = {name: read_stored(Accuracy, find_file(run / name, Accuracy.file_name)) for name in judged}
         doubt = self._doubt([*documents.values()])
         if outcome == "delivered" and doubt is not None and not variant.is_source:
             outcome, why = doubt
@@ -257,7 +260,7 @@ class Prover:
         return ("not judged", BLIND) if is_blind else None
 
 
-def _judge(record: RunRecord) -> tuple[VariantOutcome, str]:
+def _judge(record: RunRecord, documents: Mapping[str, Accuracy]) -> tuple[VariantOutcome, str]:
     """Return the outcome of a run, and why it is not delivered."""
     beyond = [
         step.record.summary for step in record.steps if step.name == "fits" and step.record and not step.record.passed
@@ -265,7 +268,7 @@ def _judge(record: RunRecord) -> tuple[VariantOutcome, str]:
     if beyond:
         return "not right", beyond[0]
     for name, outcome in _JUDGING.items():
-        wrong = [*_failures(record, name)]
+        wrong = [*_failures(record, name, documents.get(name))]
         if wrong:
             is_open = all(is_open for _, is_open in wrong)
             return "not judged" if is_open else outcome, "; ".join(sentence for sentence, _ in wrong)
@@ -291,11 +294,12 @@ def _gains(record: RunRecord, objectives: Sequence[Objective]) -> Iterator[Gain]
         yield Gain(objective=objective.name, ratio=ratio, low=low, high=high, evidence=objective.evidence)
 
 
-def _failures(record: RunRecord, name: str) -> Iterator[tuple[str, bool]]:
+def _failures(record: RunRecord, name: str, found: Accuracy | None) -> Iterator[tuple[str, bool]]:
     """Yield the failures of a step and of its gates, and whether it is open that they are some."""
     for step in record.steps:
         if step.name == name and step.record is not None and not step.record.passed:
-            yield step.record.summary, step.record.inconclusive
+            violated = first_of(found.violations, MOST_VIOLATIONS) if found is not None else ""
+            yield violated or step.record.summary, step.record.inconclusive
     for gate in record.gates:
         if gate.gate.startswith(f"{name}.") and not gate.passed:
             yield f"{gate.gate.removeprefix(f'{name}.')} fails: {gate.undecided or f'{gate.left:.4g}'}", False

@@ -22,7 +22,7 @@ from ndld_flow.accuracy.model_comparison import ReferenceRun, run_reference
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.quantities import times_as_fast
-from ndld_flow.base.text import first_of, short_name
+from ndld_flow.base.text import first_of
 from ndld_flow.execution.devices import Claim, holding
 from ndld_flow.execution.events import RACE
 from ndld_flow.execution.executor import InProcess
@@ -34,6 +34,7 @@ from ndld_flow.models.external_files import model_bytes
 from ndld_flow.optimize.compose import SOURCE
 from ndld_flow.optimize.conditions import Conditions
 from ndld_flow.optimize.objectives import PAYS
+from ndld_flow.optimize.proof import MOST_VIOLATIONS
 from ndld_flow.optimize.race_process import USELESS, Finished, RaceJob, Racing, Ranked, Tried
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
 from ndld_flow.optimize.variant import MADE
@@ -66,8 +67,6 @@ _TOLD_APART = 9
 _END_S, _END_PASSES, _END_SHARE = 5.0, 150, 0.3
 """Time, at least that of so many passes of the leader, that is left for the last rounds: no variant starts then. It is
 at most this share of the race."""
-_NAMED = 2
-"""Number of violated bounds that are named: the first may be the mildest."""
 _FALLBACKS = 3
 """Number of variants that may have to be proved: fresh processes may veto the first."""
 
@@ -334,13 +333,7 @@ class Race:
         accuracy = self._agreement(entrant)
         entrant.metrics = metrics_of(accuracy)
         if accuracy.failed:
-            several = len(accuracy.outputs) > 1
-            failed = [
-                f"{short_name(output.output, 40)}: {sentence}" if several else sentence
-                for output in accuracy.outputs
-                for sentence in output.failed
-            ]
-            raise LostError("not right", first_of(failed, _NAMED) or "its own metric fails")
+            raise LostError("not right", first_of(accuracy.violations, MOST_VIOLATIONS) or "its own metric fails")
         if not accuracy.passed:
             undecided = (output.undecided for output in accuracy.outputs)
             raise LostError("not judged", next(filter(None, undecided), "the check would notice little"))
@@ -449,4 +442,4 @@ def _ancestors(recipe: Recipe, wanted: str) -> set[str]:
 
 
 def _slower_than(best: Entrant, ratio: Ratio) -> LostError:
-    return LostError("slower", f"{times_as_fast(math.exp(ratio.log))} as fast as {best.name}")
+    return LostError("not the best", f"{times_as_fast(math.exp(ratio.log))} as fast as {best.name}")

@@ -16,6 +16,7 @@ from ndld_flow.base.errors import BackendError
 from ndld_flow.execution.events import RaceStage, StepWaits, VariantProgressed, VariantTried
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.messages import Refused, Waits
+from ndld_flow.optimize.compose import SOURCE
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
 from ndld_flow.processes.lines import Line
 from ndld_flow.records.document import Record
@@ -209,5 +210,9 @@ def _take(message: _Message, listener: Listener, result: RaceResult) -> None:
         case Tried(variant=tried, leads=leads):
             if tried.outcome == "not tried" and tried.name in result.tried:
                 return  # what an earlier race found of it stays
+            known = result.tried.get(tried.name)
             result.add(tried, leads=leads)
-            listener(VariantTried(variant=tried, leads=leads))
+            # The end of a race measures again those that follow the best, and the source.
+            is_known = tried.name == SOURCE if known is None else known.outcome == tried.outcome
+            if leads or not is_known:
+                listener(VariantTried(variant=tried, leads=leads))

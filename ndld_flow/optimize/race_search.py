@@ -120,7 +120,7 @@ class RaceSearch(Search):
         """
         tried = self._result.tried.get(name)
         refuted = any(proof.outcome in _NOT_RIGHT for proof in self._proofs.values())
-        return refuted and tried is not None and tried.outcome == "slower" and self._may_be_better(tried)
+        return refuted and tried is not None and tried.outcome == "not the best" and self._may_be_better(tried)
 
     def _proof_s(self, least_share: float) -> float:
         """Return the seconds to leave for a proof, so that a race has at least this share of the rest."""
@@ -226,7 +226,7 @@ class RaceSearch(Search):
         variant = next(variant for variant in self._composer.variants if variant.name == name)
         tried = self._result.tried.get(name)
         if name == SOURCE:
-            outcome: VariantOutcome = "delivered" if self._best is self._source else "slower"
+            outcome: VariantOutcome = "delivered" if self._best is self._source else "not the best"
             return TriedVariant(name=name, runtime=variant.runtime, outcome=outcome)
         if tried is None:
             why = self._hopeless.get(name, self._result.waited and f"the race was waiting for {self._result.waited}")
@@ -234,17 +234,18 @@ class RaceSearch(Search):
             return TriedVariant(name=name, runtime=variant.runtime, outcome=outcome, why=why)
         proof = self._proofs.get(name)
         speed = proof.speed if proof is not None and proof.speed is not None else tried.speed
-        tried = tried.model_copy(update={"runtime": variant.runtime, "speed": speed})
+        metrics = proof.metrics if proof is not None and proof.outcome in _NOT_RIGHT else tried.metrics
+        tried = tried.model_copy(update={"runtime": variant.runtime, "speed": speed, "metrics": dict(metrics)})
         if name == self._best.variant.name:
             return tried.model_copy(update={"outcome": "delivered", "why": ""})
         if proof is not None:
-            passed = {"outcome": "slower", "why": "; ".join(gain.describe() for gain in proof.gains)}
+            passed = {"outcome": "not the best", "why": "; ".join(gain.describe() for gain in proof.gains)}
             return tried.model_copy(update=passed if proof.passed else {"outcome": proof.outcome, "why": proof.why})
         if self._lost_to_refuted(name):
             why = "it was slower than variants that are not right, and there was no time to race it again"
             return tried.model_copy(update={"outcome": "not proved", "why": why})
         if tried.outcome == "not proved" and tried.speed is not None and not self._may_be_better(tried):
-            outcome = "not faster" if self._best is self._source else "slower"
+            outcome = "not faster" if self._best is self._source else "not the best"
             compared = f"{times_as_fast(tried.speed.ratio)} in the race"
             best = self._speed_of_best
             if best is not None:  # its proof may measure another ratio, by another clock

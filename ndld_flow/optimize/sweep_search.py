@@ -205,7 +205,7 @@ def choose(proofs: Mapping[int, Proof], variants: Sequence[Variant], *, several:
     for number in passed:
         if number != best:
             gained = "; ".join(gain.describe() for gain in proofs[number].gains)
-            chosen[number] = replace(proofs[number], outcome="on the front" if several else "slower", why=gained)
+            chosen[number] = replace(proofs[number], outcome="on the front" if several else "not the best", why=gained)
     return chosen
 
 
@@ -228,7 +228,7 @@ def describe(points: Sequence[Point], proofs: dict[int, Proof], delivered: Proof
     for point in points:
         proof = proofs.get(point.number)
         outcome, why = (proof.outcome, proof.why) if proof is not None else _lost(point)
-        if outcome == "slower" and proof is None and unproved:
+        if outcome == "not the best" and proof is None and unproved:
             outcome = "not proved"
         if not faster and point.variant == delivered.variant and point.threads == delivered.threads:
             outcome, why = "delivered", ""
@@ -261,7 +261,7 @@ def _lost(point: Point) -> tuple[VariantOutcome, str]:
     """Return the outcome of a point that was not proved."""
     if point.outcome == "passed":
         values = ", ".join(quantity(each.value, each.unit) for each in point.objectives.values())
-        return "slower", f"{values} in the search" if values else ""
+        return "not the best", f"{values} in the search" if values else ""
     outcomes: dict[str, VariantOutcome] = {"failed": "failed", "inconclusive": "not judged"}
     return outcomes.get(point.outcome, "not right"), point.why
 

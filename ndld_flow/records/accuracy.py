@@ -291,6 +291,16 @@ class Accuracy(Document):
     notes: tuple[str, ...] = ()
     """Limitations of the comparison: assumed sizes, outputs that are constant."""
 
+    @property
+    def violations(self) -> list[str]:
+        """Return a sentence for each bound that is violated, with the output if there are several."""
+        several = len(self.outputs) > 1
+        return [
+            f"{short_name(output.output, 40)}: {sentence}" if several else sentence
+            for output in self.outputs
+            for sentence in output.failed
+        ] + [sentence for metric in self.labelled for sentence in metric.failed]
+
     def worst_output(self, metric: str) -> OutputAgreement | None:
         """Return the output where a metric is worst: the first where it is NaN, which has no order; None without it."""
         having = [output for output in self.outputs if metric in output.metrics]

@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from pydantic import field_validator
 
+from ndld_flow.base.declared_metrics import metric_text
 from ndld_flow.base.quantities import counted, percent, ratio_change, seconds, size, speedup_interval, times_as_fast
 from ndld_flow.base.text import first_of, joined, short_name
 from ndld_flow.records.document import Document, Record, Time
@@ -15,7 +16,7 @@ from ndld_flow.records.measurement import BUSY, Metric
 VariantOutcome = Literal[
     "delivered",
     "on the front",
-    "slower",
+    "not the best",
     "the same",
     "failed",
     "not right",
@@ -28,11 +29,11 @@ VariantOutcome = Literal[
     "cannot win",
 ]
 """`not tried`, `not proved`: the search or the proofs ended before, or noise left it open; `cannot win`: others show
-it, so that it was not tried; `slower`: others were better in the search; `the same`: its model is another variant's;
-`failed`: it could not be made or run; `not right`: a condition failed there; `near the bound`: all samples hold the
-conditions, and as many new ones may not; `not judged`: the samples do not show whether it is right; `not faster`: at
-95 % confidence it is not 1 % better than the source; `on the front`: proved too, and another is better in the first
-objective; `delivered`."""
+it, so that it was not tried; `not the best`: others were better in the search; `the same`: its model is that of another
+variant; `failed`: it could not be made or run; `not right`: a condition failed there; `near the bound`: all samples
+hold the conditions, and as many new ones may not; `not judged`: the samples do not show whether it is right; `not
+faster`: at 95 % confidence it is not 1 % better than the source; `on the front`: proved too, and another is better in
+the first objective; `delivered`."""
 Ending = Literal["faster", "nothing pays", "not decided"]
 """`faster`: a variant is right, and better at 95 % confidence; `nothing pays`: everything was tried, and no variant is
 right and better; `not decided`: the source is delivered, and a variant may still be better. The budget or Ctrl-C ended
@@ -73,7 +74,7 @@ class TriedVariant(Record):
     """Its latency divided by the source's, from alternating passes: of its proof, or else in the race, which is one
     process; None if it was in neither."""
     metrics: dict[str, Metric] = {}
-    """Metrics on the samples of the search; empty if it was not judged."""
+    """Metrics on the samples of the search, or on those of the proof that refuted it; empty if it was not judged."""
     took_s: float | None = None
     """Seconds to build, judge and race it; None for a variant of a sweep."""
     latency: Metric | None = None
@@ -155,7 +156,7 @@ class Optimization(Document):
     """The model that `optimize` delivers, with the reasons: `optimization.json` in its folder and its run's."""
 
     document: Literal["optimization"] = "optimization"
-    format_version: int = 4
+    format_version: int = 5
     model: str
     target: str
     """The preset, such as `onnxruntime`, `any` or `rtx40`."""
@@ -283,7 +284,7 @@ class Optimization(Document):
             decided = [each for each in self.variants if each.outcome != "cannot win" and each.name != "source"]
             return "Nothing pays", (
                 f"of {counted(len(decided), 'variant')}, none is both right and at least 1 % {self._better} than the "
-                "source at 95 % confidence"
+                f"source at 95 % confidence{'; INT8 is tried only with --data' if self.random_inputs else ''}"
             )
         open_ones = [each for each in self.variants if each.is_open]
         named: dict[str, list[str]] = {}
@@ -354,7 +355,7 @@ class Optimization(Document):
 
     def _fastest_loser(self, losers: Sequence[TriedVariant]) -> str:
         """Return the variant that may be faster than what ships, and is not known to be right; empty without one."""
-        known = ("slower", "not faster", "the same", "on the front")
+        known = ("not the best", "not faster", "the same", "on the front")
         timed = [(each.speed.ratio, each) for each in losers if each.speed is not None and each.outcome not in known]
         ratio, fastest = min(timed, key=lambda pair: pair[0], default=(inf, None))
         if fastest is None or ratio >= (self.speed.ratio if self.speed is not None else _AT_LEAST):
@@ -369,7 +370,8 @@ class Optimization(Document):
 
         A user who named conditions has decided what is right.
         """
-        close = [each for each in self.variants if each.outcome == "not right" and each.speed is not None]
+        wrong = ("not right", "not right on held-out data")
+        close = [each for each in self.variants if each.outcome in wrong and each.speed is not None]
         shipped = self.speed.ratio if self.speed is not None else _AT_LEAST
         for each in sorted(close, key=lambda each: each.speed.ratio if each.speed else inf):
             cosine = each.metrics["cosine"].value if "cosine" in each.metrics else 0.0
@@ -377,7 +379,9 @@ class Optimization(Document):
             if self.keep or each.speed is None or each.speed.ratio >= shipped or bound is None:
                 continue
             name = f"{each.name} at {times_as_fast(each.speed.ratio)}"
-            return f"if a cosine of {cosine:.4g} suffices ({name}), give --keep 'cosine >= {bound}'"
+            return (
+                f"if a cosine of {metric_text('cosine', cosine, '')} suffices ({name}), give --keep 'cosine >= {bound}'"
+            )
         return ""
 
     def describe_search(self) -> str:

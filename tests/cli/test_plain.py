@@ -72,14 +72,14 @@ def test_a_reused_step_whose_end_was_printed_is_not_printed_again() -> None:
 
 
 def test_an_impossible_speed_is_left_out() -> None:
-    odd = variant("odd", "slower").model_copy(update={"speed": Speed(ratio=0, low=math.nan, high=1, clock="cpu")})
-    assert lines_of(VariantTried(variant=odd)) == ["odd: slower"]
+    odd = variant("odd", "not the best").model_copy(update={"speed": Speed(ratio=0, low=math.nan, high=1, clock="cpu")})
+    assert lines_of(VariantTried(variant=odd)) == ["odd: not the best"]
 
 
 def test_problems_stay_out_of_a_result_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     with choose_listener_beside_result(True) as listener:
         listener(Notice(text="late", warning=True))
-        listener(VariantTried(variant=variant("INT8", "slower")))
+        listener(VariantTried(variant=variant("INT8", "not the best")))
     assert capsys.readouterr() == ("", "warning: late\n")
 
 

@@ -54,7 +54,7 @@ def test_of_close_variants_the_best_by_alternating_passes_is_delivered() -> None
     proofs = {3: proved("a", 0.9), 1: proved("b", 0.7), 2: wrong, 4: proved("d", 0.8)}
     variants = [proof.variant for proof in proofs.values()]
     found = choose(proofs, variants, several=False)
-    assert [proof.outcome for proof in found.values()] == ["slower", "delivered", wrong.outcome, "slower"]
+    assert [proof.outcome for proof in found.values()] == ["not the best", "delivered", wrong.outcome, "not the best"]
     front = choose(proofs, variants, several=True)
     assert [proof.passed for proof in front.values()] == [True, True, False, True]
     assert front[3].outcome == "delivered", "the first objective decided the order"
@@ -97,7 +97,7 @@ def test_only_a_variant_that_may_be_better_by_3_percent_is_proved_too(
     assert is_worth_proving(second, best, 1, composer) == worthwhile
 
 
-def timed(name: str, latency: float, outcome: VariantOutcome = "slower", *, near: bool = False) -> TriedVariant:
+def timed(name: str, latency: float, outcome: VariantOutcome = "not the best", *, near: bool = False) -> TriedVariant:
     metrics = {"near": Metric(value=near)}
     latency_ms = Metric(value=latency, unit="ms")
     return TriedVariant(name=name, runtime="", outcome=outcome, latency=latency_ms, metrics=metrics)
@@ -141,7 +141,7 @@ def test_of_equal_models_the_simplest_variant_is_delivered() -> None:
     other = proved("other", 0.61, digest="2")
     variants = [clean.variant, other.variant, placed.variant]
     found = choose({1: placed, 2: clean, 3: other}, variants, several=False)
-    assert [proof.outcome for proof in found.values()] == ["slower", "delivered", "slower"]
+    assert [proof.outcome for proof in found.values()] == ["not the best", "delivered", "not the best"]
     assert sum(file.size_bytes for file in placed.model_files) == 9, "without the record beside it"
 
 
@@ -161,7 +161,7 @@ def test_a_check_that_decides_nothing_does_not_hide_a_condition_that_fails(
     (step,) = record.steps
     assert step.record is not None
     judged = step.record.model_copy(update={"inconclusive": inconclusive})
-    found, why = _judge(record.model_copy(update={"steps": (step.model_copy(update={"record": judged}),)}))
+    found, why = _judge(record.model_copy(update={"steps": (step.model_copy(update={"record": judged}),)}), {})
     assert (found, "cosine" in why) == (outcome, not gate_passed)
 
 
@@ -229,11 +229,12 @@ def test_a_variant_that_was_raced_and_not_proved_was_tried() -> None:
     ("outcome", "cosine", "ratio", "keep", "bound"),
     [
         ("not right", 0.9999, 0.5, (), "cosine >= 0.999"),
+        ("not right on held-out data", 0.9999, 0.5, (), "cosine >= 0.999"),
         ("not right", 0.9997, 0.5, (), "cosine >= 0.99"),  # near 0.999, other samples may be below
         ("not right", 0.9931, 0.5, (), ""),
         ("not right", 0.9997, 1.1, (), ""),  # it is slower
         ("not right", 0.9997, 0.5, ("slice_rms <= 5 %",), ""),  # the user has decided
-        ("slower", 0.9997, 0.5, (), ""),
+        ("not the best", 0.9997, 0.5, (), ""),
     ],
 )
 def test_what_only_a_cosine_would_allow_is_offered(
@@ -275,7 +276,9 @@ def test_a_variant_that_no_proof_reached_is_not_slower() -> None:
         "not right on held-out data", "not proved", "not proved", "not proved"
     ]  # fmt: skip
     two = {number: proved(f"v{number}", 1.0, "not faster") for number in range(2)}
-    assert outcomes(two)[2:] == ["slower", "slower"], "they were slower in the search than what is not faster"
+    assert outcomes(two)[2:] == ["not the best", "not the best"], (
+        "they were slower in the search than what is not faster"
+    )
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ from ndld_flow.optimize.race_search import RaceSearch
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare, estimate, t_95
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.processes.lines import Line
+from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome
 from ndld_flow.runtimes.openvino.request import OpenvinoRequest
@@ -439,7 +440,7 @@ def test_the_source_in_another_runtime_is_not_replaced_by_what_is_slower(net: Pa
     """It is the model itself, and still the best that is proved."""
     search = search_after(net, "source in OpenVINO", raced("source in OpenVINO", 0.6), raced("clean", 0.8))
     assert not search._may_be_better(search._result.tried["clean"])
-    assert {variant.name: variant.outcome for variant in search._found().variants}["clean"] == "slower"
+    assert {variant.name: variant.outcome for variant in search._found().variants}["clean"] == "not the best"
 
 
 def test_a_variant_that_was_proved_has_the_speed_of_its_proof(net: Path) -> None:
@@ -575,14 +576,15 @@ def test_the_best_three_are_kept_for_proofs_and_others_are_slower(monkeypatch: p
     assert [item.name for item in running._order()] == ["best", "second", "third"]
     [message] = messages
     assert isinstance(message, race_process.Tried)
-    assert (message.variant.name, message.variant.outcome) == ("fifth", "slower")
+    assert (message.variant.name, message.variant.outcome) == ("fifth", "not the best")
 
 
 def test_violated_bounds_are_named_with_their_outputs(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """0.7 % of the letters of a recognizer differed, which hid that a slice of its confidence was off by 79 %."""
     ids = SimpleNamespace(output="ids", failed=("mismatched 0.7 % is more than 0 %",), undecided="")
     conf = SimpleNamespace(output="conf", failed=("slice_rms 79 % is more than 5 %", "third"), undecided="")
-    found = SimpleNamespace(failed=True, outputs=(ids, conf), passed=False)
+    violations = Accuracy.violations.fget(SimpleNamespace(outputs=(ids, conf), labelled=()))  # type: ignore[attr-defined]
+    found = SimpleNamespace(failed=True, violations=violations, passed=False)
     monkeypatch.setattr(race, "metrics_of", lambda _: {})
     monkeypatch.setattr(race.Race, "_agreement", lambda *_: found)
     running, nothing = race_of(net), cast("Any", None)
@@ -602,7 +604,7 @@ def test_a_variant_whose_samples_decide_nothing_is_not_judged_and_one_that_fails
 
     def agreement(_: race.Race, entrant: race.Entrant, *__: object) -> SimpleNamespace:
         output = outputs[entrant.name]
-        return SimpleNamespace(failed=bool(output.failed), outputs=(output,), passed=False)
+        return SimpleNamespace(failed=bool(output.failed), outputs=(output,), violations=output.failed, passed=False)
 
     monkeypatch.setattr(race, "metrics_of", lambda _: {"cosine": Metric(value=0.99, unit="")})
     monkeypatch.setattr(race.Race, "_agreement", agreement)
@@ -839,7 +841,7 @@ def test_what_is_quick_to_prepare_is_raced_even_if_a_proof_may_not_fit(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "ratio", "found"), [("not right", 0.8, True), ("not right", 0.9, False), ("slower", 0.8, False)]
+    ("outcome", "ratio", "found"), [("not right", 0.8, True), ("not right", 0.9, False), ("not the best", 0.8, False)]
 )
 def test_what_may_become_right_and_far_faster_is_searched_before_a_small_gain_is_proved(
     net: Path, monkeypatch: pytest.MonkeyPatch, outcome: VariantOutcome, ratio: float, found: bool
@@ -899,8 +901,8 @@ REFUTED: VariantOutcome = "not right on held-out data"
 def test_what_lost_to_a_refuted_variant_is_raced_again(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two that were four times as fast failed on held-out samples; one that was twice as fast had left the race."""
     search, races = search_after(net, ""), list[list[str]]()
-    slower = raced("clean in OpenVINO", 0.5).model_copy(update={"outcome": "slower"})
-    no_gain = raced("source in OpenVINO", 1.0).model_copy(update={"outcome": "slower"})
+    slower = raced("clean in OpenVINO", 0.5).model_copy(update={"outcome": "not the best"})
+    no_gain = raced("source in OpenVINO", 1.0).model_copy(update={"outcome": "not the best"})
 
     def race_all(names: Sequence[str], _: float) -> None:
         races.append([*names])
@@ -926,7 +928,7 @@ def test_what_lost_to_a_refuted_variant_is_raced_again(net: Path, monkeypatch: p
 
 
 def test_what_lost_to_a_refuted_variant_is_open_without_time_to_race_it_again(net: Path) -> None:
-    slower = raced("clean in OpenVINO", 0.5).model_copy(update={"outcome": "slower"})
+    slower = raced("clean in OpenVINO", 0.5).model_copy(update={"outcome": "not the best"})
     search = search_after(net, "", slower, raced("clean", 0.25))
     clean = next(variant for variant in search._composer.variants if variant.name == "clean")
     search._proofs["clean"] = Proof(clean, None, Path("p"), REFUTED, "")
