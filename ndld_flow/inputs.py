@@ -133,12 +133,12 @@ class InputSpec(Settings, defer_build=False):
     max: Shape | None = None
     """Largest shape an engine must accept."""
     data: Data = "random"
-    """`random` (usual values for masks, positions and lengths, and what the model looks up; the log describes them),
-    `zeros`, `ones`, `arange` (0, 1, 2, ... along the last axis; it goes on at each step of a sequence, as positions
-    do), a number for every element, or files: a `.npy`, `.npz` or `.pb` (a TensorProto), an image, a video, an audio
-    file, a folder of these, or with a `NAME.pb` for each input, a `.txt` (lines for an input of strings, or text for a
-    tokenizer), a `.csv` (the column of the input's name, or all), an ONNX test data set, a glob (`images/**/*.png`), or
-    a list of these. Steps that run several samples use all files, others the first."""
+    """A word, a number or files. `random` (usual values for masks, positions and lengths, and what the model looks up;
+    the log describes them), `zeros`, `ones`, `arange` (0, 1, 2, ... along the last axis; it goes on at each step of a
+    sequence, as positions do), a number for every element, or files: a `.npy`, `.npz` or `.pb` (a TensorProto), an
+    image, a video, an audio file, a folder of these, or with a `NAME.pb` for each input, a `.txt` (lines for an input
+    of strings, or text for a tokenizer), a `.csv` (the column of the input's name, or all), an ONNX test data set, a
+    glob (`images/**/*.png`), or a list of these. Steps that run several samples use all files, others the first."""
     values: JsonValue = None
     """The values themselves, instead of `data`: a number, a text, or a list of the input's shape, such as
     `[[red], [blue]]`."""

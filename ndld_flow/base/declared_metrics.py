@@ -84,7 +84,7 @@ def find_metric(name: str, step: object, declared: Iterable[Returns], *, settled
     known = [each.name for each in declared if not settled or "{" in each.name or each.is_given(step, ())]
     if of_family:
         nearest = suggest(name, known)
-        meant = f"{nearest} It is " if nearest.startswith("did you mean") else ""
+        meant = f"{nearest} `{name}` is " if nearest.startswith("did you mean") else ""
         return Wrong(f"with these settings it returns no `{name}`", f"{meant}returned when {of_family[0][0].when}")
     if not known:
         return Wrong(f"it returns no `{name}`, and no other metric")

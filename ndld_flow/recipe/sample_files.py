@@ -107,7 +107,8 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
         paths = files.get(likely.spec.name, [])
         if likely.shape is not None and len(likely.shape) < 3 and has_images(paths):
             raise RequestError(
-                f"--data: {paths[0]} is an image, and {short_name(likely.spec.name)} is {likely.spec.shape_text}."
+                f"--data: {paths[0]} is an image, but {short_name(likely.spec.name)} has the shape "
+                f"{likely.spec.shape_text}."
             )
     given = {name: [os.path.relpath(path) for path in paths] for name, paths in patterns.items()}
     return FoundData(files, {name: paths[0] if len(paths) == 1 else paths for name, paths in given.items()})

@@ -111,7 +111,7 @@ def _only_step(module: ModuleType, origin: str) -> type[Step[Any, Any]]:
 
 def _check_step(cls: type[Step[Any, Any]], origin: str) -> type[Step[Any, Any]]:
     if not (inspect.isclass(cls) and issubclass(cls, Step)):
-        raise RequestError(f"{origin}: {cls!r} is no subclass of Step.")
+        raise RequestError(f"{origin}: {getattr(cls, '__name__', repr(cls))} is no subclass of Step.")
     try:
         cls.kinds()
     except (TypeError, AttributeError) as error:

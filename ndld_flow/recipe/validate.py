@@ -116,7 +116,8 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
         return str(context["error"]), ""
     if kind == "string_pattern_mismatch":
         return f"found {_show(value)}, which does not have the form {context['pattern']}", ""
-    return f"{detail['msg'][0].lower()}{detail['msg'][1:]}, found {_show(value)}", ""
+    text = detail["msg"].partition(" after validation")[0]
+    return f"{text[0].lower()}{text[1:]}, found {_show(value)}", ""
 
 
 def _owner_of(detail: Mapping[str, Any], location: Location, model: type[BaseModel]) -> type[BaseModel]:
@@ -151,7 +152,9 @@ def _describe_setting(model: type[BaseModel], location: Location) -> str:
 
 
 def _show(value: object) -> str:
-    text = hide_credentials(repr(value)) if not isinstance(value, bool) else str(value).lower()
+    if value is None or isinstance(value, bool):
+        return "nothing" if value is None else str(value).lower()
+    text = hide_credentials(repr(value))
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -16,6 +16,7 @@ from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.apply_point import CannotEditError, apply_point, remove_key, set_value
 from ndld_flow.recipe.compose import compose_recipe
 from ndld_flow.recipe.validate import expand_shorthands
+from tests.support.message_files import CheckMessage
 
 TEXT = """\
 # Heading of the file.
@@ -165,9 +166,10 @@ def test_a_recipe_that_cannot_be_edited_in_place_is_rewritten(tmp_path: Path, te
         assert why in result
 
 
-def test_a_change_without_a_place_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="there is no item `7`"):
+def test_a_change_without_a_place_is_an_error(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(RecipeError) as caught:
         apply(tmp_path, TEXT, {"steps.block.settings.7": 1})
+    check_message(caught.value)
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=8)

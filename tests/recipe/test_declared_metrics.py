@@ -17,6 +17,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_folder import read_run_record
 from tests.steps.test_steps_contract import check_metrics
 from tests.support.command_line import ndld_flow
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 from tests.support.recipes import load_recipe
 
@@ -42,37 +43,37 @@ def mistakes(folder: Path, *gates: str, recipe: str = RECIPE) -> list[str]:
 
 
 @pytest.mark.representatives(
-    'clean.node <= 3-did you mean "nodes"',
-    "gone.nodes <= 3-no step `gone`",
-    'agree.cosin >= 0.9-did you mean "cosine"',
+    "clean.node <= 3",
+    "gone.nodes <= 3",
+    "agree.cosin >= 0.9",
 )
 @pytest.mark.parametrize(
-    ("gate", "message"),
+    "gate",
     [
-        ("speed.latency.p42 <= 3 ms", "returns no `latency.p42`"),
-        ("speed.latency.medain <= 3 ms", 'did you mean "latency.median"'),
-        ("agree.cosin >= 0.9", 'did you mean "cosine"'),
-        ("agree.cosine.output0 >= 0.9", "returns no `cosine.output0`"),
-        ("agree.top3 >= 0.9", "returned when `topk`"),
-        ("agree.accuracy >= 0.9", "returned when `metric:` names"),
-        ("speed.batch_8.latency.median <= 3 ms", "returned when `batches`"),
-        ("speed.device.median <= 3 ms", "returns no `device.median`"),
-        ("speed.compute.median <= 3 ms", "returned when an engine"),
-        ("clean.node <= 3", 'did you mean "nodes"'),
-        ("gone.nodes <= 3", "no step `gone`"),
-        ("speed.latency.median <= 64 MiB", "ms cannot be compared"),
-        ("speed.latency.median <= 5 %", "ms cannot be compared"),
-        ("agree.cosine >= 3 ms", "number cannot be compared"),
-        ("speed.latency.median + clean.initializer_bytes <= 3", "number in ms cannot"),
-        ("speed.latency.median / clean.nodes <= 1 MiB", "ms cannot be compared"),
+        "speed.latency.p42 <= 3 ms",
+        "speed.latency.medain <= 3 ms",
+        "agree.cosin >= 0.9",
+        "agree.cosine.output0 >= 0.9",
+        "agree.top3 >= 0.9",
+        "agree.accuracy >= 0.9",
+        "speed.batch_8.latency.median <= 3 ms",
+        "speed.device.median <= 3 ms",
+        "speed.compute.median <= 3 ms",
+        "clean.node <= 3",
+        "gone.nodes <= 3",
+        "speed.latency.median <= 64 MiB",
+        "speed.latency.median <= 5 %",
+        "agree.cosine >= 3 ms",
+        "speed.latency.median + clean.initializer_bytes <= 3",
+        "speed.latency.median / clean.nodes <= 1 MiB",
     ],
 )
 def test_an_unknown_name_or_wrong_unit_is_reported_before_anything_runs(
-    gate: str, message: str, tmp_path: Path
+    gate: str, tmp_path: Path, check_message: CheckMessage
 ) -> None:
     (result,) = mistakes(tmp_path, gate)
     assert result.startswith("9 gates.0: ")
-    assert message in result
+    check_message(result)
 
 
 @pytest.mark.representatives("agree.top5 >= 90 %", "speed.latency.p99 <= 3", "speed.latency.p99 <= 3 ms")
@@ -114,19 +115,20 @@ def test_all_are_reported_together_and_by_plan_too(in_folder: Path) -> None:
     assert not (in_folder / "outputs/runs/named").exists()
 
 
-def test_an_interpolated_name_is_checked_after_interpolation(in_folder: Path) -> None:
+def test_an_interpolated_name_is_checked_after_interpolation(in_folder: Path, check_message: CheckMessage) -> None:
     write(in_folder)
     path = in_folder / "named.yaml"
     path.write_text(path.read_text() + '  - "${steps.agree.candidate}.nodez <= 3"\n')
-    with pytest.raises(RecipeError, match="returns no `nodez`"):
+    with pytest.raises(RecipeError) as caught:
         load_recipe(path)
+    check_message(caught.value)
 
 
-def test_a_gate_on_a_step_that_an_override_removed_is_reported(in_folder: Path) -> None:
+def test_a_gate_on_a_step_that_an_override_removed_is_reported(in_folder: Path, check_message: CheckMessage) -> None:
     write(in_folder, "speed.latency.median <= 1 s")
     ran = ndld_flow("plan", "named.yaml", "~steps.speed", cwd=in_folder)
     assert ran.returncode == 2
-    assert "no step `speed`" in ran.stderr
+    check_message(ran.stderr)
 
 
 def test_goals_of_a_sweep_are_checked_except_for_values_that_points_vary(in_folder: Path) -> None:
@@ -144,14 +146,15 @@ def test_goals_of_a_sweep_are_checked_except_for_values_that_points_vary(in_fold
     assert load_sweep(path)
 
 
-def test_gates_of_compare_profiles_are_checked_too(in_folder: Path) -> None:
+def test_gates_of_compare_profiles_are_checked_too(in_folder: Path, check_message: CheckMessage) -> None:
     write(in_folder)
     path = in_folder / "named.yaml"
-    step = "  decide: {step: compare_profiles, base: speed, gates: [%s]}\ngates:\n"
-    for gate, item in (("latency.medain <= +5 %", 'did you mean "latency.median"'), ("load <= 5 MiB", "not in bytes")):
+    step = "  decide: {step: compare_profiles, base: speed, gates: [%s]}\n"
+    for gate in ("latency.medain <= +5 %", "load <= 5 MiB"):
         path.write_text(RECIPE.lstrip().replace("gates:\n", step % gate))
-        with pytest.raises(RecipeError, match=item):
+        with pytest.raises(RecipeError) as caught:
             load_recipe(path)
+        check_message(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -206,32 +209,36 @@ def test_a_user_defined_step_may_return_plain_numbers(in_folder: Path) -> None:
     assert step.record.metrics == {"score": Metric(value=0.9), "count": Metric(value=3)}
 
 
-def test_declared_metrics_are_checked_and_others_left_to_the_run(in_folder: Path) -> None:
+def test_declared_metrics_are_checked_and_others_left_to_the_run(in_folder: Path, check_message: CheckMessage) -> None:
     returned = 'Result("scored", metrics={"score": 0.9})'
-    with pytest.raises(RecipeError, match='did you mean "score"'):
+    with pytest.raises(RecipeError) as rejected:
         run_step(in_folder, returned, "score.scor >= 0.5", 'returns = metrics("score")')
-    with pytest.raises(RequestError, match=r"no metric `score\.scor`"):
+    check_message(rejected.value)
+    with pytest.raises(RequestError) as refused:
         run_step(in_folder, returned, "score.scor >= 0.5")
+    check_message(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("returned", "message"),
+    "returned",
     [
-        ("None", "None instead of a Result"),
-        ("'well'", "returned 'well' (str) instead"),
-        ("Result(3)", "whose summary is 3 (int)"),
-        ("Result('x', passed=1)", "whose `passed` is 1 (int)"),
-        ("Result('x', metrics=[1])", "metrics are [1] (list)"),
-        ("Result('x', metrics={float('nan'): 1.0})", "name is nan (float)"),
-        ("Result('x', metrics={'score': '0.9'})", "'score' as '0.9' (str) instead"),
-        ("Result('x', metrics={'score': None})", "metric 'score' as None"),
+        "None",
+        "'well'",
+        "Result(3)",
+        "Result('x', passed=1)",
+        "Result('x', metrics=[1])",
+        "Result('x', metrics={float('nan'): 1.0})",
+        "Result('x', metrics={'score': '0.9'})",
+        "Result('x', metrics={'score': None})",
     ],
 )
-def test_an_invalid_return_value_is_reported_with_the_steps_name(returned: str, message: str, in_folder: Path) -> None:
+def test_an_invalid_return_value_is_reported_with_the_steps_name(
+    returned: str, in_folder: Path, check_message: CheckMessage
+) -> None:
     with pytest.raises(RequestError) as caught:
         run_step(in_folder, returned)
     assert str(caught.value).startswith("step score: `score` (")
-    assert message in str(caught.value)
+    check_message(caught.value)
 
 
 @pytest.mark.thorough

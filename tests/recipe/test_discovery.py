@@ -9,6 +9,7 @@ import pytest
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.step_types import StepTypes
+from tests.support.message_files import CheckMessage
 from tests.support.toys import STAMP
 
 
@@ -29,9 +30,9 @@ def test_a_package_offers_its_steps_by_an_entry_point(tmp_path: Path, monkeypatc
     assert result.summary in STAMP
 
 
-@pytest.mark.parametrize(("target", "shown"), [("Path", "Path"), ("stamp", "function"), ("WORD", "'x'")])
+@pytest.mark.parametrize("target", ["Path", "stamp", "WORD"])
 def test_an_entry_point_that_is_no_step_is_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, shown: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, check_message: CheckMessage
 ) -> None:
     (tmp_path / "odd_steps.py").write_text("from pathlib import Path\nWORD = 'x'\ndef stamp(): ...\n")
     info = tmp_path / "odd_steps-1.5.dist-info"
@@ -39,31 +40,34 @@ def test_an_entry_point_that_is_no_step_is_explained(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-steps\nVersion: 1.5\n")
     (info / "entry_points.txt").write_text(f"[ndld_flow.steps]\nodd = odd_steps:{target}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RequestError, match=f"odd-steps 1\\.5: .*{shown}.* is no subclass"):
+    with pytest.raises(RequestError) as caught:
         StepTypes().find("odd")
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    "source",
     [
-        ("x = 1", "Step; found none"),
-        (STAMP + "\n\nclass Other(Stamp):\n    pass\n", "found Stamp, Other"),
-        (STAMP.replace("Step[Onnx, Onnx]", "Step"), r"inherit from Step\[In, Out\]"),
-        ("def broken(:\n", r"word\.py:1: importing this step"),
-        ("import no_such_module_at_all", r"word\.py:1: importing this step"),
+        "x = 1",
+        STAMP + "\n\nclass Other(Stamp):\n    pass\n",
+        STAMP.replace("Step[Onnx, Onnx]", "Step"),
+        "def broken(:\n",
+        "import no_such_module_at_all",
     ],
 )
-def test_a_file_without_a_step_is_explained(tmp_path: Path, source: str, message: str) -> None:
+def test_a_file_without_a_step_is_explained(tmp_path: Path, source: str, check_message: CheckMessage) -> None:
     path = tmp_path / "word.py"
     path.write_text(source)
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(RequestError) as caught:
         StepTypes((path,)).find("word")
+    check_message(caught.value)
 
 
-def test_a_file_that_is_not_python_is_explained(tmp_path: Path) -> None:
+def test_a_file_that_is_not_python_is_explained(tmp_path: Path, check_message: CheckMessage) -> None:
     (tmp_path / "word.txt").write_text(STAMP)
-    with pytest.raises(RequestError, match="not Python"):
+    with pytest.raises(RequestError) as caught:
         StepTypes((tmp_path / "word.txt",)).find("word")
+    check_message(caught.value)
 
 
 def test_a_users_step_replaces_a_built_in_step_of_the_same_name(tmp_path: Path) -> None:

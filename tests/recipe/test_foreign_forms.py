@@ -8,6 +8,7 @@ import pytest
 
 from ndld_flow.base.errors import RecipeError
 from tests.support.command_line import ndld_flow
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 from tests.support.recipes import load_recipe
 
@@ -29,73 +30,75 @@ def hints(folder: Path, text: str, *overrides: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "hint"),
+    "recipe",
     [
-        (f"onnx: model.onnx\n{SPEED}", 'did you mean "model"?'),
-        (f"model: {{path: model.onnx}}\n{SPEED}", 'did you mean "source"?'),
-        ("model: model.onnx\nservices: {lint: {}}", 'did you mean "steps"?'),
-        ("model: model.onnx\nsteps: [lint]", "without the dash"),
-        ("model: model.onnx\nsteps: {a: {uses: lint}}", "write `step: lint` instead"),
-        ("model: model.onnx\nsteps: {a: {type: lint}}", "write `step: lint` instead"),
-        ("model: model.onnx\nsteps: {a: {step:lint}}", "colon: `step: lint`"),
-        ("model: model.onnx\nsteps: {benchmark: {}}", "did you mean `profile`?"),
-        ("model: model.onnx\nsteps: {lint: {needs: source}}", "`from: STEP` names"),
-        ("model: model.onnx\nsteps: {lint: {if: always()}}", "a step has no condition"),
-        ("model: model.onnx\nsteps: {lint: {timeout-minutes: 5}}", "sweep: {timeout: 10 min}"),
-        ("model: model.onnx\nsteps: {lint: {with: {skip: []}}}", "settings beside `step:`"),
-        ("model: model.onnx\nsteps: {speed: {step: profile, iterations: 3}}", 'did you mean "passes"?'),
-        ("model: model.onnx\nsteps: {speed: {step: profile, runtime: trt}}", 'did you mean "backend"?'),
-        ("model: model.onnx\nsteps: {speed: {step: profile, backend: trt}}", 'did you mean "tensorrt"?'),
-        ('model: model.onnx\nsteps: {speed: {step: profile, passes: "3"}}', "write 3 without quotes"),
-        ("model: model.onnx\nsteps: {half: {step: convert_fp16, keep_io: 'yes'}}", "write true"),
-        ("model: model.onnx\nsteps: {1: {step: lint}}", "a letter or _, then"),
-        (f"model: model.onnx\ninputs: {{x: {{shape: 1x3x8x8}}}}\n{SPEED}", "write [1, 3, 8, 8]"),
-        (f"model: model.onnx\ninputs: {{x: [1, 3, 8, 8]}}\n{SPEED}", "write `{shape: [1, 3, 8, 8]}`"),
-        (f"model: model.onnx\n{SPEED}\ngates: [speed.latency <= 5 ms]", 'such as "latency.median"'),
-        (f"model: model.onnx\n{SPEED}\ngates: speed.latency.median <= 5 ms", "write a list: `gates: [...]`"),
-        (f"model: model.onnx\n{SPEED}\nmatrix: {{threads: [1, 2]}}", "`sweep: {over: "),
-        (f"model: ${{{{ env.MODEL }}}}\n{SPEED}", "${oc.env:MODEL}"),
-        (f"model: ${{env:MODEL}}\n{SPEED}", "${oc.env:MODEL}"),
+        f"onnx: model.onnx\n{SPEED}",
+        f"model: {{path: model.onnx}}\n{SPEED}",
+        "model: model.onnx\nservices: {lint: {}}",
+        "model: model.onnx\nsteps: [lint]",
+        "model: model.onnx\nsteps: {a: {uses: lint}}",
+        "model: model.onnx\nsteps: {a: {type: lint}}",
+        "model: model.onnx\nsteps: {a: {step:lint}}",
+        "model: model.onnx\nsteps: {benchmark: {}}",
+        "model: model.onnx\nsteps: {lint: {needs: source}}",
+        "model: model.onnx\nsteps: {lint: {if: always()}}",
+        "model: model.onnx\nsteps: {lint: {timeout-minutes: 5}}",
+        "model: model.onnx\nsteps: {lint: {with: {skip: []}}}",
+        "model: model.onnx\nsteps: {speed: {step: profile, iterations: 3}}",
+        "model: model.onnx\nsteps: {speed: {step: profile, runtime: trt}}",
+        "model: model.onnx\nsteps: {speed: {step: profile, backend: trt}}",
+        'model: model.onnx\nsteps: {speed: {step: profile, passes: "3"}}',
+        "model: model.onnx\nsteps: {half: {step: convert_fp16, keep_io: 'yes'}}",
+        "model: model.onnx\nsteps: {1: {step: lint}}",
+        f"model: model.onnx\ninputs: {{x: {{shape: 1x3x8x8}}}}\n{SPEED}",
+        f"model: model.onnx\ninputs: {{x: [1, 3, 8, 8]}}\n{SPEED}",
+        f"model: model.onnx\n{SPEED}\ngates: [speed.latency <= 5 ms]",
+        f"model: model.onnx\n{SPEED}\ngates: speed.latency.median <= 5 ms",
+        f"model: model.onnx\n{SPEED}\nmatrix: {{threads: [1, 2]}}",
+        f"model: ${{{{ env.MODEL }}}}\n{SPEED}",
+        f"model: ${{env:MODEL}}\n{SPEED}",
     ],
 )
-def test_forms_of_other_tools_get_the_right_hint(folder: Path, recipe: str, hint: str) -> None:
-    assert hint in hints(folder, recipe)
+def test_forms_of_other_tools_get_the_right_hint(folder: Path, recipe: str, check_message: CheckMessage) -> None:
+    check_message(hints(folder, recipe))
 
 
 @pytest.mark.parametrize(
-    ("override", "hint"),
+    "override",
     [
-        ("speed.passes=3", "did you mean `steps.speed`?"),
-        ("passes=3", "did you mean `steps.speed.passes`?"),
-        ("steps.speed.passes:3", "write steps.speed.passes=3"),
-        ("steps.speed.passes", "without spaces around `=`"),
-        ("other.yaml", "recipe runs at a time"),
-        ("steps.speed.threads=1,2", "add `-m` to sweep over"),
+        "speed.passes=3",
+        "passes=3",
+        "steps.speed.passes:3",
+        "steps.speed.passes",
+        "other.yaml",
+        "steps.speed.threads=1,2",
     ],
 )
-def test_overrides_of_other_forms_get_the_right_hint(folder: Path, override: str, hint: str) -> None:
-    assert hint in hints(folder, f"model: model.onnx\n{SPEED}", override)
+def test_overrides_of_other_forms_get_the_right_hint(folder: Path, override: str, check_message: CheckMessage) -> None:
+    check_message(hints(folder, f"model: model.onnx\n{SPEED}", override))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "hint"),
+    "arguments",
     [
-        (["model.onnx"], "`ndld-flow init model.onnx` writes"),
-        (["r.yaml"], "mean `ndld-flow run r.yaml`?"),
-        (["run", "model.onnx"], "`ndld-flow init model.onnx`"),
-        (["benchmark", "model.onnx"], "did you mean `profile`?"),
-        (["convert", "model.onnx"], "did you mean `convert_fp16`?"),
-        (["optimise", "model.onnx"], "did you mean `optimize`?"),
-        (["run", "r.yaml", "--fp16"], "precision is a step"),
-        (["run", "--onnx=model.onnx"], "a recipe names its model"),
-        (["plan", "r.yaml", "--steps.speed.passes=3"], "`steps.speed.passes=VALUE`"),
-        (["profile", "model.onnx", "--iterations=10"], "`iterations=VALUE`"),
-        (["profile", "model.onnx", "iterations=10"], 'did you mean "passes"?'),
-        (["run", "r.yaml", "model=$MODEL"], "${oc.env:MODEL}"),
+        ["model.onnx"],
+        ["r.yaml"],
+        ["run", "model.onnx"],
+        ["benchmark", "model.onnx"],
+        ["convert", "model.onnx"],
+        ["optimise", "model.onnx"],
+        ["run", "r.yaml", "--fp16"],
+        ["run", "--onnx=model.onnx"],
+        ["plan", "r.yaml", "--steps.speed.passes=3"],
+        ["profile", "model.onnx", "--iterations=10"],
+        ["profile", "model.onnx", "iterations=10"],
+        ["run", "r.yaml", "model=$MODEL"],
     ],
 )
-def test_commands_of_other_tools_get_the_right_hint(folder: Path, arguments: list[str], hint: str) -> None:
+def test_commands_of_other_tools_get_the_right_hint(
+    folder: Path, arguments: list[str], check_message: CheckMessage
+) -> None:
     (folder / "r.yaml").write_text(f"model: model.onnx\n{SPEED}")
     done = ndld_flow(*arguments, cwd=folder)
     assert done.returncode == 2
-    assert hint in done.stderr
+    check_message(done.stderr)

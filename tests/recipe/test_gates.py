@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.recipe.gates import GateError, parse_expression, parse_gate
 from ndld_flow.records.measurement import Metric
+from tests.support.message_files import CheckMessage
 
 METRICS = {
     "speed.latency.median": Metric(value=12.0, unit="ms"),
@@ -51,9 +52,10 @@ def test_text_that_is_no_gate_is_refused(text: str) -> None:
         parse_gate(text)
 
 
-def test_division_by_zero_is_reported() -> None:
-    with pytest.raises(GateError, match="divides by zero"):
+def test_division_by_zero_is_reported(check_message: CheckMessage) -> None:
+    with pytest.raises(GateError) as caught:
         parse_gate("agree.cosine / (1 - 1) > 2").decide(METRICS)
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -187,41 +189,43 @@ def test_sides_of_like_units_may_be_compared(text: str) -> None:
     parse_gate(text).check_units(UNITS.__getitem__)
 
 
-def test_units_are_checked_in_expressions_too() -> None:
-    with pytest.raises(GateError, match="cannot be added to"):
+def test_units_are_checked_in_expressions_too(check_message: CheckMessage) -> None:
+    with pytest.raises(GateError) as caught:
         parse_expression("a.ms + a.bytes").check_units(UNITS.__getitem__)
+    check_message(caught.value)
 
 
-def test_a_gate_has_at_most_500_characters() -> None:
+def test_a_gate_has_at_most_500_characters(check_message: CheckMessage) -> None:
     text = "a.b <= 1"
     assert parse_gate(text.ljust(500)).names == ["a.b"]
-    with pytest.raises(GateError, match="at most 500 characters"):
+    with pytest.raises(GateError) as caught:
         parse_gate(text.ljust(501))
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("1 < 2", "gate names at least"),
-        ("speed < 2", "not a metric; write `step.metric`"),
-        ("a.b < True", "consists of metrics, numbers"),
-        ("a.b + +a.c < 1", "consists of metrics, numbers"),
-        ("a.b ** 2 < 1", "consists of metrics, numbers"),
-        ("a.b != 1", "compares two sides"),
-        ("a.b < 1 < 2", "compares two sides"),
-        ("(1).a < a.b", "consists of metrics, numbers"),
+        "1 < 2",
+        "speed < 2",
+        "a.b < True",
+        "a.b + +a.c < 1",
+        "a.b ** 2 < 1",
+        "a.b != 1",
+        "a.b < 1 < 2",
+        "(1).a < a.b",
     ],
 )
-def test_errors_name_the_mistake_in_a_gate(text: str, message: str) -> None:
+def test_errors_name_the_mistake_in_a_gate(text: str, check_message: CheckMessage) -> None:
     with pytest.raises(GateError) as error:
         parse_gate(text)
-    assert message in str(error.value)
+    check_message(error.value)
 
 
-def test_messages_show_quantities_as_in_recipes() -> None:
+def test_messages_show_quantities_as_in_recipes(check_message: CheckMessage) -> None:
     with pytest.raises(GateError) as error:
         parse_gate("speed.latency.median / (20 ms - 20 ms) < 5 %").decide(METRICS)
-    assert "`speed.latency.median / (20.0 ms - 20.0 ms)`" in str(error.value)
+    check_message(error.value)
 
 
 def test_a_bound_of_zero_uses_the_absolute_distance() -> None:

@@ -12,6 +12,7 @@ from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.points import Sweep
 from tests.support.command_line import ndld_flow
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 from tests.support.recipes import load_recipe
 
@@ -79,6 +80,7 @@ def test_printing_runs_nothing_and_creates_nothing(recipe: Path, in_folder: Path
     assert sorted(path.name for path in in_folder.iterdir()) == ["model.onnx", "my.yaml"]
 
 
-def test_a_recipe_that_cannot_be_composed_is_refused(recipe: Path) -> None:
-    with pytest.raises(RecipeError, match="no_such_group"):
+def test_a_recipe_that_cannot_be_composed_is_refused(recipe: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(RecipeError) as caught:
         api.compose(recipe, ["+no_such_group@steps.base=x"])
+    check_message(caught.value)

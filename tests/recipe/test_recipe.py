@@ -14,6 +14,7 @@ from ndld_flow.recipe.compose import compose_recipe
 from ndld_flow.recipe.config_files import compose_plain, find_folders
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.yaml_file import MAX_DIGITS, parse_yaml, read_yaml
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 from tests.support.recipes import load_recipe
 from tests.support.toys import RECIPE, STAMP
@@ -95,42 +96,42 @@ gates: ["second.length ~ 2"]
         assert mistake.startswith(where) and fact in mistake
 
 
-def test_a_step_that_is_missing_is_reported_once(folder: Path) -> None:
+def test_a_step_that_is_missing_is_reported_once(folder: Path, check_message: CheckMessage) -> None:
     text = "model: model.onnx\nsteps: {agree: {step: check_accuracy, reference: sorce, candidate: source}}\n"
     (found,) = mistakes(folder, text)
-    assert "no step `sorce`" in found
+    check_message(found)
 
 
-@pytest.mark.representatives("change16-nowhere", "change17-is not a metric", "change11-min <= opt <= max")
+@pytest.mark.representatives("change16", "change17", "change11")
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (("first: {step: stamp, word: a}", "first: {step: stamp, word: yes}"), "expected text, found true"),
-        (("first: {step: stamp, word: a}", "2nd: {step: stamp}"), "cannot name a step"),
-        (("first: {step: stamp, word: a}", "first: [stamp]"), "expected a mapping"),
-        (("model: model.onnx", "model: {source: https://x.org/m.onnx}"), "needs its `sha256:`"),
-        (("model: model.onnx", "model: {source: m.onnx, sha256: abc}"), "not have the form"),
-        (("from: source", "from: nowhere"), "no step `nowhere`"),
-        (("steps:", "inputs: {x: {data: [1]}}\nsteps:"), "inputs.x.data.0: expected text, found 1"),
-        (("steps:", "inputs: {x: {range: [1]}}\nsteps:"), "inputs.x.range.1: needs 2 values"),
-        (("steps:", "inputs: {x: {shape: [1, a]}}\nsteps:"), "expected an integer, found 'a'"),
-        (("name: toy", "name: ../toy"), "not have the form"),
-        (("steps:", "inputs: {x: {shape: [1], opt: [1]}}\nsteps:"), "either `shape` or"),
-        (("steps:", "inputs: {x: {min: [2], max: [1]}}\nsteps:"), "min <= opt <= max"),
-        (("name: toy", "name: toy\nname: toy2"), "twice (first on line 2)"),
-        (("name: toy", "name: 'toy"), "this is not YAML"),
-        (("name: toy", "name: !!python/object:os.system {}"), "no meaning in a recipe"),
-        (("name: toy", "_target_: os.system"), "no setting `_target_`"),
-        (("word: b", "word: '${nowhere}'"), "nowhere"),
-        (("[second.length >= 2]", "[first >= 2]"), "is not a metric"),
-        (("[second.length >= 2]", "[2 >= 1]"), "names at least"),
-        (("[second.length >= 2]", "[\"__import__('os') >= second.length\"]"), "consists of metrics, numbers"),
+        ("first: {step: stamp, word: a}", "first: {step: stamp, word: yes}"),
+        ("first: {step: stamp, word: a}", "2nd: {step: stamp}"),
+        ("first: {step: stamp, word: a}", "first: [stamp]"),
+        ("model: model.onnx", "model: {source: https://x.org/m.onnx}"),
+        ("model: model.onnx", "model: {source: m.onnx, sha256: abc}"),
+        ("from: source", "from: nowhere"),
+        ("steps:", "inputs: {x: {data: [1]}}\nsteps:"),
+        ("steps:", "inputs: {x: {range: [1]}}\nsteps:"),
+        ("steps:", "inputs: {x: {shape: [1, a]}}\nsteps:"),
+        ("name: toy", "name: ../toy"),
+        ("steps:", "inputs: {x: {shape: [1], opt: [1]}}\nsteps:"),
+        ("steps:", "inputs: {x: {min: [2], max: [1]}}\nsteps:"),
+        ("name: toy", "name: toy\nname: toy2"),
+        ("name: toy", "name: 'toy"),
+        ("name: toy", "name: !!python/object:os.system {}"),
+        ("name: toy", "_target_: os.system"),
+        ("word: b", "word: '${nowhere}'"),
+        ("[second.length >= 2]", "[first >= 2]"),
+        ("[second.length >= 2]", "[2 >= 1]"),
+        ("[second.length >= 2]", "[\"__import__('os') >= second.length\"]"),
     ],
 )
-def test_a_mistake_is_explained(folder: Path, change: tuple[str, str], message: str) -> None:
+def test_a_mistake_is_explained(folder: Path, change: tuple[str, str], check_message: CheckMessage) -> None:
     assert RECIPE.replace(*change) != RECIPE
     texts = mistakes(folder, RECIPE.replace(*change))
-    assert any(message in problem for problem in texts), texts
+    check_message("\n".join(texts))
     assert all(problem.startswith("toy.yaml:") for problem in texts), texts
 
 
@@ -164,10 +165,11 @@ def test_a_preset_with_exploding_aliases_is_refused_too(folder: Path) -> None:
     assert calm.steps[1].settings["seconds"] == 2.0, "what is not used does no harm"
 
 
-def test_a_missing_recipe_names_the_near_ones(folder: Path) -> None:
+def test_a_missing_recipe_names_the_near_ones(folder: Path, check_message: CheckMessage) -> None:
     (folder / "toy.yaml").write_text(RECIPE)
-    with pytest.raises(RecipeError, match=r'did you mean "toy\.yaml"'):
+    with pytest.raises(RecipeError) as caught:
         load_recipe(folder / "tyo.yaml")
+    check_message(caught.value)
 
 
 @pytest.mark.representatives("profiling@steps.first=quick-profiling", 'steps.first.wrod=x-did you mean "word"?')
@@ -277,9 +279,10 @@ def parse_scalar(value: str) -> int | str:
     return int(value) if value.isdigit() else value.strip("'")
 
 
-def test_a_whole_number_of_more_digits_is_refused_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=f"most {MAX_DIGITS} digits"):
+def test_a_whole_number_of_more_digits_is_refused_with_its_line(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(RecipeError) as caught:
         parse_yaml(tmp_path / "r.yaml", f"key: {'9' * (MAX_DIGITS + 1)}\n")
+    check_message(caught.value)
 
 
 def test_terms_of_other_tools_are_understood(folder: Path) -> None:
@@ -295,15 +298,16 @@ steps:
         assert f"did you mean {hint}" in hints
 
 
-def test_a_list_of_steps_shows_how_a_mapping_is_written(folder: Path) -> None:
+def test_a_list_of_steps_shows_how_a_mapping_is_written(folder: Path, check_message: CheckMessage) -> None:
     (mistake,) = mistakes(folder, "model: model.onnx\nsteps:\n  - lint: {}\n")
-    assert "without the dash" in mistake
+    check_message(mistake)
 
 
-def test_a_model_instead_of_a_recipe_is_refused_with_a_hint_at_init(folder: Path) -> None:
+def test_a_model_instead_of_a_recipe_is_refused_with_a_hint_at_init(folder: Path, check_message: CheckMessage) -> None:
     (folder / "my model.onnx").write_bytes(b"\x08\x08" * 2**20)
-    with pytest.raises(RecipeError, match=r"recipe\n.*ndld-flow init '.*my model.onnx'"):
+    with pytest.raises(RecipeError) as caught:
         load_recipe(folder / "my model.onnx")
+    check_message(caught.value)
 
 
 SCALARS = (

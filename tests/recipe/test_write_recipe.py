@@ -21,6 +21,7 @@ from ndld_flow.execution.events import RunFinished
 from ndld_flow.measure import trial_pass
 from ndld_flow.recipe import write_recipe as write_recipe_module
 from ndld_flow.recipe.write_recipe import RecipeOptions, WrittenRecipe, parse_shape, write_recipe
+from tests.support.message_files import CheckMessage
 from tests.support.models import GraphBuilder, save, tensor
 from tests.support.models_run import write_model
 from tests.support.recipes import load_recipe
@@ -148,9 +149,12 @@ def test_every_kind_of_recipe_is_valid(runtime: str, precision: str | None, in_f
     assert ("half" in steps, "small" in steps) == (precision == "fp16", precision == "int8")
 
 
-def test_an_unknown_runtime_is_refused_with_the_nearest_before_the_model_is_read(in_folder: Path) -> None:
-    with pytest.raises(RequestError, match="tensorrt_rtx"):
+def test_an_unknown_runtime_is_refused_with_the_nearest_before_the_model_is_read(
+    in_folder: Path, check_message: CheckMessage
+) -> None:
+    with pytest.raises(RequestError) as caught:
         write(RecipeOptions("tensort_rtx"))
+    check_message(caught.value)
 
 
 def test_help_loads_no_runtime_which_a_broken_package_may_have() -> None:
@@ -262,14 +266,15 @@ def test_int8_is_advised_where_it_may_pay(in_folder: Path) -> None:
     assert not write(RecipeOptions("tensorrt")).advice, "its engines have no choice of threads"
 
 
-def test_weights_that_are_int8_already_are_recognised(in_folder: Path) -> None:
+def test_weights_that_are_int8_already_are_recognised(in_folder: Path, check_message: CheckMessage) -> None:
     b = GraphBuilder()
     b.op("MatMul", "x", b.op("DequantizeLinear", b.const(np.ones((64, 64), np.int8)), b.const(np.float32(0.1))))
     b.nodes[-1].output[0] = "y"
     save(b.model([tensor("x", [4, 64])], [tensor("y", [4, 64])]), in_folder / "model.onnx")
     assert "quantized already" in write().advice
-    with pytest.raises(RequestError, match="quantized already"):
+    with pytest.raises(RequestError) as caught:
         write(RecipeOptions(precision="int8"))
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize("ir_version", [3, 8])
@@ -295,19 +300,22 @@ def test_weights_that_are_inputs_become_constants_before_they_are_quantized(ir_v
     assert finished.metrics["small.layers"].value == 1
 
 
-def test_images_for_a_model_without_image_inputs_are_refused(in_folder: Path) -> None:
+def test_images_for_a_model_without_image_inputs_are_refused(in_folder: Path, check_message: CheckMessage) -> None:
     save(GraphBuilder().model([tensor("x", [4])], []), in_folder / "model.onnx")
     photos(in_folder, 1)
-    with pytest.raises(RequestError, match="image, and x is 4"):
+    with pytest.raises(RequestError) as caught:
         write(RecipeOptions(data=("photos",)))
-    with pytest.raises(RequestError, match="no file or folder"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         write(RecipeOptions(data=("nowhere",)))
+    check_message(caught.value)
 
 
-def test_a_shape_of_an_unknown_input_names_the_nearest(in_folder: Path) -> None:
+def test_a_shape_of_an_unknown_input_names_the_nearest(in_folder: Path, check_message: CheckMessage) -> None:
     picky_model(in_folder / "model.onnx")
-    with pytest.raises(RequestError, match='did you mean "x"'):
+    with pytest.raises(RequestError) as caught:
         write(RecipeOptions(shapes={"X": (1,)}))
+    check_message(caught.value)
 
 
 def test_names_of_dimensions_cannot_inject_settings(in_folder: Path) -> None:
@@ -317,13 +325,14 @@ def test_names_of_dimensions_cannot_inject_settings(in_folder: Path) -> None:
     assert "evil" not in {step.name for step in load_recipe(write().path).steps}
 
 
-def test_shapes_are_set_on_the_command_line() -> None:
+def test_shapes_are_set_on_the_command_line(check_message: CheckMessage) -> None:
     assert parse_shape("a=b=1x3x640") == ("a=b", (1, 3, 640))
     assert parse_shape("x=5,6") == ("x", (5, 6))
     assert parse_shape("x=scalar") == ("x", ())
     for wrong in ("x", "x=", "=scalar", "=1x2", "x=1x-2", "x=axb", "x=1x"):
-        with pytest.raises(RequestError, match="is not NAME=SHAPE"):
+        with pytest.raises(RequestError) as caught:
             parse_shape(wrong)
+        check_message(caught.value)
 
 
 def test_generated_tokens_are_within_the_vocabulary(in_folder: Path) -> None:

@@ -17,6 +17,8 @@ from ndld_flow.base.text import shortened
 CheckMessage = Callable[[object], None]
 FOUND = pytest.StashKey[list[str]]()
 """The messages that a test has checked."""
+_VARIABLE = r"(?<=127\.0\.0\.1:)\d{4,}|\b[0-9a-f]{64}\b|\S+(?=/site-packages/)"
+"""Ports, digests, and where packages are installed."""
 UNUSED_MESSAGES = pytest.StashKey[list[str]]()
 """The cases in the files of collected rooms that no test has."""
 
@@ -57,12 +59,12 @@ class MessageFiles:
         """`check_message(error)` compares with the next message in the file; temporary folders have no name there."""
         found = request.node.stash[FOUND] = list[str]()
         wanted = self.read(request.path.parent).get(case_of(request.node), [])
-        folders = [tempfile.gettempdir() + r"/tmp\w+", str(request.config.rootpath)]
-        if "tmp_path" in request.fixturenames:
-            folders.insert(0, re.escape(str(request.getfixturevalue("tmp_path"))))
+        folders = [re.escape(str(request.getfixturevalue("tmp_path")))] if "tmp_path" in request.fixturenames else []
+        variable = re.compile("|".join([*folders, tempfile.gettempdir() + r"/tmp\w+", str(request.config.rootpath)]))
 
         def check(message: object) -> None:
-            found.append(re.sub("|".join(folders), "<folder>", _text(message)).strip().replace("\n", "\n    "))
+            text = re.sub(_VARIABLE, "<...>", variable.sub("<folder>", _text(message)))
+            found.append(text.strip().replace("\n", "\n    "))
             difference = f"{found}\nis not the beginning of\n{wanted}; `pytest --update-messages` stores it"
             assert self.update or found == wanted[: len(found)], difference
 
@@ -87,7 +89,7 @@ def case_of(item: Any) -> str:
     """Return the name of a test with its parameters as JSON, or with its id where these are other objects."""
     try:
         parameters = json.dumps(item.callspec.params, ensure_ascii=False, default=lambda value: value.__name__)
-        parts = re.sub(r'[^"]{81,}', lambda part: shortened(part[0], 80), parameters)
+        parts = re.sub(r'(\\.|[^"\\]){81,}', lambda part: shortened(part[0], 80), parameters)
         return f"{item.path.name}::{item.originalname} {parts}"
     except (AttributeError, TypeError):
         return f"{item.path.name}::{item.name}"
