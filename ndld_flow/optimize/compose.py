@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import require
 from ndld_flow.base.quantities import counted, parse_duration_ms
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import joined, short_name
 from ndld_flow.optimize.conditions import read_conditions
 from ndld_flow.optimize.objectives import AT_LEAST, SLOWER, choose_objectives
 from ndld_flow.optimize.options import OptimizeOptions
@@ -453,7 +453,7 @@ def _lack_of(runtime: str) -> str:
 
 def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]:
     """Return the variants to try, the cheap ones first, and sentences on what is not tried."""
-    preset, samples = subject.preset, subject.samples
+    preset = subject.preset
     proposed: list[tuple[int, Variant]] = []
     left_out: list[str] = [preset.unknown] if preset.unknown else []
     known = read_preset(subject.options.target).runtimes
@@ -468,10 +468,22 @@ def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]
                 proposed.append((order, replace(each, needs=each.needs or (f"{SOURCE}{label}" if label else ""))))
             elif each not in left_out:
                 left_out.append(each)
-    if not samples.search:
-        left_out.append("Accuracy is judged on random inputs, and is only as good as these.")
-    elif sum(samples.counts) < FEW_FILES:
-        left_out.append(f"Only {counted(sum(samples.counts), 'sample')} of data: rare inputs may not be among them.")
-    if any(is_scaled(each, samples.search.get(each.spec.name, ())) for each in subject.trial.inputs):
-        left_out.append(_PIXELS)
+    left_out += _describe_data(subject)
     return [variant for _, variant in sorted(proposed, key=lambda pair: pair[0])], left_out
+
+
+def _describe_data(subject: Subject) -> Iterator[str]:
+    """Yield sentences on what the samples cannot show."""
+    samples, inputs = subject.samples, subject.trial.inputs
+    if not samples.search:
+        yield "Accuracy is judged on random inputs, and is only as good as these."
+        return
+    if sum(samples.counts) < FEW_FILES:
+        yield f"Only {counted(sum(samples.counts), 'sample')} of data: rare inputs may not be among them."
+    filled = [
+        f"{short_name(each.spec.name, 40)} by {each.data}" for each in inputs if each.spec.name not in samples.search
+    ]
+    if filled:
+        yield f"Inputs without data are filled: {joined(filled)}; `--data INPUT=PATH` gives them values."
+    if any(is_scaled(each, samples.search.get(each.spec.name, ())) for each in inputs):
+        yield _PIXELS

@@ -36,7 +36,7 @@ _MOST_TOKENS = 512
 
 @dataclass(frozen=True)
 class Samples:
-    """The files of the inputs: those of the search, and those that are held out."""
+    """The files of the inputs: those of the search, and those held out. One that all samples share is in both."""
 
     search: Mapping[str, list[str]] = field(default_factory=dict)
     held: Mapping[str, list[str]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Samples:
         """Return the number of samples of both parts."""
         if not self.search:
             return RANDOM_SAMPLES, RANDOM_SAMPLES
-        return len(next(iter(self.search.values()))), len(next(iter(self.held.values())))
+        return max(map(len, self.search.values())), max(map(len, self.held.values()))
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,6 @@ class FoundData:
     given: Mapping[str, str | list[str]] = field(default_factory=dict)
     """Input -> the folder, glob or files as they were given, relative to the current directory; by default its files.
     """
-
-    @property
-    def is_single(self) -> bool:
-        """Return whether each input has one file."""
-        return all(len(files) == 1 for files in self.files.values())
 
     def shapes(self, trial: InputTrial) -> dict[str, Sequence[tuple[int, ...]]]:
         """Return the shapes of samples by input, for arrays and inputs with dynamic dimensions: each once, that of the
@@ -162,20 +157,20 @@ def split_files(files: Sequence[str], most: int) -> tuple[list[str], list[str]]:
 def sample_files(
     data: FoundData, model: Path, trial: InputTrial, folder: Path, tokenizer: Path | None = None
 ) -> dict[str, list[str]]:
-    """Return the files of each input, a sample in each.
+    """Return the files of each input, a sample in each, or one for all samples.
 
     A single file of many samples, such as the rows of an array or a long recording, is split into files in `folder`.
     Of samples that vary in size, one of median size is the first, which is measured. Raises RequestError for files that
     do not fit the model.
     """
     found = dict(data.files)
-    if found and data.is_single:
-        files = {name: Path(paths[0]) for name, paths in found.items()}
-        found = _split_files(files, model, trial, folder, tokenizer)
-    if len({len(files) for files in found.values()}) > 1:
-        listed = ", ".join(f"{short_name(name)} {len(files)}" for name, files in found.items())
-        raise RequestError(f"--data: sample i is the i-th file of each input, and their numbers differ: {listed}.")
-    return _typical_first(found, {likely.spec.name for likely in trial.inputs if likely.varies})
+    single = {name: Path(paths[0]) for name, paths in found.items() if len(paths) == 1}
+    if single:
+        found |= _split_files(single, model, trial, folder, tokenizer)
+    if len({len(files) for files in found.values() if len(files) > 1}) > 1:
+        listed = " and ".join(f"{short_name(name)} has {len(files)}" for name, files in found.items())
+        raise RequestError(f"--data: {listed} samples. Give the same number to each input, or one that all share.")
+    return _typical_first(found, trial)
 
 
 def measured_trial(trial: InputTrial, files: Mapping[str, list[str]]) -> InputTrial:
@@ -188,18 +183,21 @@ def measured_trial(trial: InputTrial, files: Mapping[str, list[str]]) -> InputTr
     return replace(trial, inputs=tuple(inputs))
 
 
-def _typical_first(files: dict[str, list[str]], varied: set[str]) -> dict[str, list[str]]:
+def _typical_first(files: dict[str, list[str]], trial: InputTrial) -> dict[str, list[str]]:
     """Return samples with one of median size first, where all inputs that vary have arrays."""
     from ndld_flow.samples.value_files import open_array
 
-    listed = [files[name] for name in files if name in varied]
+    varied = {likely.spec.name for likely in trial.inputs if likely.varies}
+    several = {name: each for name, each in files.items() if len(each) > 1}
+    listed = [each for name, each in several.items() if name in varied]
     if not listed or any(Path(file).suffix.lower() not in VALUE_SUFFIXES for sample in listed for file in sample):
         return files
     sizes = [
         sum(math.prod(open_array(Path(file), "").shape) for file in sample) for sample in zip(*listed, strict=True)
     ]
     median = sorted(range(len(sizes)), key=sizes.__getitem__)[len(sizes) // 2]
-    return {name: [each[median], *each[:median], *each[median + 1 :]] for name, each in files.items()}
+    ordered = {name: [each[median], *each[:median], *each[median + 1 :]] for name, each in several.items()}
+    return {**files, **ordered}
 
 
 def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path, tokenizer: Path | None = None) -> Samples:
@@ -208,15 +206,17 @@ def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path, to
     Raises RequestError as `sample_files`, and for a single sample.
     """
     found = sample_files(data, model, trial, folder, tokenizer)
-    counts = {len(files) for files in found.values()}
-    if counts and counts.pop() < 2:
+    if found and max(map(len, found.values())) < 2:
         (first, *_) = found.values()
         raise RequestError(
             f"--data: {first[0]} is the only sample, and samples of the search must not decide at the end. Give at "
             f"least two, better {FEW_FILES} or more: a third is held out."
         )
-    parts = {name: split_files(files, MOST_FILES) for name, files in found.items()}
-    return Samples(*({name: both[i] for name, both in parts.items()} for i in range(2)))
+    parts = {
+        name: split_files(files, MOST_FILES) if len(files) > 1 else (files, files) for name, files in found.items()
+    }
+    search, held = ({name: both[i] for name, both in parts.items()} for i in range(2))
+    return Samples(search, _typical_first(held, trial))
 
 
 def _split_files(

@@ -36,7 +36,7 @@ class FoundCheck:
     def describe(self, candidate: Path) -> str:
         """Return `the 10 samples that fast.onnx was proved on, by cosine >= 0.999`."""
         assert self.check is not None
-        count = len(next(iter(self.check.samples.values()), ())) or RANDOM_SAMPLES
+        count = max(map(len, self.check.samples.values()), default=RANDOM_SAMPLES)
         samples = counted(count, "sample" if self.data else "generated sample")
         conditions = f", by {joined(self.check.conditions)}" if self.check.conditions else ""
         return f"the {samples} that {candidate} was proved on{conditions}"

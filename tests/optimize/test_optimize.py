@@ -110,14 +110,43 @@ def test_data_that_cannot_be_split_is_refused(here: Path) -> None:
     write_model(here / "model.onnx", layers=1)
     single, two = write_data(here / "one", 1), write_data(here / "two", 4)
     tried = trial(x=(1, 3, SIDE, SIDE), z=(1, 3, SIDE, SIDE))
+    three = write_data(here / "three", 3)
     with pytest.raises(api.RequestError, match=r"00.npy is the only"):
         split((f"x={single}",), trial(x=(1, 3, SIDE, SIDE)))
     with pytest.raises(api.RequestError, match="model has 2 inputs; write"):
         split((str(two),), tried)
-    with pytest.raises(api.RequestError, match="x 1, z 4"):
-        split((f"x={single}", f"z={two}"), tried)
+    with pytest.raises(api.RequestError, match="x has 3 and z has 4"):
+        split((f"x={three}", f"z={two}"), tried)
     with pytest.raises(api.RequestError, match="'zz' is not"):
         refuse_other_data((f"zz={two}",), declared_inputs(here / "model.onnx"))
+
+
+STATE = (4, 1, 8)
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_rows_of_an_array_belong_to_the_files_of_another_input(here: Path, count: int) -> None:
+    """A file in a folder of its own for each input was the only way; one row is shared by all samples."""
+    text = f"g (float[batch, 8] x, float[{', '.join(map(str, STATE))}] h) => (float[batch, 8] y) {{ y = Relu(x) }}"
+    onnx.save(helper.make_model(onnx.parser.parse_graph(text)), "model.onnx")
+    Path("x").mkdir()
+    for index in range(6):
+        np.save(Path("x", f"{index}.npy"), np.full((1, 8), index, np.float32))
+    rows = np.arange(count, dtype=np.float32)[:, None, None, None] * np.ones(STATE, np.float32)
+    np.save("h.npy", rows if count > 1 else rows[0])
+    samples = split(("x=x", "h=h.npy"), trial(x=(1, 8), h=STATE))
+    assert samples.counts == (4, 2)
+    for part in (samples.search, samples.held):
+        (pairs,) = {tuple(part)}
+        assert set(pairs) == {"x", "h"}
+        states = [np.load(file) for file in part["h"]]
+        assert {state.shape for state in states} == {STATE}
+        if count > 1:
+            assert [state.flat[0] for state in states] == [np.load(file).flat[0] for file in part["x"]]
+        else:
+            assert part["h"] == ["h.npy"]
+    composer = read(Path("model.onnx"), data=("x=x",))
+    assert any("h by " in sentence for sentence in composer.left_out), "an input without data is named"
 
 
 def test_a_search_is_written_and_can_be_read(here: Path) -> None:
