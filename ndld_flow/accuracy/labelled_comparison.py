@@ -24,7 +24,7 @@ import numpy as np
 from ndld_flow.accuracy.model_comparison import Comparison, StoredOutputs
 from ndld_flow.accuracy.tolerance import MetricTolerance
 from ndld_flow.base.errors import RequestError, UnknownNameError
-from ndld_flow.base.text import short_name, shortened
+from ndld_flow.base.text import one_paragraph, short_name, shortened
 from ndld_flow.base.user_code import load_user_module, locating_errors
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import LabelledMetric
@@ -87,8 +87,10 @@ def read_labels(path: Path) -> Labels:
     except OSError as error:
         raise RequestError(f"{path}: the labels cannot be read ({error.strerror or error}).") from None
     except (*NO_HEADER, csv.Error, MemoryError) as error:
-        reason = short_name(" ".join(str(error).split()), 300)
-        raise RequestError(f"{path}: the labels cannot be read: {reason}.") from None
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else one_paragraph(error)
+        if "pickle" in reason:
+            reason = "it holds pickled objects, which are never loaded. Save an array of numbers or strings"
+        raise RequestError(f"{path}: the labels cannot be read: {short_name(reason, 300)}.") from None
 
 
 def _read_csv(path: Path) -> Labels:
@@ -103,9 +105,7 @@ def _read_csv(path: Path) -> Labels:
         elif row:
             odd.append(str(line))
     if odd:
-        raise ValueError(
-            _count_names(odd, "row does not have two columns", "rows do not have two columns", counted="row")
-        )
+        raise ValueError(_count_names(odd, "row does not have two columns", "rows do not have two columns", "row"))
     return _named(path, pairs)
 
 
@@ -310,10 +310,10 @@ def load_metric(path: Path) -> UserMetric:
     }
     there = [kind for kind in kinds if callable(getattr(module, kind, None))]
     if len(there) != 1:
-        has = "has both" if there else "has neither"
+        has, joined = ("has both", "and") if there else ("has neither", "nor")
         raise RequestError(
-            f"{path} {has} `def metric(outputs, label)` (for one sample; the mean is reported) and `def "
-            "evaluate(predictions)` (for the whole set, pairs of outputs and label): define one of them."
+            f"{path} {has} `def metric(outputs, label)` (for one sample; the mean is reported) {joined} "
+            "`def evaluate(predictions)` (for the whole set, pairs of outputs and label): define one of them."
         )
     function = getattr(module, there[0])
     wanted, count = kinds[there[0]]

@@ -336,9 +336,9 @@ def _opened(path: Path, name: str) -> Iterator[Image.Image]:
             yield image
     except FileNotFoundError:
         raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).') from None
-    except (UnidentifiedImageError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise RequestError(f'input "{name}": {error}') from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+    except UnidentifiedImageError:
+        raise RequestError(f'input "{name}": {path} is not an image of a known format.') from None
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError, RuntimeWarning) as error:
         raise RequestError(f'input "{name}": the image {path} cannot be read: {error}') from None
 
 

@@ -406,8 +406,8 @@ def open_table(path: Path, wanted: WantedInput) -> StoredArray:
             cells.append([parse(row[column]) for column in columns])
         except (ValueError, IndexError, KeyError):
             raise RequestError(
-                f"{where}, line {line}: {short_name(','.join(row), 60)!r} has no {wanted.spec.dtype} in "
-                f"{counted(len(columns), 'column')} of {len(header)}."
+                f"{where}, line {line}: {short_name(','.join(row), 60)!r} needs {wanted.spec.dtype} in "
+                f"{len(columns)} of {len(header)} columns."
             ) from None
     if not cells:
         raise RequestError(f"{where} has a header and no rows.")

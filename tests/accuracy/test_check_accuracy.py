@@ -21,6 +21,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.samples.feeds import pair_names
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.store.kinds import AccuracyDocument, Onnx
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import Given, Ran, run_step, write_model
 from tests.support.text_facts import numbers_in
 from tests.support.typed_api import run_once
@@ -297,9 +298,10 @@ def test_renamed_inputs_and_outputs_are_matched_by_order(tmp_path: Path) -> None
     assert accuracy.inputs["a"].endswith("float32 5")
 
 
-def test_models_with_other_inputs_cannot_be_compared(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"\bx\b.*\ba, b\b"):
+def test_models_with_other_inputs_cannot_be_compared(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(ModelError) as caught:
         compare(tmp_path, SAME, "g (float[n] a, float[n] b) => (float[n] y) { y = Sub(a, b) }")
+    check_message(caught.value)
 
 
 def test_a_dynamic_reference_runs_at_the_candidates_fixed_shape(tmp_path: Path) -> None:
@@ -329,15 +331,17 @@ def test_the_worst_of_several_samples_is_reported(tmp_path: Path) -> None:
     assert f"(worst of 8 samples: {accuracy.worst_sample})" in ran.result.summary
 
 
-def test_models_that_cannot_run_are_reported(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="Nonsense"):
+def test_models_that_cannot_run_are_reported(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(ModelError) as caught:
         compare(tmp_path, SAME, "g (float[n, 4] x) => (float[n, 4] y) { y = Nonsense(x) }")
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize("setting", ["provider", "reference_provider"])
-def test_each_model_runs_on_the_requested_provider(setting: str, tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match='"warp" is not'):
+def test_each_model_runs_on_the_requested_provider(setting: str, tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(BackendError) as caught:
         compare(tmp_path, SAME, SAME, None, **{setting: "warp"})
+    check_message(caught.value)
 
 
 @pytest.mark.thorough
@@ -391,7 +395,7 @@ def test_emulated_storage_rounds_the_reference_too(tmp_path: Path) -> None:
     assert accuracy.emulated == ("reference", "candidate")
 
 
-def test_layers_show_where_values_diverge(tmp_path: Path) -> None:
+def test_layers_show_where_values_diverge(tmp_path: Path, check_message: CheckMessage) -> None:
     ran, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO, layers=True)
     assert accuracy.first_divergent is not None
     assert (accuracy.first_divergent.tensor, accuracy.first_divergent.op_type) == ("bigger", "Add")
@@ -407,8 +411,9 @@ def test_layers_show_where_values_diverge(tmp_path: Path) -> None:
     assert [layer.tensor for layer in accuracy.layers] == ["big", "bigger"]
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(RequestError, match='layers: "bigg" matches no'):
+    with pytest.raises(RequestError) as caught:
         compare(other, EXACT, OVERFLOWS, TO_TWO, layers=["bigg"])
+    check_message(caught.value)
     assert not (other / "ran" / "scratch" / "reference").exists()  # before anything ran
 
 
@@ -420,7 +425,7 @@ def test_only_the_worst_layers_of_a_huge_model_are_kept(tmp_path: Path, monkeypa
     assert "compared layers" in accuracy.notes[-1]
 
 
-def test_divergence_of_logits_is_that_of_their_softmax(tmp_path: Path) -> None:
+def test_divergence_of_logits_is_that_of_their_softmax(tmp_path: Path, check_message: CheckMessage) -> None:
     logits = "g (float[n, 8] x) => (float[n, 8] scores, float[n, 8] boxes) { scores = Exp(x) boxes = Relu(x) }"
     off = """g (float[n, 8] x) => (float[n, 8] scores, float[n, 8] boxes) <float d = {0.5}> {
         e = Exp(x) m = Mul(x, d) scores = Add(e, m) boxes = Relu(x) }"""
@@ -439,8 +444,9 @@ def test_divergence_of_logits_is_that_of_their_softmax(tmp_path: Path) -> None:
     assert "boxes.kl" not in ran.result.metrics
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(RequestError, match='"score" matches no output'):
+    with pytest.raises(RequestError) as caught:
         compare(other, logits, off, given, softmax=["score"])
+    check_message(caught.value)
 
 
 def test_without_tolerances_only_nan_and_infinity_fail(tmp_path: Path) -> None:

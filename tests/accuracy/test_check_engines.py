@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from ndld_flow.steps.inspect_activations import InspectActivations
 from ndld_flow.steps.quantize import Quantize
 from ndld_flow.store.kinds import AccuracyDocument, ActivationsDocument, Artifact, Engine, Onnx
 from tests.support.engine_standins import Standins, make_standins
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 from tests.support.models_run import Given, Ran, run_step, write_model
 from tests.support.recipes import load_recipe
@@ -168,7 +168,7 @@ def test_an_engine_may_be_the_reference(bench: Bench) -> None:
 
 
 def test_a_sample_outside_of_the_profile_is_refused_before_the_reference_runs(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
 ) -> None:
     """By the record of the build; TensorRT itself refuses it for a prebuilt engine."""
     outside: Given = {"x": {"shape": [3, 3, 16, 16]}}
@@ -178,8 +178,9 @@ def test_a_sample_outside_of_the_profile_is_refused_before_the_reference_runs(
         bench.check(engine.path, outside)
     monkeypatch.setattr(engine_settings, "_refuse_elsewhere", lambda *_: None)
     monkeypatch.setenv("STANDIN_NO_GPU", "1")  # the engine would not open
-    with pytest.raises(RequestError, match=rf"^candidate, sample random, seed 0: {shape}"):
+    with pytest.raises(RequestError) as caught:
         bench.check(engine, outside)
+    check_message(caught.value)
 
 
 def test_inputs_in_another_float_type_are_cast_and_counted(bench: Bench, tmp_path: Path) -> None:
@@ -211,29 +212,35 @@ def test_an_output_whose_shape_depends_on_data_is_compared(bench: Bench, tmp_pat
     ]
 
 
-def test_engines_that_the_record_shows_not_to_fit_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_that_the_record_shows_not_to_fit_are_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     engine = bench.engine()
     newer = bench.standins.library("tensorrt", "10.9")
-    with pytest.raises(BackendError, match=r"TensorRT 10\.8\.0\.43, and this is 10\.9"):
+    with pytest.raises(BackendError) as unavailable:
         bench.check(engine, runtime={"library": str(newer)})
+    check_message(unavailable.value)
     build = read_document(Build, engine.folder / Build.file_name)
     ahead = build.model_copy(update={"compute_capabilities": ("8.6", "8.9")})
     monkeypatch.setattr(engine_settings, "_read_build", lambda _: ahead)
     monkeypatch.setattr(gpu_state, "visible_gpus", lambda: (Gpu("u", "NVIDIA H200", compute_capability="9.0"),))
-    with pytest.raises(BackendError, match=r"GPU 0 \(NVIDIA H200\) has 9\.0"):
+    with pytest.raises(BackendError) as unavailable:
         bench.check(engine)
+    check_message(unavailable.value)
     other = build.model_copy(update={"model_digest": "another", "label": "half"})
     monkeypatch.setattr(engine_settings, "_read_build", lambda _: other)
-    with pytest.raises(RequestError, match="candidate is another model"):
+    with pytest.raises(RequestError) as refused:
         bench.check(engine)
+    check_message(refused.value)
 
 
-def test_a_marked_engine_is_not_the_one_that_is_checked(bench: Bench) -> None:
-    with pytest.raises(RequestError, match="runtime: engine has tensors"):
+def test_a_marked_engine_is_not_the_one_that_is_checked(bench: Bench, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         bench.check(bench.engine(mark_outputs=["*"]))
+    check_message(caught.value)
 
 
-def test_layers_of_an_engine_are_those_of_a_marked_build(bench: Bench) -> None:
+def test_layers_of_an_engine_are_those_of_a_marked_build(bench: Bench, check_message: CheckMessage) -> None:
     """Outputs are judged on the engine itself; the record and the notes name the build whose layers were compared."""
     settings: dict[str, Any] = {"int8": True, "placeholder_ranges": True}
     engine = bench.engine(**settings)
@@ -259,11 +266,13 @@ def test_layers_of_an_engine_are_those_of_a_marked_build(bench: Bench) -> None:
     _, alone = bench.check(engine)
     assert accuracy.outputs == alone.outputs
     assert [layer.node for layer in compare("some", layers=["Conv_4"]).layers] == ["Conv_4"]
-    with pytest.raises(RequestError, match="tensors as marked outputs"):
+    with pytest.raises(RequestError) as caught:
         compare("none", layers=["Relu_3"])
+    check_message(caught.value)
     artifacts["layers_engine"] = engine
-    with pytest.raises(RequestError, match="layers_engine: marked has no"):
+    with pytest.raises(RequestError) as caught:
         compare("unmarked")
+    check_message(caught.value)
 
 
 FUSED = """g (float[2, 2] x) => (float[2, 2] y) <float[2, 2] w = {1, 0.3, 0.7, 1}> {
@@ -319,7 +328,7 @@ def inspect_engine(bench: Bench, engine: Engine | Path, **settings: Any) -> Acti
     return Activations.model_validate_json((ran.out / ActivationsDocument.main).read_bytes())
 
 
-def test_the_tensors_of_an_engine_are_inspected(bench: Bench) -> None:
+def test_the_tensors_of_an_engine_are_inspected(bench: Bench, check_message: CheckMessage) -> None:
     """All that it has by default: inputs, marked tensors and outputs, beside those of the model in ONNX Runtime."""
     marked = bench.engine(fp16=True, mark_outputs=["Conv_*"])
     activations = inspect_engine(bench, marked)
@@ -331,8 +340,9 @@ def test_the_tensors_of_an_engine_are_inspected(bench: Bench) -> None:
     [note] = [note for note in activations.notes if " ran as the engine " in note]
     assert "4 marked tensors make" in note
     assert [tensor.node for tensor in inspect_engine(bench, marked, tensors=["Conv_4"]).tensors] == ["Conv_4"]
-    with pytest.raises(RequestError, match="1 selected tensor as outputs"):
+    with pytest.raises(RequestError) as caught:
         inspect_engine(bench, marked, tensors=["Relu_3"])
+    check_message(caught.value)
 
 
 def test_a_prebuilt_engine_is_inspected_with_the_outputs_that_it_has(bench: Bench, tmp_path: Path) -> None:
@@ -346,31 +356,32 @@ def test_a_prebuilt_engine_is_inspected_with_the_outputs_that_it_has(bench: Benc
     assert not any("marked" in note for note in plain.notes)
 
 
-def test_a_crash_of_the_library_ends_its_process_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_the_library_ends_its_process_only(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setenv("STANDIN_CRASHES", "1")
-    with pytest.raises(KilledError, match=r"TensorRT crashed.* Rebuild"):
+    with pytest.raises(KilledError) as caught:
         bench.check(bench.engine())
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"runtime": {"backend": "tensorrt"}}, "runs an engine: add"),
-        ({"runtime": {"backend": "trt"}}, "does not match any"),
-        (
-            {"reference_runtime": {"backend": "openvino"}, "reference_provider": "cuda"},
-            "give either `reference_runtime`",
-        ),
-        ({"layers": True, "layers_engine": "marked"}, "`layers_engine` needs `layers`"),
-        ({"reference_runtime": {"backend": "openvino"}, "layers": True}, "reference in ONNX Runtime"),
+        {"runtime": {"backend": "tensorrt"}},
+        {"runtime": {"backend": "trt"}},
+        {"reference_runtime": {"backend": "openvino"}, "reference_provider": "cuda"},
+        {"layers": True, "layers_engine": "marked"},
+        {"reference_runtime": {"backend": "openvino"}, "layers": True},
     ],
 )
-def test_settings_that_contradict_each_other(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
+def test_settings_that_contradict_each_other(settings: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         CheckAccuracy.model_validate_json(json.dumps(settings))
+    check_message(caught.value)
 
 
-def test_recipes_name_the_model_and_the_engine(in_folder: Path) -> None:
+def test_recipes_name_the_model_and_the_engine(in_folder: Path, check_message: CheckMessage) -> None:
     """An engine in place of its model is a mistake with a remedy, as is one that is exported though it is marked."""
     make_cnn(in_folder / "model.onnx")
     engine = {"step": "build_engine", "backend": "tensorrt_rtx"}
@@ -381,9 +392,7 @@ def test_recipes_name_the_model_and_the_engine(in_folder: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         api.plan(in_folder / "r.yaml")
     message = str(caught.value)
-    assert "`engine` produces engine" in message
-    assert "runtime's settings: `engine: engine`" in message
-    assert "`marked` has `mark_outputs`" in message
+    check_message(message)
     agree |= {"candidate": "source", "runtime": {"backend": "tensorrt_rtx", "engine": "engine"}}
     (in_folder / "r.yaml").write_text(json.dumps(recipe))
     checked = load_recipe(in_folder / "r.yaml")

@@ -28,6 +28,7 @@ from ndld_flow.base.errors import ModelError, RequestError, UnknownNameError
 from ndld_flow.records.activations import ActivationMap, Activations, CapturedTensor, SampleShown
 from ndld_flow.steps.inspect_activations import InspectActivations
 from ndld_flow.store.kinds import ActivationsDocument, Onnx
+from tests.support.message_files import CheckMessage
 from tests.support.models import GraphBuilder, make_cnn, make_ctrl, rename_output, tensor
 from tests.support.models_run import Given, Ran, run_step, write_model
 
@@ -241,7 +242,9 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> ModelView:
     return ModelView(model, {"x": (1, 3, 16, 16)})
 
 
-def test_layers_across_the_whole_model_are_chosen_by_default(cnn: ModelView, tmp_path: Path) -> None:
+def test_layers_across_the_whole_model_are_chosen_by_default(
+    cnn: ModelView, tmp_path: Path, check_message: CheckMessage
+) -> None:
     names = choose(cnn, TensorSelection())
     assert names[0] == "x"
     assert "y" in names
@@ -249,8 +252,9 @@ def test_layers_across_the_whole_model_are_chosen_by_default(cnn: ModelView, tmp
     assert not any("Constant" in name or "Shape" in name for name in names)
     globbed = choose(cnn, TensorSelection(["*_1?_out", "Constant_18_out"]))
     assert [name for name in globbed if "Constant" in name] == ["Constant_18_out"]
-    with pytest.raises(RequestError, match="matches only constants"):
+    with pytest.raises(RequestError) as caught:
         choose(cnn, TensorSelection(["Constant*"]))
+    check_message(caught.value)
     chain = " ".join(f"a{i + 1} = Exp(a{i})" for i in range(50))
     long = f"g (float[4] x, int64[1] i) => (float[1] y) {{ a0 = Gather(x, i) {chain} y = Neg(a50) }}"
     _, large = look(tmp_path / "b", long, {})
@@ -295,23 +299,26 @@ def test_every_nth_tensor_is_selected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"tensors": ["Conv_0_ouf"]}, '"Conv_0_ouf".*did you mean "Conv_0_out"'),
-        ({"op_types": ["Convv"]}, 'op_types: .*"Convv"; did you'),
-        ({"until": "Relu_33"}, 'until: .*"Relu_33"; did you'),
-        ({"noise": {"deviation": 1, "inputs": ["z"]}}, 'model has no input "z"'),
-        ({"layout": {"Conv_0_ouf": "NHWC"}}, 'did you mean "Conv_0_out"'),
-        ({"layout": {"Conv_0_out": "NLC"}}, 'tensor "Conv_0_out" is 1x.* cannot'),
-        ({"data": {"z": "zeros"}}, '"z" is not an input'),
+        {"tensors": ["Conv_0_ouf"]},
+        {"op_types": ["Convv"]},
+        {"until": "Relu_33"},
+        {"noise": {"deviation": 1, "inputs": ["z"]}},
+        {"layout": {"Conv_0_ouf": "NHWC"}},
+        {"layout": {"Conv_0_out": "NLC"}},
+        {"data": {"z": "zeros"}},
     ],
 )
-def test_names_without_a_match_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_names_without_a_match_are_refused(
+    settings: dict[str, Any], tmp_path: Path, check_message: CheckMessage
+) -> None:
+    with pytest.raises(RequestError) as caught:
         look(tmp_path / "a", make_cnn(tmp_path / "m.onnx"), CNN, **settings)
+    check_message(caught.value)
 
 
-def test_tensors_in_bodies_are_refused(tmp_path: Path) -> None:
+def test_tensors_in_bodies_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     model = make_ctrl(tmp_path / "m.onnx")
     inner = next(
         attribute.g.node[0].output[0]
@@ -319,8 +326,9 @@ def test_tensors_in_bodies_are_refused(tmp_path: Path) -> None:
         for attribute in node.attribute
         if attribute.type == onnx.AttributeProto.GRAPH
     )
-    with pytest.raises(RequestError, match="inside bodies of If"):
+    with pytest.raises(RequestError) as caught:
         look(tmp_path / "a", model, {}, tensors=[inner])
+    check_message(caught.value)
 
 
 def test_values_that_are_not_numeric_tensors_are_skipped_and_reported(tmp_path: Path) -> None:
@@ -504,9 +512,10 @@ def test_unmatched_tensors_and_different_shapes_are_not_compared(tmp_path: Path)
     assert [shown.side for shown in named(result)["y"].maps] == ["candidate"]
 
 
-def test_models_with_different_inputs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="cannot run"):
+def test_models_with_different_inputs_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(ModelError) as caught:
         look(tmp_path / "a", SMALL, {"x": {}}, reference="g (float[2] x, float[2] z) => (float[2] y) { y = Add(x, z) }")
+    check_message(caught.value)
 
 
 def test_data_larger_than_memory_gives_equal_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -535,20 +544,21 @@ def test_data_larger_than_memory_gives_equal_results(tmp_path: Path, monkeypatch
     ("kind", "until", "beside"), [("float", "a", False), ("float16", None, False), ("float16", "a", True)]
 )
 def test_errors_name_the_user_s_model_and_not_a_temporary_file(
-    kind: str, until: str | None, beside: bool, tmp_path: Path
+    kind: str, until: str | None, beside: bool, tmp_path: Path, check_message: CheckMessage
 ) -> None:
     text = f"g ({kind}[2] x, int64[1] i) => ({kind}[1] y) {{ a = Gather(x, i) y = Neg(a) }}"
     fine = f"g ({kind}[2] x, int64[1] i) => ({kind}[1] y) {{ f = Cast<to = 1>(i) a = Cast<to = 1>(x) y = Neg(a) }}"
     models: dict[str, Any] = {"model": fine, "reference": text} if beside else {"model": text}
-    with pytest.raises(ModelError, match="fails at run time") as raised:
+    with pytest.raises(ModelError) as raised:
         look(tmp_path / "a", inputs={"i": {"data": 7}}, until=until, tensors=["a"], **models)
     given = f"source ({tmp_path}/a/reference.onnx)" if beside else f"candidate ({tmp_path}/a/candidate.onnx)"
     assert given in str(raised.value)
+    check_message(raised.value)
     assert "scratch" not in str(raised.value)
 
 
 @pytest.mark.parametrize("until", ["a", "first"])
-def test_nodes_after_the_stop_may_be_broken(until: str, tmp_path: Path) -> None:
+def test_nodes_after_the_stop_may_be_broken(until: str, tmp_path: Path, check_message: CheckMessage) -> None:
     nodes = [
         helper.make_node("Neg", ["x"], ["a"], name="first"),
         helper.make_node("Nonsense", ["a"], ["b"], domain="nowhere"),
@@ -563,8 +573,9 @@ def test_nodes_after_the_stop_may_be_broken(until: str, tmp_path: Path) -> None:
     _, result = look(tmp_path / "a", tmp_path / "m.onnx", {"x": {}}, until=until)
     assert list(named(result)) == ["x", "a"]
     assert result.stopped_at == until
-    with pytest.raises(RequestError, match=r'tensors: .*"b"'):
+    with pytest.raises(RequestError) as caught:
         look(tmp_path / "b", tmp_path / "m.onnx", {"x": {}}, until=until, tensors=["b"])
+    check_message(caught.value)
 
 
 def test_branches_before_the_stop_run_and_a_reference_without_it_runs_whole(tmp_path: Path) -> None:
@@ -715,12 +726,14 @@ def test_incomplete_or_contradictory_noise_settings_are_refused(noise: dict[str,
         InspectActivations.model_validate({"noise": noise})
 
 
-def test_integers_get_no_noise(tmp_path: Path) -> None:
+def test_integers_get_no_noise(tmp_path: Path, check_message: CheckMessage) -> None:
     text = "g (int64[4] x) => (int64[4] y) { y = Neg(x) }"
-    with pytest.raises(RequestError, match="no float input"):
+    with pytest.raises(RequestError) as caught:
         look(tmp_path / "a", text, {}, noise={"deviation": 1})
-    with pytest.raises(RequestError, match=r'"x" is not float'):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         look(tmp_path / "b", text, {}, noise={"deviation": 1, "inputs": ["x"]})
+    check_message(caught.value)
 
 
 def test_tensor_names_never_become_file_names(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.step import RunsCode
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.store.kinds import AccuracyDocument, Onnx
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import Ran, run_step, write_model
 from tests.support.text_facts import numbers_in
 
@@ -131,53 +132,45 @@ def test_a_metric_may_modify_the_outputs_it_receives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "message"),
+    "code",
     [
-        (
-            "def metric(outputs, label):\n    return outputs['yy']",
-            r"KeyError: .*yy.*\(sample 0.npy, model",
-        ),
-        ("def evaluate(predictions):\n\n    return 1 / 0", r"metric.py:3: ZeroDivisionError: .*\(model source\)"),
-        (
-            "def metric(outputs, label):\n    return 'good'",
-            r"metric\(\) returns 'good', not",
-        ),
-        (
-            "def metric(outputs, label):\n    return {'f1': float('nan')}",
-            "returns nan for f1, not",
-        ),
-        ("def metric(outputs, label):\n    return None", "returns None, not a finite"),
-        ("def metric(outputs, label):\n    return outputs['y']", "not a finite number"),
-        ("def metric(outputs, label):\n    return 10**400", r"OverflowError: .*\(sample 0.npy, model"),
-        ("def metric(outputs, label):\n    return {}", r"metric\(\) returns an empty"),
-        ("def metric(outputs, label):\n    return {'a b': 1}", "calls a metric 'a b': use"),
-        ("def metric(outputs, label):\n    return {'class': 1}", "calls a metric 'class': use"),
-        (
-            "def metric(outputs, label):\n    return {'cosine': 1}",
-            'calls a metric "cosine", a name',
-        ),
-        ("def metric(outputs, label):\n    return {f'c{label}': 1}", "c1 for one sample and c0"),
-        ("def metric(outputs):\n    return 1", r"`def metric\(outputs, label\)`"),
-        ("def evaluate(a, b):\n    return 1", r"`def evaluate\(predictions\)`"),
-        ("def evaluate(predictions):\n    return len(next(iter(predictions)))", "read 1 of 4 predictions"),
-        ("def measure(outputs, label):\n    return 1", r"neither `def metric\(outputs, label\)`"),
-        ("def metric(o, l): ...\ndef evaluate(p): ...", "has both"),
-        ("def metric(outputs, label)\n    return 1", r"metric.py:1: SyntaxError"),
-        ("import no_such_library", r"metric.py:1: ModuleNotFoundError: .*no_such_library"),
-        ("raise SystemExit(3)", r"metric.py:1: SystemExit"),
+        "def metric(outputs, label):\n    return outputs['yy']",
+        "def evaluate(predictions):\n\n    return 1 / 0",
+        "def metric(outputs, label):\n    return 'good'",
+        "def metric(outputs, label):\n    return {'f1': float('nan')}",
+        "def metric(outputs, label):\n    return None",
+        "def metric(outputs, label):\n    return outputs['y']",
+        "def metric(outputs, label):\n    return 10**400",
+        "def metric(outputs, label):\n    return {}",
+        "def metric(outputs, label):\n    return {'a b': 1}",
+        "def metric(outputs, label):\n    return {'class': 1}",
+        "def metric(outputs, label):\n    return {'cosine': 1}",
+        "def metric(outputs, label):\n    return {f'c{label}': 1}",
+        "def metric(outputs):\n    return 1",
+        "def evaluate(a, b):\n    return 1",
+        "def evaluate(predictions):\n    return len(next(iter(predictions)))",
+        "def measure(outputs, label):\n    return 1",
+        "def metric(o, l): ...\ndef evaluate(p): ...",
+        "def metric(outputs, label)\n    return 1",
+        "import no_such_library",
+        "raise SystemExit(3)",
     ],
 )
-def test_errors_in_user_code_are_reported_with_their_location(code: str, message: str, tmp_path: Path) -> None:
+def test_errors_in_user_code_are_reported_with_their_location(
+    code: str, tmp_path: Path, check_message: CheckMessage
+) -> None:
     write_metric(write_set(tmp_path), code)
-    with pytest.raises(RequestError, match=message) as caught:
+    with pytest.raises(RequestError) as caught:
         check(tmp_path)
+    check_message(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_bounds_with_unknown_names_are_refused(tmp_path: Path) -> None:
+def test_bounds_with_unknown_names_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     write_metric(write_set(tmp_path))
-    with pytest.raises(RequestError, match=r'metric\(\) returns no "acuracy"'):
+    with pytest.raises(RequestError) as caught:
         check(tmp_path, metric_tolerance={"acuracy": {"min": 0.9}})
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -228,49 +221,55 @@ def test_json_labels_may_be_any_value(tmp_path: Path) -> None:
     assert ran.result.metrics["metric"] == Metric(value=2.5)
 
 
-def test_npy_labels_are_one_per_row(tmp_path: Path) -> None:
+def test_npy_labels_are_one_per_row(tmp_path: Path, check_message: CheckMessage) -> None:
     write_metric(write_set(tmp_path))
     np.save(tmp_path / "labels.npy", np.arange(4))
     ran, _ = check(tmp_path, labels=str(tmp_path / "labels.npy"))
     assert ran.result.metrics["reference.accuracy"] == Metric(value=1.0)
     np.save(tmp_path / "labels.npy", np.arange(3))
     (tmp_path / "ran").rename(tmp_path / "before")
-    with pytest.raises(RequestError, match="3 labels, and there are 4"):
+    with pytest.raises(RequestError) as caught:
         check(tmp_path, labels=str(tmp_path / "labels.npy"))
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content"),
     [
-        ("l.csv", b"image,class\na.png,1\n", "line is not `file,label`"),
-        ("l.csv", b"", "line is not `file,label`"),
-        ("l.csv", b"file,label\n", "it contains no labels"),
-        ("l.csv", b"file,label\na.png\nb.png,1\nc.png,1,2\n", r"two columns \(row 2, row 4\)"),
-        ("l.csv", b"file,label\na.png,1\na.png,2\nb.png,1\n", "1 file is labelled twice"),
-        ("l.csv", b"file,label\n\xff,1\n", "cannot be read: .*utf-8"),
-        ("l.json", b'{"a.png": 1, "a.png": 2}', "1 file is labelled twice"),
-        ("l.json", b'["a.png"]', "file names and labels"),
-        ("l.json", b'{"a.png": ', "cannot be read: Expecting"),
-        ("l.json", b"[" * 100_000, "cannot be read"),
-        ("l.npy", b"\x80\x04K\x01.", "cannot be read"),
-        ("l.txt", b"a.png 1", "columns file and label"),
+        ("l.csv", b"image,class\na.png,1\n"),
+        ("l.csv", b""),
+        ("l.csv", b"file,label\n"),
+        ("l.csv", b"file,label\na.png\nb.png,1\nc.png,1,2\n"),
+        ("l.csv", b"file,label\na.png,1\na.png,2\nb.png,1\n"),
+        ("l.csv", b"file,label\n\xff,1\n"),
+        ("l.json", b'{"a.png": 1, "a.png": 2}'),
+        ("l.json", b'["a.png"]'),
+        ("l.json", b'{"a.png": '),
+        ("l.json", b"[" * 100_000),
+        ("l.npy", b"\x80\x04K\x01."),
+        ("l.txt", b"a.png 1"),
     ],
 )
-def test_unreadable_label_files_are_refused(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+def test_unreadable_label_files_are_refused(
+    name: str, content: bytes, tmp_path: Path, check_message: CheckMessage
+) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(RequestError) as caught:
         read_labels(tmp_path / name)
+    check_message(caught.value)
 
 
-def test_missing_and_pickled_labels_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"gone.csv: the labels cannot"):
+def test_missing_and_pickled_labels_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         read_labels(tmp_path / "gone.csv")
+    check_message(caught.value)
     np.save(tmp_path / "l.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(RequestError, match="Object arrays cannot"):
+    with pytest.raises(RequestError) as caught:
         read_labels(tmp_path / "l.npy")
+    check_message(caught.value)
 
 
-def test_names_match_by_their_suffixes(tmp_path: Path) -> None:
+def test_names_match_by_their_suffixes(tmp_path: Path, check_message: CheckMessage) -> None:
     (tmp_path / "l.csv").write_text(
         "file,label\nval/cat/1.png,cat\nval/dog/1.png,dog\n2.png,007\n3.png,-1.5\n4.png,3\n"
     )
@@ -278,10 +277,12 @@ def test_names_match_by_their_suffixes(tmp_path: Path) -> None:
     samples = ["cat/1.png", "dog/1.png", "2.png", "deep/3.png", "4.png"]
     assert labels.match(samples, spare=False) == ["cat", "dog", "007", -1.5, 3]
     assert labels.match(["4.png", "4.png"], spare=True) == [3, 3]
-    with pytest.raises(RequestError, match="1 sample matches several labels"):
+    with pytest.raises(RequestError) as caught:
         labels.match(["1.png"], spare=True)
-    with pytest.raises(RequestError, match="1 label matches several samples"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         labels.match(["a/2.png", "b/2.png"], spare=True)
+    check_message(caught.value)
 
 
 NAMES = st.lists(st.text("ab/.", min_size=1, max_size=6).filter(lambda name: name.strip("./")), unique=True, max_size=6)

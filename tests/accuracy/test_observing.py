@@ -31,6 +31,7 @@ from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from tests.support import models, models_fp16
 from tests.support.fp16_checks import convert, normal
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import write_model
 
 Array = npt.NDArray[Any]
@@ -106,9 +107,10 @@ def test_bodies_and_sequences_are_left_out(tmp_path: Path) -> None:
     assert set(result) == {place.name for place in places if not place.in_body}
 
 
-def test_an_unknown_tensor_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r'computes a tensor "Relu_3_uot".*Relu_3_out'):
+def test_an_unknown_tensor_is_refused_with_the_nearest_name(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         capture(models.make_cnn(tmp_path / "cnn.onnx"), ["Relu_3_uot"], [X], PLAIN, tmp_path)
+    check_message(caught.value)
 
 
 def test_external_data_is_not_copied(tmp_path: Path) -> None:
@@ -273,7 +275,9 @@ def test_divergence_begins_at_the_overflow(tmp_path: Path) -> None:
     assert [done for done, total, _ in result] == [0, 1] and result[0][1] == 2
 
 
-def test_layers_are_compared_in_parts_that_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_compared_in_parts_that_fit_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     source = models.make_cnn(tmp_path / "cnn.onnx")
     half, _ = convert(source, tmp_path)
     emulated = tmp_path / "emulated.onnx"
@@ -287,8 +291,9 @@ def test_layers_are_compared_in_parts_that_fit_into_memory(tmp_path: Path, monke
         assert part.metrics["max_abs"] == pytest.approx(other.metrics["max_abs"], abs=1e-4)
     chosen = diverge(*pair, [X], ["Relu_3_out", "Conv_0_out", "Shape_23_out"])
     assert [(layer.tensor, layer.reads) for layer in chosen] == [("Conv_0_out", ()), ("Relu_3_out", ("Conv_0_out",))]
-    with pytest.raises(RequestError, match="Relu_33"):
+    with pytest.raises(RequestError) as caught:
         diverge(*pair, [X], ["Relu_33"])
+    check_message(caught.value)
 
 
 def layer(tensor: str, noise: float, *reads: str, nonfinite: int = 0) -> LayerDivergence:

@@ -28,6 +28,7 @@ from ndld_flow.steps.inspect_activations import InspectActivations
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.steps.quantize import Quantize
 from ndld_flow.store.kinds import AccuracyDocument, ActivationsDocument, Onnx, ProfileDocument
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import Given, Ran, run_step, specs, write_model
 from tests.support.text_facts import numbers_in
 from tests.support.typed_api import plan_once, run_once
@@ -174,7 +175,7 @@ def test_a_state_that_never_changes_is_weak_evidence(tmp_path: Path) -> None:
     assert "no state ever changes" in ran.result.summary
 
 
-def test_few_steps_are_weak_evidence(tmp_path: Path) -> None:
+def test_few_steps_are_weak_evidence(tmp_path: Path, check_message: CheckMessage) -> None:
     ran, accuracy, _ = compare(tmp_path, perturbed(AT_ONE_STEP), steps=20)
     assert ran.result.passed
     assert "agreement over 20 steps" in ran.result.summary
@@ -182,8 +183,9 @@ def test_few_steps_are_weak_evidence(tmp_path: Path) -> None:
     given = {**INPUTS, "x": {"data": str(tmp_path / "x.npy")}}
     _, accuracy, _ = compare(tmp_path / "data", PLAIN, given, steps=50)
     assert "50 of the 60 steps" in str(accuracy.notes)
-    with pytest.raises(RequestError, match="steps: 61 are requested"):
+    with pytest.raises(RequestError) as caught:
         compare(tmp_path / "many", PLAIN, given, steps=61)
+    check_message(caught.value)
 
 
 def test_an_error_that_still_grows_is_noted(tmp_path: Path) -> None:
@@ -270,19 +272,23 @@ def test_a_cache_that_grows_is_fed_back_and_judged_by_what_each_step_appends(tmp
     assert "its shape is" in accuracy.outputs[1].failed[0]
 
 
-def test_outputs_that_cannot_be_states_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r'inputs.s.from: "sM" is not'):
+def test_outputs_that_cannot_be_states_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as refused:
         compare(tmp_path / "name", PLAIN, {**INPUTS, "s": {"from": "sM"}})
-    with pytest.raises(RequestError, match='output "nN" of source'):
+    check_message(refused.value)
+    with pytest.raises(RequestError) as refused:
         compare(tmp_path / "shape", PLAIN, {**INPUTS, "s": {"from": "nN"}})
-    with pytest.raises(RequestError, match="steps is unknown"):
+    check_message(refused.value)
+    with pytest.raises(RequestError) as refused:
         compare(tmp_path / "steps", PLAIN, steps=None)
+    check_message(refused.value)
     changing = (
         "g (float[1, m] x, float[1, k] s) => (float[1, m] y, float[1, j] sN) { sN = Concat<axis=1>(s, x) y = Relu(x) }"
     )
     fixed = changing.replace("float[1, k] s", "float[1, 2] s")
-    with pytest.raises(ModelError, match=r'1x3.*"s".*1x2'):
+    with pytest.raises(ModelError) as broken:
         compare(tmp_path / "grows", fixed, {"s": {"from": "sN"}}, fixed, steps=4)
+    check_message(broken.value)
 
 
 RECIPE = """
@@ -304,31 +310,26 @@ def plan(folder: Path, recipe: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "message"),
+    ("before", "after"),
     [
-        ("from: sN", "from: sM", 'inputs.s.from: "sM" is not'),
-        ("from: sN", "from: nN", 'inputs.s.from: output "nN"'),
-        ("from: sN", "from: x", "inputs.s.from: `x` is an input"),
-        ("from: sN", "from: sN, data: random", "`from` must be known"),
-        (
-            "steps: 40}",
-            "steps: 40, inputs: {x: 1, n: {from: nN}, s: {from: sN, data: random}}}",
-            "steps.agree.inputs.s.data: the first value",
-        ),
-        (", steps: 40", "", "steps.agree: the number"),
-        ("steps: 40", "steps: 1", "least 2, found 1"),
-        ("  s: {from: sN}\n  n: {from: nN}\n", "", "steps.agree.steps: no input"),
-        (
-            "check_accuracy, candidate: half, steps: 40",
-            "run_tool, command: [cp, $Model, $Output, '$Input{x}']",
-            "`run_tool` runs",
-        ),
+        ("from: sN", "from: sM"),
+        ("from: sN", "from: nN"),
+        ("from: sN", "from: x"),
+        ("from: sN", "from: sN, data: random"),
+        ("steps: 40}", "steps: 40, inputs: {x: 1, n: {from: nN}, s: {from: sN, data: random}}}"),
+        (", steps: 40", ""),
+        ("steps: 40", "steps: 1"),
+        ("  s: {from: sN}\n  n: {from: nN}\n", ""),
+        ("check_accuracy, candidate: half, steps: 40", "run_tool, command: [cp, $Model, $Output, '$Input{x}']"),
     ],
 )
-def test_sequences_are_checked_before_anything_runs(before: str, after: str, message: str, tmp_path: Path) -> None:
+def test_sequences_are_checked_before_anything_runs(
+    before: str, after: str, tmp_path: Path, check_message: CheckMessage
+) -> None:
     assert before in RECIPE
-    with pytest.raises(RecipeError, match=re.escape(message)):
+    with pytest.raises(RecipeError) as caught:
         plan(tmp_path, RECIPE.replace(before, after))
+    check_message(caught.value)
 
 
 def test_a_recipe_runs_sequences_and_reuses_them(tmp_path: Path) -> None:
@@ -346,7 +347,9 @@ def test_a_recipe_runs_sequences_and_reuses_them(tmp_path: Path) -> None:
     assert run_once(tmp_path / "recipe.yaml", outputs=tmp_path / "outputs").nothing_to_do
 
 
-def test_calibration_and_inspection_read_the_steps_with_their_states(tmp_path: Path) -> None:
+def test_calibration_and_inspection_read_the_steps_with_their_states(
+    tmp_path: Path, check_message: CheckMessage
+) -> None:
     """The state grows to 40, which a single step from zeros does not show."""
     weights = "<float[2, 2] w = {1, 2, 3, 4}, float[1, 2] one = {1, 1}>"
     graph = f"g (float[1, 2] s) => (float[1, 2] y, float[1, 2] sN) {weights} {{ sN = Add(s, one) y = MatMul(sN, w) }}"
@@ -362,7 +365,7 @@ def test_calibration_and_inspection_read_the_steps_with_their_states(tmp_path: P
     assert any(scale.size == 1 and scale.dtype == np.float32 and 0.14 < float(scale) < 0.33 for scale in scales)
     found = run_step(FindPrecision, model, tmp_path / "found", {"steps": 40}, given)
     assert found.result.passed
-    with pytest.raises(RequestError, match=r'inputs.s.from: "t" is not'):
+    with pytest.raises(RequestError) as caught:
         run_step(
             Quantize,
             model,
@@ -370,10 +373,11 @@ def test_calibration_and_inspection_read_the_steps_with_their_states(tmp_path: P
             {"steps": 40, "mode": "static", "min_intensity": 0},
             {"s": {"from": "t"}},
         )
+    check_message(caught.value)
 
 
 @pytest.mark.thorough
-def test_a_profile_measures_the_steps_of_a_sequence(tmp_path: Path) -> None:
+def test_a_profile_measures_the_steps_of_a_sequence(tmp_path: Path, check_message: CheckMessage) -> None:
     """The cache grows from nothing to seven entries, and starts again."""
     model = write_model(tmp_path / "model.onnx", ATTEND)
     settings = {"steps": 8, "runs": 2, "passes": 20, "duration": 0, "warmup_passes": 3, "warmup": 0, "stable": 0}
@@ -389,10 +393,12 @@ def test_a_profile_measures_the_steps_of_a_sequence(tmp_path: Path) -> None:
     assert profile.outputs[1].shape == (1, 8, 4)  # of the last step: each read the cache of the one before
     assert ran.result.metrics["later_steps.latency.median"].unit == "ms"
     assert "later steps" in ran.result.summary
-    with pytest.raises(RequestError, match="batches: "):
+    with pytest.raises(RequestError) as caught:
         run_step(ProfileModel, model, tmp_path / "batches", {**settings, "batches": [1]}, given)
-    with pytest.raises(RequestError, match=r'inputs.k.from: "kM" is not'):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         run_step(ProfileModel, model, tmp_path / "wrong", settings, {"k": {"from": "kM", "shape": [1, 0, 4]}})
+    check_message(caught.value)
 
 
 @pytest.mark.thorough
@@ -425,7 +431,9 @@ def test_a_real_model_with_a_state_that_leaks_is_right_at_the_first_step_only(
         assert (output.first_divergent is None) is passes
 
 
-def test_a_decoder_reads_a_prompt_and_then_one_token_with_a_mask_that_grows(tmp_path: Path) -> None:
+def test_a_decoder_reads_a_prompt_and_then_one_token_with_a_mask_that_grows(
+    tmp_path: Path, check_message: CheckMessage
+) -> None:
     """A step with a mask of another length than its cache would not run."""
     masked = (
         "g (float[1, n, 4] x, float[1, total] mask, float[1, past, 4] k) => (float[1, n, 4] y, float[1, t, 4] kN) "
@@ -442,5 +450,6 @@ def test_a_decoder_reads_a_prompt_and_then_one_token_with_a_mask_that_grows(tmp_
     assert accuracy.outputs[0].shape == (1, 5, 4)
     assert accuracy.inputs["mask"] == "ones, float32 1x5"
     for wrong in ({"data": "x.npy"}, {"grow": [1]}, {"shape": None}):
-        with pytest.raises(ValidationError, match="`first_shape` and `grow` need"):
+        with pytest.raises(ValidationError) as caught:
             specs({"mask": {**given["mask"], **wrong}})
+        check_message(caught.value)

@@ -20,6 +20,7 @@ from ndld_flow.store.digest import digest_file
 from ndld_flow.store.found_files import absolute_pattern, find_files
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.store import Store
+from tests.support.message_files import CheckMessage
 from tests.support.recipes import load_recipe
 from tests.support.sample_files import write_images, write_test_set
 from tests.support.toys import Toy, make_toy
@@ -119,12 +120,14 @@ def test_hostile_names_are_shown_on_one_line(in_folder: Path) -> None:
     assert labels("c") == ["a␊␛[31m.png", "b.png"]
 
 
-def test_patterns_without_a_match_are_refused(in_folder: Path) -> None:
+def test_patterns_without_a_match_are_refused(in_folder: Path, check_message: CheckMessage) -> None:
     touch("c/readme.txt")
-    with pytest.raises(RequestError, match=r"known type: \.npy, .*\.png"):
+    with pytest.raises(RequestError) as caught:
         find_files(["c"])
-    with pytest.raises(RequestError, match=r"matches c/\*\.png \(looked"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         find_files(["c/readme.txt", "c/*.png"])
+    check_message(caught.value)
 
 
 def test_link_loops_end_and_dangling_links_are_reported(in_folder: Path) -> None:
@@ -136,20 +139,24 @@ def test_link_loops_end_and_dangling_links_are_reported(in_folder: Path) -> None
     assert "a.png" in labels("c/**/*.png")
 
 
-def test_pipes_are_not_waited_for(in_folder: Path) -> None:
+def test_pipes_are_not_waited_for(in_folder: Path, check_message: CheckMessage) -> None:
     Path("c").mkdir()
     os.mkfifo("c/a.png")
     for pattern in ("c", "c/*.png", "c/a.png"):
-        with pytest.raises(RequestError, match=r"c/a\.png is not a regular"):
+        with pytest.raises(RequestError) as caught:
             find_files([pattern])
+        check_message(caught.value)
 
 
-def test_too_many_files_are_refused(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_files_are_refused(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setattr(found_files, "MOST_FILES", 3)
     touch(*(f"c/{i}.png" for i in range(4)), "d/a.png", "d/b.png")
     for patterns in (["c"], ["c/*"], ["d", "d"]):
-        with pytest.raises(RequestError, match=r"3 files\. Choose fewer"):
+        with pytest.raises(RequestError) as caught:
             find_files(patterns)
+        check_message(caught.value)
 
 
 def test_test_data_sets_are_one_sample_each(in_folder: Path) -> None:
@@ -228,7 +235,7 @@ def test_the_resolved_recipe_repeats_the_run_from_anywhere(toy: Toy, monkeypatch
     assert [file.label for file in find_files(patterns_of(step.sample_data["data.x"]))] == ["a10.png"]
 
 
-def test_missing_files_are_reported_before_anything_runs(toy: Toy) -> None:
+def test_missing_files_are_reported_before_anything_runs(toy: Toy, check_message: CheckMessage) -> None:
     for data, words in [
         ("nowhere.png", r"inputs\.x: the file nowhere\.png cannot be read: No such file"),
         ("'none*.png'", r"inputs\.x: no file matches none\*\.png"),
@@ -236,23 +243,27 @@ def test_missing_files_are_reported_before_anything_runs(toy: Toy) -> None:
     ]:
         with pytest.raises(RequestError, match=words):
             toy.plan(f"inputs.x.data={data}")
-    with pytest.raises(RequestError, match="no file matches none"):
+    with pytest.raises(RequestError) as caught:
         toy.plan("+steps.look.data={x: 'none*.png'}")
+    check_message(caught.value)
 
 
-def test_an_impossible_file_name_is_an_error(toy: Toy) -> None:
+def test_an_impossible_file_name_is_an_error(toy: Toy, check_message: CheckMessage) -> None:
     toy.write(RECIPE.replace("data: images", 'data: "a\\0.png"'), LOOK)
-    with pytest.raises(RequestError, match=r"a␀\.png cannot be read"):
+    with pytest.raises(RequestError) as caught:
         toy.plan()
+    check_message(caught.value)
 
 
-def test_a_loader_is_code(toy: Toy) -> None:
+def test_a_loader_is_code(toy: Toy, check_message: CheckMessage) -> None:
     (toy.folder / "load.py").write_text("def samples():\n    yield {'x': __import__('numpy').ones((1, 3, 16, 16))}\n")
     loader = ("steps.look.loader=load.py", "steps.look.samples=1")
-    with pytest.raises(RecipeError, match="runs Python code"):
+    with pytest.raises(RecipeError) as caught:
         load_recipe(toy.recipe, loader, trust=False)
-    with pytest.raises(RecipeError, match="give either `loader`"):
+    check_message(caught.value)
+    with pytest.raises(RecipeError) as caught:
         toy.plan(*loader, "+steps.look.data={x: images}")
+    check_message(caught.value)
     assert summary(toy, *loader) == "1: load.py sample 0=255"
     assert toy.plan(*loader)["look"] == ("reused", "")
     with (toy.folder / "load.py").open("a") as file:

@@ -19,6 +19,7 @@ from ndld_flow.models.files import model_inputs
 from ndld_flow.models.tensors import TensorSpec, fix_dimensions, numpy_dtype
 from ndld_flow.samples.feeds import make_feeds, note_assumed
 from ndld_flow.samples.wanted_inputs import want_inputs
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import specs, write_model
 
 X = TensorSpec("x", "float32", ("batch", 3, "h", "w"))
@@ -138,16 +139,19 @@ def test_inputs_that_do_not_fit_are_errors(
         assert word in str(error.value)
 
 
-def test_an_input_that_is_no_tensor_is_named_as_such() -> None:
-    with pytest.raises(RequestError, match=r'input "x" is seq\(tensor\(float\)\): only'):
+def test_an_input_that_is_no_tensor_is_named_as_such(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         want_inputs([TensorSpec("x", "seq(tensor(float))", None)], {}, "m.onnx")
-    with pytest.raises(RequestError, match=r'^input "x": '):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         want_inputs([TensorSpec("x", "float32", None)], {}, "m.onnx")
+    check_message(caught.value)
 
 
-def test_an_unknown_input_names_the_nearest() -> None:
-    with pytest.raises(RequestError, match='did you mean "image"') as error:
+def test_an_unknown_input_names_the_nearest(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as error:
         make_feeds([TensorSpec("image", "float32", (1,))], {"imge": InputSpec()}, model="half")
+    check_message(error.value)
     assert error.value.exit_code == 2
 
 
@@ -164,7 +168,7 @@ def test_sizes_of_a_file_hold_for_inputs_of_the_same_dimension(in_folder: Path) 
     assert feeds["m"].values.shape == (4,)
 
 
-def test_files_are_cast_within_a_family_and_refused_across(in_folder: Path) -> None:
+def test_files_are_cast_within_a_family_and_refused_across(in_folder: Path, check_message: CheckMessage) -> None:
     np.save("f64.npy", np.array([1.5, 2.5]))
     np.save("big.npy", np.array([1e9, 1.0], np.float32))
     np.save("i.npy", np.array([300, 1], np.int64))
@@ -172,21 +176,26 @@ def test_files_are_cast_within_a_family_and_refused_across(in_folder: Path) -> N
     feed = make_feeds([half], specs({"x": {"data": "f64.npy"}}))["x"]
     assert feed.values.dtype == np.float16
     assert feed.description == "f64.npy cast, float16 2"
-    with pytest.raises(RequestError, match=r"big\.npy contains float32 values"):
+    with pytest.raises(RequestError) as caught:
         values(half, data="big.npy")
-    with pytest.raises(RequestError, match=r"i\.npy contains int64"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         values(half, data="i.npy")
-    with pytest.raises(RequestError, match="fit the model's uint8"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         values(TensorSpec("x", "uint8", (2,)), data="i.npy")
+    check_message(caught.value)
 
 
-def test_a_file_of_another_shape_names_both(in_folder: Path) -> None:
+def test_a_file_of_another_shape_names_both(in_folder: Path, check_message: CheckMessage) -> None:
     np.save("x.npy", np.zeros((1, 4, 2, 2), np.float32))
-    with pytest.raises(RequestError, match="shape 1x4x2x2, expected batchx3xhxw"):
+    with pytest.raises(RequestError) as caught:
         values(X, data="x.npy")
+    check_message(caught.value)
     np.save("x.npy", np.zeros((1, 3, 2, 2), np.float32))
-    with pytest.raises(RequestError, match="1x3x2x2, expected 1x3x4x4"):
+    with pytest.raises(RequestError) as caught:
         values(X, data="x.npy", shape=[1, 3, 4, 4])
+    check_message(caught.value)
 
 
 def test_hostile_and_broken_files_are_refused(in_folder: Path) -> None:
@@ -247,32 +256,37 @@ def test_integer_inputs_get_the_pixels_and_gray_models_one_channel(in_folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("spec", "asked", "words"),
+    ("spec", "asked"),
     [
-        (TensorSpec("x", "float32", (1, 7, 4, 4)), {}, "7 channels"),
-        (TensorSpec("x", "float32", (1, 4)), {}, "3 or 4 dimensions"),
-        (TensorSpec("x", "bool", (1, 3, 4, 4)), {}, "bool"),
-        (X, {"mean": [0.1, 0.2]}, "`mean` has 2 numbers"),
-        (X, {"std": [0.0]}, "`std` divides"),
+        (TensorSpec("x", "float32", (1, 7, 4, 4)), {}),
+        (TensorSpec("x", "float32", (1, 4)), {}),
+        (TensorSpec("x", "bool", (1, 3, 4, 4)), {}),
+        (X, {"mean": [0.1, 0.2]}),
+        (X, {"std": [0.0]}),
     ],
 )
-def test_images_that_do_not_fit(spec: TensorSpec, asked: dict[str, Any], words: str, in_folder: Path) -> None:
+def test_images_that_do_not_fit(
+    spec: TensorSpec, asked: dict[str, Any], in_folder: Path, check_message: CheckMessage
+) -> None:
     write_image("p.png")
-    with pytest.raises(RequestError, match=words):
+    with pytest.raises(RequestError) as caught:
         values(spec, data="p.png", **asked)
+    check_message(caught.value)
 
 
-def test_files_that_are_not_images_are_errors(in_folder: Path) -> None:
+def test_files_that_are_not_images_are_errors(in_folder: Path, check_message: CheckMessage) -> None:
     Path("p.png").write_bytes(b"not an image")
-    with pytest.raises(RequestError, match=r"p\.png"):
+    with pytest.raises(RequestError) as caught:
         values(X, data="p.png")
+    check_message(caught.value)
     write_image("whole.png")
     Path("p.png").write_bytes(Path("whole.png").read_bytes()[:60])
-    with pytest.raises(RequestError, match=r"p\.png cannot be read"):
+    with pytest.raises(RequestError) as caught:
         values(X, data="p.png")
+    check_message(caught.value)
 
 
-def test_a_batch_replaces_free_first_dimensions_and_repeats_files(in_folder: Path) -> None:
+def test_a_batch_replaces_free_first_dimensions_and_repeats_files(in_folder: Path, check_message: CheckMessage) -> None:
     np.save("m.npy", np.array([[1, 2]], np.int64))
     mask = TensorSpec("m", "int64", (None, 2))
     state = TensorSpec("s", "float32", (2, "batch", 4))
@@ -280,8 +294,9 @@ def test_a_batch_replaces_free_first_dimensions_and_repeats_files(in_folder: Pat
     assert feeds["x"].values.shape == (3, 3, 8, 8)
     assert feeds["m"].values.tolist() == [[1, 2]] * 3
     assert feeds["s"].values.shape == (2, 3, 4)
-    with pytest.raises(RequestError, match="half has no input"):
+    with pytest.raises(RequestError) as caught:
         make_feeds([TensorSpec("x", "float32", (1, 2))], {}, batch=2, model="half")
+    check_message(caught.value)
 
 
 def test_a_models_inputs_are_read_without_its_initializers(tmp_path: Path) -> None:
@@ -305,10 +320,11 @@ def test_a_dimension_of_minus_one_is_free(tmp_path: Path) -> None:
     assert values(spec, shape=[4, 2]).shape == (4, 2)
 
 
-def test_fixed_dimensions_must_exist() -> None:
+def test_fixed_dimensions_must_exist(check_message: CheckMessage) -> None:
     assert fix_dimensions([X], {"h": 8})[0].shape == ("batch", 3, 8, "w")
-    with pytest.raises(RequestError, match='did you mean "batch"'):
+    with pytest.raises(RequestError) as caught:
         fix_dimensions([X], {"bach": 8})
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(("dtype", "value"), [("int64", 16000), ("float32", 0.5), ("float16", -2), ("bool", 1)])
@@ -319,12 +335,13 @@ def test_a_number_is_every_element(dtype: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "value"), [("int64", 0.5), ("uint8", 256), ("float16", 1e6)])
-def test_a_number_the_input_cannot_hold_is_refused(dtype: str, value: float) -> None:
-    with pytest.raises(RequestError, match=r"cannot represent|has the range"):
+def test_a_number_the_input_cannot_hold_is_refused(dtype: str, value: float, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         make_feeds([TensorSpec("sr", dtype, ())], {"sr": InputSpec(data=value)})
+    check_message(caught.value)
 
 
-def test_a_number_for_all_channels_is_a_list_of_one() -> None:
+def test_a_number_for_all_channels_is_a_list_of_one(check_message: CheckMessage) -> None:
     short, long = specs(
         {"x": {"mean": 0.5, "std": 0.25, "pad": 3}, "y": {"mean": [0.5], "std": [0.25], "pad": [3]}}
     ).values()
@@ -332,5 +349,6 @@ def test_a_number_for_all_channels_is_a_list_of_one() -> None:
     assert short.key_values == long.key_values
     assert short == InputSpec.model_validate_json(short.model_dump_json())
     for wrong in ("0.5", True, [], ["0.5"]):
-        with pytest.raises(ValueError, match="mean"):
+        with pytest.raises(ValueError) as caught:
             specs({"x": {"mean": wrong}})
+        check_message(caught.value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import tracemalloc
 import warnings
 import zipfile
@@ -22,7 +21,6 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 from ndld_flow.base.errors import BackendError, RequestError
-from ndld_flow.base.extras import EXTRAS
 from ndld_flow.inputs import InputSpecs
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.samples import value_files
@@ -30,6 +28,7 @@ from ndld_flow.samples.feeds import make_feeds, note_assumed
 from ndld_flow.samples.file_samples import sample_shapes
 from ndld_flow.samples.sample_feeds import Samples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import specs
 from tests.support.sample_files import gray, write_animation, write_images, write_test_set, write_video
 
@@ -124,7 +123,7 @@ def test_a_single_file_serves_as_many_samples_as_random_inputs_make(in_folder: P
     refused('samples: 3 are requested, and the data of input "k" has 1', K, data={"k": "k.npy"}, samples=3)
 
 
-def test_several_files_that_do_not_fit_are_reported_at_once(in_folder: Path) -> None:
+def test_several_files_that_do_not_fit_are_reported_at_once(in_folder: Path, check_message: CheckMessage) -> None:
     Path("c").mkdir()
     for i in range(6):
         np.save(f"c/{i}.npy", np.zeros(2 if i == 3 else 5, np.float32))
@@ -133,7 +132,7 @@ def test_several_files_that_do_not_fit_are_reported_at_once(in_folder: Path) -> 
     message = str(error.value)
     assert [name for name in map(str, range(6)) if f"c/{name}.npy" in message] == ["0", "1", "2"]
     assert message.endswith("; and 2 more files")
-    assert "c/0.npy has shape 5, expected 2" in message
+    check_message(message)
 
 
 # Arrays: rows, archives, test data sets
@@ -164,11 +163,12 @@ def test_a_first_dimension_that_is_fixed_splits_and_one_that_is_free_does_not(in
     refused("none.npy contains no sample: its shape is 0x1x3x1x1", X, data={"x": "none.npy"})
 
 
-def test_a_batch_repeats_the_first_row_only(in_folder: Path) -> None:
+def test_a_batch_repeats_the_first_row_only(in_folder: Path, check_message: CheckMessage) -> None:
     m = TensorSpec("m", "int64", (None, 2))
     np.save("m.npy", np.zeros((0, 2), np.int64))
-    with pytest.raises(RequestError, match=r"m\.npy has shape 0x2, expected 3x2"):
+    with pytest.raises(RequestError) as caught:
         make_feeds([m], specs({"m": {"data": "m.npy"}}), batch=3)
+    check_message(caught.value)
     np.save("m.npy", np.array([[[1, 2]], [[3, 4]]]))
     assert make_feeds([m], specs({"m": {"data": "m.npy"}}), batch=2)["m"].values.tolist() == [[1, 2], [1, 2]]
     np.save("m.npy", np.array([[1, 2], [3, 4]]))
@@ -386,11 +386,14 @@ def test_frames_over_the_limit_of_images_are_refused(in_folder: Path, monkeypatc
     refused(r"frames of clip\.mp4 are 64x48, more than 1,000 pixels", X, data={"x": "clip.mp4"})
 
 
-def test_the_error_without_pyav_names_the_package(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_pyav_names_the_package(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "av", None)
     Path("clip.mp4").write_bytes(b"")
-    with pytest.raises(BackendError, match=re.escape(f"clip.mp4 needs PyAV: {EXTRAS['video'].command}")):
+    with pytest.raises(BackendError) as caught:
         samples(X, data={"x": "clip.mp4"})
+    check_message(caught.value)
 
 
 def test_every_without_a_video_is_a_mistake(in_folder: Path) -> None:
@@ -407,15 +410,16 @@ def test_pictures_that_would_lose_something_are_refused(in_folder: Path, monkeyp
         refused("decompression bomb", X, data={"x": "large.png"})
 
 
-def test_a_truncated_picture_is_an_error_when_it_is_reached(in_folder: Path) -> None:
+def test_a_truncated_picture_is_an_error_when_it_is_reached(in_folder: Path, check_message: CheckMessage) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     for name in "abc":
         Image.fromarray(noise).save(f"{name}.png")
     Path("c.png").write_bytes(Path("c.png").read_bytes()[:6000])
     result = iter(samples(X, data={"x": "*.png"}))
     assert [next(result).label, next(result).label] == ["a.png", "b.png"]
-    with pytest.raises(RequestError, match=r"c\.png cannot be read"):
+    with pytest.raises(RequestError) as caught:
         next(result)
+    check_message(caught.value)
 
 
 def test_reading_pictures_leaves_others_warnings_alone(in_folder: Path) -> None:
@@ -426,12 +430,13 @@ def test_reading_pictures_leaves_others_warnings_alone(in_folder: Path) -> None:
     assert warnings.filters == before
 
 
-def test_files_that_vanish_between_iterations_are_an_error(in_folder: Path) -> None:
+def test_files_that_vanish_between_iterations_are_an_error(in_folder: Path, check_message: CheckMessage) -> None:
     write_animation(in_folder / "a.gif", [1, 100, 200])
     result = samples(X, data={"x": "a.gif"})
     write_animation(in_folder / "a.gif", [1, 100])
-    with pytest.raises(RequestError, match="only 2 of 3 samples"):
+    with pytest.raises(RequestError) as caught:
         list(result)
+    check_message(caught.value)
 
 
 # Loaders
@@ -543,11 +548,14 @@ def test_an_array_of_one_dimension_gives_windows(in_folder: Path, settings: dict
         (np.zeros((5, 2), np.float32), (1, 4)),
     ],
 )
-def test_arrays_that_are_no_signal_are_refused(in_folder: Path, values: Any, shape: tuple[int, ...]) -> None:
+def test_arrays_that_are_no_signal_are_refused(
+    in_folder: Path, values: Any, shape: tuple[int, ...], check_message: CheckMessage
+) -> None:
     np.save(in_folder / "wave.npy", values)
     wanted = TensorSpec("x", str(values.dtype), shape)
-    with pytest.raises(RequestError, match="has shape"):
+    with pytest.raises(RequestError) as caught:
         make_samples([wanted], specs({"x": {"data": "wave.npy"}}), SampleSettings(), "m")
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.samples.sample_feeds import make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import specs
 
 COLOR = TensorSpec("color", "string", (None, 1))
@@ -91,27 +92,29 @@ def test_a_first_row_of_texts_is_a_row_of_an_input_of_strings(in_folder: Path) -
 
 
 @pytest.mark.parametrize(
-    ("spec", "text", "words"),
+    ("spec", "text"),
     [
-        (SIZE, "a,b\n1,2\n", "'size', or give 1 column"),
-        (SIZE, "size\n1\nred\n", "3: 'red' has no float32"),
-        (SIZE, "color,size\nred\n", "2: 'red' has no float32"),
-        (TensorSpec("n", "int64", (None, 1)), "n\n1.5\n", "line 2: '1.5' has no int64"),
-        (TensorSpec("n", "int8", (None, 1)), "n\n300\n", "fit the model's int8"),
-        (SIZE, "", "is empty"),
-        (SIZE, "size\n", "header and no rows"),
-        (SIZE, '"size\nred', "cannot be read"),
-        (TensorSpec("n", "float32", (None, 1, 1)), "n\n1\n", "shape 1x1, expected"),
+        (SIZE, "a,b\n1,2\n"),
+        (SIZE, "size\n1\nred\n"),
+        (SIZE, "color,size\nred\n"),
+        (TensorSpec("n", "int64", (None, 1)), "n\n1.5\n"),
+        (TensorSpec("n", "int8", (None, 1)), "n\n300\n"),
+        (SIZE, ""),
+        (SIZE, "size\n"),
+        (SIZE, '"size\nred'),
+        (TensorSpec("n", "float32", (None, 1, 1)), "n\n1\n"),
     ],
 )
-def test_tables_that_do_not_fit_are_errors(in_folder: Path, spec: TensorSpec, text: str, words: str) -> None:
+def test_tables_that_do_not_fit_are_errors(
+    in_folder: Path, spec: TensorSpec, text: str, check_message: CheckMessage
+) -> None:
     (in_folder / "rows.csv").write_text(text)
     with pytest.raises(RequestError) as error:
         fed(spec, **{spec.name: {"data": "rows.csv"}})
-    assert words in str(error.value)
+    check_message(error.value)
 
 
-def test_lines_and_arrays_of_text(in_folder: Path) -> None:
+def test_lines_and_arrays_of_text(in_folder: Path, check_message: CheckMessage) -> None:
     (in_folder / "lines.txt").write_text("red\n\ngreen and blue\n")
     np.save(in_folder / "array.npy", np.array([["red"], ["green and blue"]]))
     tensor = numpy_helper.from_array(np.array([["red"], ["green and blue"]], object))
@@ -120,8 +123,9 @@ def test_lines_and_arrays_of_text(in_folder: Path) -> None:
         assert fed(COLOR, color={"data": name}) == {"color": [["red"], ["green and blue"]]}
     assert fed(TensorSpec("t", "string", ("n",)), t={"data": "lines.txt"}) == {"t": ["red", "green and blue"]}
     np.save(in_folder / "numbers.npy", np.zeros((2, 1)))
-    with pytest.raises(RequestError, match="contains float64"):
+    with pytest.raises(RequestError) as caught:
         fed(COLOR, color={"data": "numbers.npy"})
+    check_message(caught.value)
 
 
 def test_values_of_the_recipe() -> None:
@@ -135,17 +139,18 @@ def test_values_of_the_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    "settings",
     [
-        ({"values": [[1], [2, 3]]}, "lists of equal lengths"),
-        ({"values": [{"a": 1}]}, "numbers, bools or texts"),
-        ({"values": [1], "data": "zeros"}, "not both"),
-        ({"values": [1], "shape": (1,)}, "not both"),
+        {"values": [[1], [2, 3]]},
+        {"values": [{"a": 1}]},
+        {"values": [1], "data": "zeros"},
+        {"values": [1], "shape": (1,)},
     ],
 )
-def test_values_that_are_no_tensor_are_mistakes(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
+def test_values_that_are_no_tensor_are_mistakes(settings: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(ValidationError) as caught:
         InputSpec(**settings)
+    check_message(caught.value)
 
 
 def test_random_texts_are_those_that_the_model_knows(tmp_path: Path) -> None:

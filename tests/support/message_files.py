@@ -14,11 +14,17 @@ from pydantic import ValidationError
 
 from ndld_flow.base.text import shortened
 
+_TEMPORARY = r"/(tmp\w+|pytest-of-\w+/pytest-\d+(/popen-gw\d+)?/[\w.-]+)"
 CheckMessage = Callable[[object], None]
 FOUND = pytest.StashKey[list[str]]()
 """The messages that a test has checked."""
-_VARIABLE = r"(?<=127\.0\.0\.1:)\d{4,}|\b[0-9a-f]{64}\b|\S+(?=/site-packages/)"
-"""Ports, digests, and where packages are installed."""
+_VARIABLE = re.compile(
+    r"(?<=127\.0\.0\.1:)\d{4,}|\b[0-9a-f]{64}\b|\S+(?=/site-packages/)|((?<=ONNX Runtime )|(?<=OpenVINO ))\d[\d.]+\d"
+    r"|(\[(ONNXRuntime|ShapeInference|TypeInference|Parse)Error\b|Non-zero status|(?<=failed:)This is an ).*?"
+    r"(?= Its inputs|\)\. |$)",
+    re.MULTILINE,
+)
+"""Ports, digests, places, versions, and what libraries write."""
 UNUSED_MESSAGES = pytest.StashKey[list[str]]()
 """The cases in the files of collected rooms that no test has."""
 
@@ -60,10 +66,10 @@ class MessageFiles:
         found = request.node.stash[FOUND] = list[str]()
         wanted = self.read(request.path.parent).get(case_of(request.node), [])
         folders = [re.escape(str(request.getfixturevalue("tmp_path")))] if "tmp_path" in request.fixturenames else []
-        variable = re.compile("|".join([*folders, tempfile.gettempdir() + r"/tmp\w+", str(request.config.rootpath)]))
+        variable = re.compile("|".join([*folders, tempfile.gettempdir() + _TEMPORARY, str(request.config.rootpath)]))
 
         def check(message: object) -> None:
-            text = re.sub(_VARIABLE, "<...>", variable.sub("<folder>", _text(message)))
+            text = _VARIABLE.sub("<...>", variable.sub("<folder>", _text(message)))
             found.append(text.strip().replace("\n", "\n    "))
             difference = f"{found}\nis not the beginning of\n{wanted}; `pytest --update-messages` stores it"
             assert self.update or found == wanted[: len(found)], difference
@@ -77,7 +83,8 @@ class MessageFiles:
             stored, case = self.read(item.path.parent), case_of(item)
             if self.update:
                 stored[case] = item.stash[FOUND]
-            assert item.stash[FOUND] == stored[case], f"the test checks fewer messages than {stored[case]}"
+            found = item.stash[FOUND]
+            assert found and found == stored[case], f"the test checks fewer messages than {stored[case]}"
 
     def pytest_sessionfinish(self) -> None:
         for room, stored in self.rooms.items() if self.update else ():

@@ -321,7 +321,7 @@ def _choose_built(view: ModelView, request: Request, built: BuiltModel) -> list[
     if not found:
         has = ", ".join(short_name(name) for name in sorted(built.available)[:5])
         raise RequestError(
-            f"{built.built.name} has none of the {counted(len(chosen), 'selected tensor')} as outputs: build it with "
+            f"{built.built.name} has no selected tensor ({counted(len(chosen), 'name')}) as an output: build it with "
             f"`mark_outputs`, or select others (it has {has})."
         )
     return found

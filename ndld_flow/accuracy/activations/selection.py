@@ -92,7 +92,9 @@ def _matching(view: ModelView, pattern: str) -> set[str]:
             if not computed
             else "only tensors inside bodies of If, Loop or Scan, which have no single value"
         )
-        raise RequestError(f'tensors: "{pattern}" matches {why} ({matching[0].name}). Name the tensor that reads it.')
+        raise RequestError(
+            f'tensors: "{pattern}" matches {why} ({matching[0].name}). Name an output of a node that reads it.'
+        )
     names = [name for place in view.places.values() for name in (place.name, place.node) if name]
     raise UnknownNameError(f'tensors: the model has no tensor and no node "{pattern}"', pattern, [*view.inputs, *names])
 
