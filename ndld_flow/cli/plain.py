@@ -51,7 +51,8 @@ def describe_variant(event: events.VariantTried) -> str:
     times = "{} as fast as the source ({})".format(*describe_times(speed)) if speed and is_possible(speed) else ""
     took = f"in {seconds(tried.took_s)}" if tried.took_s else ""
     found = ", ".join(filter(None, [times, *describe_accuracy(tried), took]))
-    why = shortened(visible_text(" ".join(tried.why.split())), _LONGEST)
+    why = visible_text(" ".join(tried.why.split()))
+    why = why if len(why) <= _LONGEST else f"{why[: _LONGEST - 1]}…"
     name = shortened(visible_text(" ".join(tried.name.split())), _LONGEST)
     return ": ".join(filter(None, [name, describe_place(event), why, found]))
 

@@ -28,9 +28,11 @@ from ndld_flow.execution.events import RACE
 from ndld_flow.execution.executor import InProcess
 from ndld_flow.execution.listener import ignore
 from ndld_flow.execution.messages import Waits
+from ndld_flow.graph.diff.diff_models import diff_models
 from ndld_flow.inputs import InputSpec
 from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
+from ndld_flow.models.files import load_model
 from ndld_flow.optimize.compose import SOURCE
 from ndld_flow.optimize.conditions import Conditions
 from ndld_flow.optimize.objectives import PAYS
@@ -67,6 +69,8 @@ _TOLD_APART = 9
 _END_S, _END_PASSES, _END_SHARE = 5.0, 150, 0.3
 """Time, at least that of so many passes of the leader, that is left for the last rounds: no variant starts then. It is
 at most this share of the race."""
+_LARGEST_COMPARED = 256 * 2**20
+"""Bytes of the largest model that is compared with the source."""
 _FALLBACKS = 3
 """Number of variants that may have to be proved: fresh processes may veto the first."""
 
@@ -276,6 +280,10 @@ class Race:
             equal = [name for name, files in contents.items() if name != MADE and files == contents[MADE]]
             if equal:
                 raise LostError("the same", f"its last step changes nothing: it is the same model as {equal[-1]}")
+        elif wanted != SOURCE and model_bytes(model.path) <= _LARGEST_COMPARED:
+            before, after = (load_model(each.path) for each in (run.artifacts[SOURCE], model))
+            if diff_models(before, after).is_renaming:
+                raise LostError("the same", "there is nothing to simplify: it is the same model as source")
         return model
 
     def _given(self, step: RecipeStep) -> Mapping[str, InputSpec]:

@@ -311,6 +311,8 @@ def check_quantized(
     hint = "`allow_empty: true` allows that"
     if any(layer.reason == "replaceable weight" for layer in skipped):
         hint = "Insert this step before: `own: {step: edit, operations: [{remove_initializer_inputs: {}}]}`"
+    if settings.mode != "dynamic" and any(layer.op_type == "LSTM" for layer in skipped):
+        hint = "`mode: dynamic` quantizes LSTM, too"
     raise RequestError(f"nothing was quantized: {reasons}. {hint}.")
 
 

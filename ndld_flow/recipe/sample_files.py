@@ -249,12 +249,16 @@ def _split_files(
 
 def _input_of(text: str, trial: InputTrial) -> tuple[str, str]:
     """Return the input and the path of `PATH` or `INPUT=PATH`."""
+    from ndld_flow.samples.wanted_inputs import part_of
+
     names = [likely.spec.name for likely in trial.inputs]
     name, equals, path = text.partition("=")
     if equals and name in names:
         return name, path
     pictures = [likely.spec.name for likely in trial.inputs if likely.image_layout]
     drawn = [likely.spec.name for likely in trial.inputs if likely.data == "random"]
+    if Path(text).suffix.lower() in TEXT_SUFFIXES and len(drawn) > 1:  # masks and the like are made of the same lines
+        drawn = [name for name in drawn if not part_of(name)]
     free = names if len(names) == 1 else pictures[:1] or drawn
     if len(free) == 1:
         return free[0], text

@@ -83,6 +83,11 @@ _SMALL = """
   small:                      # 8 bits: ranges are measured on samples; use 50 to 500 real ones
     step: quantize{target}{samples}
 """
+_SMALL_LSTM = """
+  small:                      # 8 bits: weights ahead of time, activations in each pass
+    step: quantize
+    mode: dynamic
+"""
 _OWN_WEIGHTS = """\
   own:                        # the model lists its weights as inputs: as such they cannot be quantized
     step: edit
@@ -112,7 +117,7 @@ _RUN_ENGINE = """
 {comment}  shipped: {{step: check_accuracy, candidate: {result}, runtime: {{backend: {runtime}, engine: engine}}}}{note}
 {comment}  speed: {{step: profile, from: {result}, backend: {runtime}, engine: engine}}{note}
 """
-_INT8_LAYERS = ("Conv", "MatMul", "Gemm")
+_INT8_LAYERS = ("Conv", "MatMul", "Gemm", "LSTM")
 _MOST = 0.5
 """Share of the weights from which advice about INT8 is given."""
 _RUNTIME = """
@@ -185,7 +190,7 @@ def write_recipe(
         name=name,
         inputs="\n".join(input_lines(trial, data)) or "  {}",
         runtime=_RUNTIME.format(runtime=options.runtime) if options.runs_model else "",
-        steps="".join(_steps(options, result, trial, data, has_weights_as_inputs(model))),
+        steps="".join(_steps(options, result, trial, data, has_weights_as_inputs(model), _weight_shares(model))),
         gates=f"  - agree.slice_rms <= {bound}      # the worst channel of an output, relative to its own spread",
     )
     try:
@@ -197,7 +202,7 @@ def write_recipe(
 
 def _advise(model: Path, options: RecipeOptions) -> str:
     """Return what INT8 may gain. Raises RequestError for `--int8` and weights that are INT8 already."""
-    from ndld_flow.models.node_weights import quantized_share, weight_bytes_by_operator
+    from ndld_flow.models.node_weights import quantized_share
 
     quantized = quantized_share(model)
     left = f"runtimes, threads and fused operators: ndld-flow optimize {shlex.quote(str(model))} --data DIR"
@@ -206,13 +211,12 @@ def _advise(model: Path, options: RecipeOptions) -> str:
         if options.precision == "int8":
             raise RequestError(f"--int8: {already}. What may be left to gain are other {left}")
         return f"{already}: --int8 gains nothing. What may be left are other {left}"
-    weights = weight_bytes_by_operator(model)
+    shares = _weight_shares(model)
     if options.precision is not None or not options.runs_model:
         return ""
-    if not weights:  # such as trees, whose numbers are attributes
+    if not shares:  # such as trees, whose numbers are attributes
         return f"The model has no weights that INT8 could store. What may be left are other {left}"
-    layers = sum(weights.values()) - weights.get("Gather", 0)  # embedding tables are read, not multiplied
-    share = sum(weights.get(operator, 0) for operator in _INT8_LAYERS) / max(layers, 1)
+    share = sum(shares.get(operator, 0.0) for operator in _INT8_LAYERS)
     if share < _MOST:
         return ""
     data = " ".join(f"--data {shlex.quote(each)}" for each in options.data) or "--data DIR"
@@ -220,6 +224,15 @@ def _advise(model: Path, options: RecipeOptions) -> str:
         f"{percent(share)} of the weights are in layers that INT8 often makes faster: give --int8 with {data}, or find "
         f"out with ndld-flow optimize {shlex.quote(str(model))} {data}"
     )
+
+
+def _weight_shares(model: Path) -> Mapping[str, float]:
+    """Return operator -> its share of the weights of layers. Embedding tables are read, not multiplied."""
+    from ndld_flow.models.node_weights import weight_bytes_by_operator
+
+    weights = weight_bytes_by_operator(model)
+    layers = sum(weights.values()) - weights.get("Gather", 0)
+    return {operator: held / max(layers, 1) for operator, held in weights.items()}
 
 
 def name_recipe(model: Path) -> str:
@@ -370,9 +383,14 @@ def input_entry(likely: LikelyInput, found: FoundData) -> str:
 
 
 def _steps(
-    options: RecipeOptions, result: str, trial: InputTrial, data: FoundData, weights_are_inputs: bool
+    options: RecipeOptions,
+    result: str,
+    trial: InputTrial,
+    data: FoundData,
+    weights_are_inputs: bool,
+    shares: Mapping[str, float],
 ) -> Iterator[str]:
-    """Yield the text of the steps."""
+    """Yield the text of the steps; `shares` are those of the weights, by operator."""
     runtime = options.runtime
     if options.precision == "int8" and weights_are_inputs:
         yield _OWN_WEIGHTS
@@ -384,7 +402,8 @@ def _steps(
         loose = "\n    tolerance: {slices: loose}"
         seen, samples = _split_samples(trial, data)
         target = "" if options.runs_model else "\n    target: tensorrt"
-        yield _SMALL.format(target=target, samples=seen)
+        is_lstm = options.runtime == DEFAULT and shares.get("LSTM", 0.0) >= _MOST
+        yield _SMALL_LSTM if is_lstm else _SMALL.format(target=target, samples=seen)
     yield _AGREE.format(result=result, tolerance=loose, samples=samples)
     if options.runs_model:
         slow = options.precision == "fp16" and not has_nvidia_gpu()

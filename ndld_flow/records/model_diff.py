@@ -232,6 +232,14 @@ class ModelDiff(Document):
         return not (any(getattr(self, part).counts for part in NOUNS) or self.opsets or self.texts)
 
     @property
+    def is_renaming(self) -> bool:
+        """True if nothing but names of nodes differs; False if values of weights are unknown."""
+        counts = dict(self.nodes.counts)
+        renamed = counts.pop("name", 0)
+        others = any(getattr(self, part).counts for part in NOUNS if part != "nodes") or self.opsets or self.texts
+        return counts in ({}, {"changed": renamed}) and not others
+
+    @property
     def node_differences(self) -> int:
         """Number of nodes that were added, removed or changed, without those that only follow other changes."""
         counts = self.nodes.counts

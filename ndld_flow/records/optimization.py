@@ -312,7 +312,8 @@ class Optimization(Document):
         busy = ""
         if self.speed.clock != "cpu" and self.used_by_others >= BUSY:
             busy = (
-                f"; other processes used {percent(self.used_by_others)} of the CPUs before: a quiet machine may differ"
+                f"; other processes used {percent(self.used_by_others)} of the CPUs just before: on a quiet machine, "
+                "`ndld-flow compare` may show another gain"
             )
         return f"{times_as_fast(self.speed.ratio)} as fast as the source ({ends} at 95 % confidence; {clock}{busy})"
 

@@ -112,8 +112,10 @@ class Power(Record):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """`20 planted faults: 12 noticed, 5 within bounds, 3 unseen`; empty if none was planted."""
-        outcomes = [f"{found} {outcome}" for outcome in get_args(FaultOutcome) if (found := self.count(outcome))]
+        """`20 planted faults: 12 noticed, 5 smaller than the bounds, 3 unseen`; empty if none was planted."""
+        words = {"within bounds": "smaller than the bounds"}
+        counts = {outcome: self.count(outcome) for outcome in get_args(FaultOutcome)}
+        outcomes = [f"{count} {words.get(outcome, outcome)}" for outcome, count in counts.items() if count]
         return (f"{counted(len(self.faults), 'planted fault')}: {', '.join(outcomes)}",) if outcomes else ()
 
 

@@ -149,6 +149,15 @@ def test_rows_of_an_array_belong_to_the_files_of_another_input(here: Path, count
     assert any("h by " in sentence for sentence in composer.left_out), "an input without data is named"
 
 
+def test_text_is_of_the_input_that_is_no_part_of_another(here: Path) -> None:
+    """The mask is made of the same lines."""
+    Path("lines.txt").write_text("one\ntwo\n")
+    tried = trial(input_ids=(1, 8), attention_mask=(1, 8), token_type_ids=(1, 8))
+    assert find_data(("lines.txt",), tried).files == {"input_ids": ["lines.txt"]}
+    with pytest.raises(api.RequestError):
+        find_data(("lines.txt",), trial(first=(1, 8), second=(1, 8)))
+
+
 def test_a_search_is_written_and_can_be_read(here: Path) -> None:
     model = write_model(here / "my model.onnx", layers=1)
     data = write_data(here / "my data", 6)

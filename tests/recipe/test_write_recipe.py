@@ -266,6 +266,17 @@ def test_int8_is_advised_where_it_may_pay(in_folder: Path) -> None:
     assert not write(RecipeOptions("tensorrt")).advice, "its engines have no choice of threads"
 
 
+def test_int8_of_an_lstm_has_the_mode_that_quantizes_it(in_folder: Path) -> None:
+    """The mode of convolutions quantized nothing, and the recipe ended with an error."""
+    b = GraphBuilder()
+    b.op("LSTM", "x", b.weight(1, 64, 8), b.weight(1, 64, 16), hidden_size=16)
+    b.nodes[-1].output[0] = "y"
+    save(b.model([tensor("x", [5, 1, 8])], [tensor("y", [5, 1, 1, 16])]), in_folder / "model.onnx")
+    assert "--int8" in write().advice
+    recipe = load_recipe(write(RecipeOptions(precision="int8")).path)
+    assert [getattr(step.step, "mode", "") for step in recipe.steps if step.name == "small"] == ["dynamic"]
+
+
 def test_weights_that_are_int8_already_are_recognised(in_folder: Path, check_message: CheckMessage) -> None:
     b = GraphBuilder()
     b.op("MatMul", "x", b.op("DequantizeLinear", b.const(np.ones((64, 64), np.int8)), b.const(np.float32(0.1))))
