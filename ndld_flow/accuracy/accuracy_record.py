@@ -313,7 +313,7 @@ def remark_on_unseen(outputs: Sequence[OutputAgreement]) -> Iterator[str]:
     if partly:
         unseen, count = (sum(counts) for counts in zip(*((e.unseen_count, e.slice_count) for e in partly), strict=True))
         names = short_name(partly[0].output) if len(partly) == 1 else counted(len(partly), "output")
-        yield f"{unseen:,} of {count:,} channels of {names} not seen"
+        yield f"{unseen:,} of {count:,} channels of {names} hardly vary on the samples"
 
 
 def _remark_on_runtime(accuracy: Accuracy) -> Iterator[str]:

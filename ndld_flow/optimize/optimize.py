@@ -68,7 +68,7 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     if budget.seconds is not None and not options.budget:  # once: a bound that moves is none
         total_s = max(budget.seconds, min(_READS * budget.used_s, LONGEST_S))
         budget = Budget(total_s, start)
-        listener(Notice(text=f"this takes about {seconds(total_s)}; --budget changes it"))
+        listener(Notice(text=f"this takes at most about {seconds(total_s)}; --budget changes it"))
     with budget.enforced_on_source():
         source = prove_source(Prover(composer, folder, request, listener))
     if composer.races:

@@ -291,7 +291,9 @@ class Optimization(Document):
         for each in open_ones:  # many are open for one reason, such as the budget
             named.setdefault(short_name(each.why or each.outcome, 80), []).append(short_name(each.name, 60))
         names = [f"{first_of(group, _NAMED)} ({why})" for why, group in named.items()]
-        advice = f"; {self._longer_budget()} or a machine without other load may decide it" if self.budget_s else ""
+        is_short = "budget" in self.stopped_because or any(each.outcome == "not tried" for each in open_ones)
+        longer = f"{self._longer_budget()} or " if is_short else ""
+        advice = f"; {longer}a machine without other load may decide it" if self.budget_s else ""
         if all(each.outcome == "not judged" for each in open_ones):
             advice = "; samples on which the outputs vary more decide it"
         elif all(each.outcome == "near the bound" for each in open_ones):

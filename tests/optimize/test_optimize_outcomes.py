@@ -218,6 +218,23 @@ def test_a_gain_in_wall_time_on_a_busy_machine_is_said_to_be_one(clock: str, sha
     assert ("61 % of the CPUs" in busy.conclude()[1]) is named
 
 
+@pytest.mark.parametrize(
+    ("outcome", "stopped_because", "advised"),
+    [
+        ("not tried", "all variants tried", True),
+        ("not proved", "the budget of 1 min is used up", True),
+        ("not proved", TOO_NOISY, False),
+    ],
+)
+def test_a_longer_budget_is_advised_only_if_time_was_short(
+    outcome: VariantOutcome, stopped_because: str, advised: bool
+) -> None:
+    """A search that noise ended after a fourth of its budget advised three times that budget."""
+    found = record_of(variant_with("INT8", outcome), variant_with("source", "delivered"))
+    found = found.model_copy(update={"budget_s": 60.0, "stopped_because": stopped_because})
+    assert ("--budget '3 min'" in found.conclude()[1]) is advised
+
+
 def test_a_variant_that_was_raced_and_not_proved_was_tried() -> None:
     outcomes: tuple[VariantOutcome, ...] = ("not proved", "not tried", "cannot win", "failed")
     found = record_of(*(variant_with(outcome, outcome) for outcome in outcomes), variant_with("source", "delivered"))
