@@ -98,14 +98,20 @@ def shape_override(name: str, shape: str) -> str:
     return f"'inputs={{{key}:{{shape:{shape}}}}}'"
 
 
-def refuse_misfit(name: str, declared: Sequence[int | str | None] | None, shape: Sequence[int | None]) -> None:
-    """Raise RequestError for a shape that an input does not accept; None are sizes that are not known."""
+def refuse_misfit(
+    name: str, declared: Sequence[int | str | None] | None, shape: Sequence[int | None], where: str = ""
+) -> None:
+    """Raise RequestError for a shape that an input does not accept; None are sizes that are not known. `where` begins
+    the message.
+    """
     if declared is None:
         return
     pairs = [(dim, size) for dim, size in zip(declared, shape, strict=False) if size is not None]
     if len(shape) != len(declared) or any(isinstance(dim, int) and dim != size for dim, size in pairs):
         sizes = ", ".join("?" if dim is None else str(dim) for dim in declared)
-        raise RequestError(f"input {name!r} has the shape [{shortened(sizes, 100)}]; {list(shape)} does not fit.")
+        raise RequestError(
+            f"{where}input {name!r} has the shape [{shortened(sizes, 100)}]; {list(shape)} does not fit."
+        )
 
 
 class InputSpec(Settings, defer_build=False):

@@ -260,6 +260,8 @@ def try_data(
     likely = InputTrial(next(likely_inputs(model, options.shapes)))
     found = find_data(options.data, likely)
     shapes = found.shapes(likely)
+    for name, each in shapes.items():
+        refuse_misfit(name, declared[name].shape, each[0], f"--data: {found.files[name][0]}: ")
     first = {name: each[0] for name, each in shapes.items()}
     trial = try_model(model, replace(options, shapes={**first, **options.shapes}), ask, progress)
     if not options.runs_model:  # an engine is built for the sizes of its recipe
