@@ -29,6 +29,8 @@ on a busy machine, their time is overestimated."""
 _PROBES = 4.0
 """Time of the first proof as a multiple of that of the source's run, which starts a third of the processes; what its
 check is worth comes on top, if there is time."""
+_ROUNDS_PASSES = 60
+"""Passes of the source that the fewest alternating rounds of a proof take, about: most of it for slow models."""
 _LONGER = 1.1
 """Time of a further proof as a multiple of the longest before it."""
 _FAR = 0.9
@@ -122,9 +124,14 @@ class RaceSearch(Search):
         refuted = any(proof.outcome in _NOT_RIGHT for proof in self._proofs.values())
         return refuted and tried is not None and tried.outcome == "not the best" and self._may_be_better(tried)
 
+    @property
+    def _first_proof_s(self) -> float:
+        """Return about how long the first proof takes, without what its check is worth."""
+        return _PROBES * self._source.took_s + _ROUNDS_PASSES * self._composer.trial.pass_ms / 1e3
+
     def _proof_s(self, least_share: float) -> float:
         """Return the seconds to leave for a proof, so that a race has at least this share of the rest."""
-        first_s = _PROBES * self._source.took_s + WORTH_SHARE * (self._budget.seconds or 0.0)
+        first_s = self._first_proof_s + WORTH_SHARE * (self._budget.seconds or 0.0)
         needed_s = _LONGER * self._longest_proof_s if self._longest_proof_s else first_s
         return min(needed_s, self._budget.left_s() * (1 - least_share))
 
@@ -181,7 +188,7 @@ class RaceSearch(Search):
         self._prover.listener(
             Notice(text=f"proving {name}: samples that the race has not seen, then new processes in turns")
         )
-        start_s, spare_s = self._budget.used_s, self._budget.left_s() - _PROBES * self._source.took_s
+        start_s, spare_s = self._budget.used_s, self._budget.left_s() - self._first_proof_s
         proof = self._prover.prove(variant, None, self._budget.left_s, spare_s)
         if proof.speed is not None:  # else it ended with its check
             self._longest_proof_s = max(self._longest_proof_s, self._budget.used_s - start_s)

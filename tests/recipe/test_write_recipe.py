@@ -266,6 +266,13 @@ def test_int8_is_advised_where_it_may_pay(in_folder: Path) -> None:
     assert not write(RecipeOptions("tensorrt")).advice, "its engines have no choice of threads"
 
 
+def test_an_array_that_does_not_fit_is_named(in_folder: Path) -> None:
+    picky_model(in_folder / "model.onnx")
+    np.save("photos.npy", np.zeros((1, 64, 64, 3), np.float32))
+    with pytest.raises(RequestError, match=r"photos\.npy.*64, 64, 3"):
+        write(RecipeOptions(data=("photos.npy",)))
+
+
 def test_int8_of_an_lstm_has_the_mode_that_quantizes_it(in_folder: Path) -> None:
     """The mode of convolutions quantized nothing, and the recipe ended with an error."""
     b = GraphBuilder()
