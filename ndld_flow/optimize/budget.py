@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import seconds
 
-_GRACE_S = 3.0
-"""Seconds after the budget in which a proof that runs may still end."""
+_GRACE_S, _GRACE_SHARE = 3.0, 0.05
+"""Seconds after the budget, or the share of it if that is more, in which a proof that runs may still end."""
 _SOURCE_S = 60.0
 """Seconds that the run of the source may take in any case: without it, nothing can be delivered."""
 _SIGNAL = getattr(signal, "SIGUSR1", None)
@@ -55,9 +55,8 @@ class Budget:
             yield
             return
 
-        timer = threading.Timer(
-            max(self.left_s() + _GRACE_S, 0.0), lambda: signal.pthread_kill(main.ident or 0, _SIGNAL)
-        )
+        end_s = self.left_s() + max(_GRACE_S, _GRACE_SHARE * self.seconds)
+        timer = threading.Timer(max(end_s, 0.0), lambda: signal.pthread_kill(main.ident or 0, _SIGNAL))
         before = signal.signal(_SIGNAL, self.end)
         timer.start()
         try:

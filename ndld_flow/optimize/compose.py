@@ -241,7 +241,7 @@ class Composer(Subject):
             conditions=tuple(f"{metric} {bound}" for metric, bound in self.conditions.accuracy),
             runtime=variant.runtime,
             source_runtime=self.runtime,
-            profile=self._speed_settings(threads),
+            profile=self.speed_settings(threads),
         )
 
     def compose_probe(self) -> str:
@@ -314,10 +314,10 @@ class Composer(Subject):
         if self.preset.built_only:
             return lines
         runs = f", backend: {self.preset.engine['backend']}, engine: {built}" if engine else ""
-        measured = f"{self._speed_settings(threads)}{runs}{own}{on}"
+        measured = f"{self.speed_settings(threads)}{runs}{own}{on}"
         return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{measured}}}"]
 
-    def _speed_settings(self, threads: int | None) -> str:
+    def speed_settings(self, threads: int | None) -> str:
         """Return the settings of `profile` that the preset and the number of threads make, each after a comma."""
         given = self.options.threads
         number = threads if threads is not None else given[0] if len(given) == 1 else None

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import yaml
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, RequestError
@@ -31,10 +32,11 @@ from ndld_flow.records.optimization import Optimization, find_ending
 from ndld_flow.records.run_folder import OPTIMIZATION_RECORD
 from ndld_flow.runner.export import check_output
 from ndld_flow.runner.run_folder import write_optimization
+from ndld_flow.runtimes.registry import settings_of
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
 
-_READS = 20.0
+_READS = 30.0
 """The default budget is at least this many times as long as reading the model and running it once: on a slow or busy
 machine, all that follows takes longer by as much."""
 
@@ -87,6 +89,18 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     return record
 
 
+def _describe_opening(composer: Composer, delivered: Proof) -> str:
+    """Return Python that opens the delivered model as it was measured; empty if its path suffices."""
+    runtime = yaml.safe_load(delivered.variant.runtime)
+    values = runtime if isinstance(runtime, dict) else {"backend": runtime}
+    settings = settings_of(values["backend"])
+    if settings is None or composer.preset.engine:
+        return ""
+    measured = yaml.safe_load(f"{{backend: {values['backend']}{composer.speed_settings(delivered.threads)}}}")
+    model = (*delivered.exported, str(composer.model if delivered.variant.is_source else delivered.file))[0]
+    return settings.model_validate({**values, **measured}).opening(model)
+
+
 def _warn(composer: Composer, listener: Listener) -> None:
     for sentence in composer.left_out:
         listener(Notice(text=sentence))
@@ -126,6 +140,7 @@ def _describe(prover: Prover, found: Found, source: Proof, budget: Budget, start
         delivered=delivered.variant.name,
         runtime=delivered.variant.runtime,
         threads=delivered.threads,
+        opening=_describe_opening(composer, delivered),
         digest=delivered.model.digest,
         size_bytes=sum(file.size_bytes for file in delivered.model_files),
         source_bytes=sum(file.size_bytes for file in source.source.files),

@@ -26,8 +26,8 @@ from ndld_flow.store.files import write_text_atomically
 _LEAST_SHARE = 0.5
 """Least share of what is left of the budget for a race of variants that are quick to prepare, however long proofs take:
 on a busy machine, their time is overestimated."""
-_PROBES = 4.0
-"""Time of the first proof as a multiple of that of the source's run, which starts a third of the processes; what its
+_PROBES = 6.0
+"""Time of the first proof as a multiple of that of the source's run, which starts a sixth of the processes; what its
 check is worth comes on top, if there is time."""
 _ROUNDS_PASSES = 60
 """Passes of the source that the fewest alternating rounds of a proof take, about: most of it for slow models."""

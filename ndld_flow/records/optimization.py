@@ -183,6 +183,8 @@ class Optimization(Document):
     """The value of `runtime:` with which it was measured."""
     threads: int | None = None
     """The number of threads, if it was a part of the search."""
+    opening: str = ""
+    """Python that opens the delivered model as it was measured; empty if its path suffices."""
     digest: str
     """The digest of the delivered model, which is the measured one."""
     size_bytes: int
@@ -249,8 +251,9 @@ class Optimization(Document):
         return self._ship(), gain, self._cost(), self._tried(), f"Repeat it: {self.command}"
 
     def conclude_fully(self) -> tuple[str, ...]:
-        """Return the five lines, and those of the front."""
-        return *self.conclude(), *self.describe_front()
+        """Return the five lines, how to open the model if its path does not suffice, and the front."""
+        opening = (f"Open it: {self.opening}",) if self.opening else ()
+        return *self.conclude(), *opening, *self.describe_front()
 
     def describe_front(self) -> tuple[str, ...]:
         """Return a line for each proved model on the Pareto front, with the command that exports it."""

@@ -23,7 +23,8 @@ def split_conclusion(found: Optimization, longest: int) -> tuple[str, tuple[str,
     ship, _, cost, *_ = found.conclude()
     reason = reason if found.ending == "not decided" else reason[:1].upper() + reason[1:]
     hint = found.right_by_cosine
-    below = filter(None, (reason, cost, ship, found.describe_search(), hint[:1].upper() + hint[1:]))
+    opening = f"Open it: {found.opening}" if found.opening else ""
+    below = filter(None, (reason, cost, ship, opening, found.describe_search(), hint[:1].upper() + hint[1:]))
     return short_name(headline, longest), tuple(short_name(line, longest) for line in below)
 
 

@@ -77,6 +77,10 @@ class RuntimeSettings(Settings, defer_build=False):
         """Return the type in which it computes layers of float32 on this machine with `own_precision`."""
         return "float32"
 
+    def opening(self, model: str) -> str:
+        """Return Python that opens a model with these settings; empty if nothing but its path is to be given."""
+        return ""
+
     def foresee(self) -> Foresight:
         """Return what is missing on this machine; by default the libraries."""
         lack = self.lack(f"`backend: {self.backends()[0]}`")

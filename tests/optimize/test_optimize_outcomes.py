@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import onnxruntime
+import openvino
 import pytest
 from blake3 import blake3
 
@@ -14,6 +17,7 @@ from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.found import TOO_NOISY
 from ndld_flow.optimize.objectives import choose_objectives
+from ndld_flow.optimize.optimize import _describe_opening
 from ndld_flow.optimize.proof import Proof, Prover, _judge
 from ndld_flow.optimize.race_search import find_hopeless
 from ndld_flow.optimize.sweep_search import (
@@ -346,3 +350,41 @@ def test_a_search_that_noise_leaves_open_does_not_say_that_all_was_tried(
 def test_noise_that_hides_a_gain_is_not_called_not_faster(ratio: float, low: float, high: float, is_open: bool) -> None:
     gain = Gain(objective="latency", ratio=ratio, low=low, high=high, evidence="alternating passes")
     assert gain.is_open == is_open
+
+
+@pytest.mark.parametrize(
+    ("runtime", "threads", "expected"),
+    [
+        ("onnxruntime", None, {}),
+        ("onnxruntime", 1, {"threads": 1, "level": "ORT_ENABLE_ALL"}),
+        ("{backend: onnxruntime, optimization: extended}", 2, {"threads": 2, "level": "ORT_ENABLE_EXTENDED"}),
+        ("openvino", None, {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}),
+        ("{backend: openvino, inference_precision: default}", 1, {"INFERENCE_NUM_THREADS": "1"}),
+    ],
+)
+def test_the_printed_python_opens_the_model_as_it_was_measured(
+    in_folder: Path, runtime: str, threads: int | None, expected: Mapping[str, object]
+) -> None:
+    """OpenVINO computes in bfloat16 by default where it can, which is another model than the one that was proved."""
+    path = write(ROWS)
+    proof = Proof(Variant("source", runtime, is_source=True), threads, Path("p.yaml"), "delivered", "")
+    code = _describe_opening(read(path), proof)
+    if not expected:
+        assert code == ""
+        return
+    *lines, last = code.split("; ")
+    names: dict[str, object] = {"onnxruntime": onnxruntime, "openvino": openvino}
+    for line in lines:
+        exec(line, names)  # noqa: S102 - the line is what a user copies
+    opened = eval(last, names)  # noqa: S307
+    if "level" in expected:
+        used = opened.get_session_options()
+        found = {"threads": used.intra_op_num_threads, "level": used.graph_optimization_level.name}
+    else:
+        found = {name: _name_of(opened.get_property(name)) for name in expected}
+    assert found == expected
+
+
+def _name_of(value: Any) -> str:
+    name = getattr(value, "get_type_name", None) or getattr(value, "name", None)
+    return str(name() if callable(name) else name or value)

@@ -169,6 +169,18 @@ class OnnxruntimeSettings(RuntimeSettings):
     def library_versions(self) -> dict[str, str]:
         return {"onnxruntime": read_version("onnxruntime")}
 
+    def opening(self, model: str) -> str:
+        level = "ORT_DISABLE_ALL" if self.optimization == "disabled" else f"ORT_ENABLE_{self.optimization.upper()}"
+        changed = {
+            f"intra_op_num_threads = {self.threads}": self.threads,
+            f"graph_optimization_level = onnxruntime.GraphOptimizationLevel.{level}": self.optimization != "all",
+            "add_session_config_entry('session.intra_op.allow_spinning', '0')": not self.spinning,
+            f"add_session_config_entry('session.dynamic_block_base', '{self.block_base}')": self.block_base,
+        }
+        lines = "".join(f"options.{line}; " for line, is_changed in changed.items() if is_changed)
+        created = "options = onnxruntime.SessionOptions()"
+        return f"{created}; {lines}onnxruntime.InferenceSession({model!r}, options)" if lines else ""
+
     def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 

@@ -209,7 +209,7 @@ def open_model(
             prepare(graph)
         if settings.free_dimensions:
             _fix_dimensions(graph, settings, path)
-        compiled = ov.Core().compile_model(graph, _DEVICE, {**_properties(settings), "PERF_COUNT": count})
+        compiled = ov.Core().compile_model(graph, _DEVICE, {**properties_of(settings), "PERF_COUNT": count})
     except (ModelError, RequestError):
         raise
     except Exception as error:  # the frontend raises its own classes
@@ -225,7 +225,7 @@ def open_model(
     return OpenvinoSession(path, settings, compiled, (time.perf_counter() - started) * 1e3)
 
 
-def _properties(settings: CompileSettings) -> dict[str, str]:
+def properties_of(settings: CompileSettings) -> dict[str, str]:
     """Return the properties that differ from OpenVINO's defaults."""
     given = {
         "PERFORMANCE_HINT": settings.hint.upper(),

@@ -63,6 +63,12 @@ class OpenvinoSettings(RuntimeSettings):
 
         return default_precision()
 
+    def opening(self, model: str) -> str:
+        from ndld_flow.runtimes.openvino.openvino_session import properties_of
+        from ndld_flow.runtimes.openvino.request import OpenvinoRequest
+
+        return f"openvino.Core().compile_model({model!r}, 'CPU', {properties_of(OpenvinoRequest.of(self))})"
+
     def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         from ndld_flow.runtimes.openvino.request import OpenvinoRequest
 
