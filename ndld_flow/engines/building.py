@@ -124,7 +124,7 @@ def build_engine(request: BuildRequest, progress: Callable[[int, int, str], None
             raise OSError(answer.number, answer.message, str(request.out))
         kind: type[NdldFlowError] = getattr(errors, answer.error)
         # A missing shape is explained in full; the log has more on an error of the library.
-        raise kind(f"{answer.message}{_keep_log(request)}" if kind is not RequestError else answer.message)
+        raise kind(f"{answer.message.rstrip('.')}.{_keep_log(request)}" if kind is not RequestError else answer.message)
     build = read_document(Build, request.out / Build.file_name)
     versions = library.version, build.version  # the key has the former; one may be shorter
     if not (is_of_release(*versions) or is_of_release(*reversed(versions))):

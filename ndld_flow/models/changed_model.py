@@ -371,8 +371,8 @@ def check_changed_model(
     if failure.crashed and not (before is not None and before.crashed):
         place = _place_of_crash(target, is_optimized)
         raise ModelError(
-            f"{target}: ONNX Runtime loads its source, and crashes when it loads the result{place} "
-            f"({failure.message}). Leave this node as it was."
+            f"{target}: ONNX Runtime loads its source, but not the result: {failure.message}{place}. "
+            "Leave this node as it was."
         )
     if before is None or (before.only_kernels and not failure.only_kernels):
         raise ModelError(f"{target}: ONNX Runtime loads its source, but not the result: {failure.message}")

@@ -62,8 +62,8 @@ def dense_array(proto: onnx.SparseTensorProto) -> npt.NDArray[Any]:
     size = math.prod(proto.dims)
     if size * values.itemsize > _MAX_DENSE_BYTES:
         raise ModelError(
-            f"Sparse initializer {proto.values.name!r} would be {size * values.itemsize} bytes as a dense tensor; "
-            "the limit is 2 GiB. Its declared shape is probably wrong."
+            f"Sparse initializer {proto.values.name!r} would be {count(size * values.itemsize)} bytes as a dense "
+            "tensor; the limit is 2 GiB. Its declared shape is probably wrong."
         )
     flat = np.zeros(size, dtype=values.dtype)
     flat[_flat_positions(proto, tuple(proto.dims))] = values

@@ -36,7 +36,7 @@ class ApplyPrecision(LoadsCustomOps, Step[Onnx, Onnx]):
         if self.strict and typed.ignored:
             raise RequestError(
                 "\n".join(
-                    f"{constraint.node!r} asks for {constraint.precision}: {constraint.outcome}"
+                    f"{constraint.node!r} requests {constraint.precision}: {constraint.outcome}"
                     for constraint in typed.ignored
                 )
                 + "\nRemove such constraints (`none` in `constrain_precision`), or set `strict: false`."

@@ -28,6 +28,7 @@ from ndld_flow.step import Reuse
 from ndld_flow.steps.build_engine import BuildEngine
 from ndld_flow.store.kinds import Engine
 from tests.support.engine_builds import Asked, Came, build_all
+from tests.support.message_files import CheckMessage
 from tests.support.models import GraphBuilder, make_cnn, make_ext, rename_output, save, tensor, tfm_model
 from tests.support.models_engine import (
     BROKEN_TYPES,
@@ -477,10 +478,11 @@ def test_where_an_engine_may_be_used_again() -> None:
     assert BuildEngine(backend="tensorrt_rtx").library_versions()["tensorrt_rtx"]
 
 
-def test_a_missing_release_is_reported(tmp_path: Path) -> None:
+def test_a_missing_release_is_reported(tmp_path: Path, check_message: CheckMessage) -> None:
     asked = Asked(make_cnn(tmp_path / "cnn.onnx"), {**RTX, "release": "1.2"})
-    with pytest.raises(BackendError, match=r"TensorRT-RTX 1\.2 is required"):
+    with pytest.raises(BackendError) as caught:
         build_engine(asked.request(tmp_path / "build"), lambda *_: None)
+    check_message(caught.value)
 
 
 @pytest.mark.thorough
@@ -588,11 +590,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.thorough
-def test_a_full_disk_is_the_systems_error(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_is_the_systems_error(tmp_path: Path, small_disk: Path, check_message: CheckMessage) -> None:
     asked = Asked(make_cnn(tmp_path / "cnn.onnx"), RTX)
     request = asked.request(small_disk / "build")
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError) as caught:
         build_engine(request, lambda *_: None)
+    check_message(caught.value)
 
 
 @pytest.mark.thorough

@@ -20,6 +20,7 @@ from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.store.kinds import Engine
 from tests.support.engine_builds import Asked, build_all
+from tests.support.message_files import CheckMessage
 from tests.support.model_trials.subjects import WHEELS, Wheel
 from tests.support.models import make_cnn, make_tfm
 from tests.support.models_run import write_model
@@ -161,19 +162,19 @@ def test_a_locked_build_has_the_tactics_of_the_first(tmp_path: Path, model: Path
 
 @pytest.mark.representatives("shapes", "setting")
 @pytest.mark.parametrize(
-    ("drift", "message"),
+    "drift",
     [
-        ({"optimization_level": 4}, "`optimization_level` is 4"),
-        ({"advanced": {"max_tactics": 2}}, "`advanced.max_tactics` is 2"),
-        ({"digest": "another"}, "another, and was digest"),
-        ({"batch": {"opt": 2, "max": 3}}, "inputs have other shapes"),
-        ({"release": "10.9.0.34"}, "TensorRT 10.9.0.34, and was TensorRT 10.8.0.43"),
-        pytest.param({"plugin": b"other"}, "`plugins[0]` has other contents", marks=pytest.mark.thorough),
+        {"optimization_level": 4},
+        {"advanced": {"max_tactics": 2}},
+        {"digest": "another"},
+        {"batch": {"opt": 2, "max": 3}},
+        {"release": "10.9.0.34"},
+        pytest.param({"plugin": b"other"}, marks=pytest.mark.thorough),
     ],
     ids=["setting", "advanced setting", "model", "shapes", "release", "plugin"],
 )
 def test_a_build_of_something_else_fails_before_it_begins(
-    tmp_path: Path, settings: dict[str, Any], drift: dict[str, Any], message: str
+    tmp_path: Path, settings: dict[str, Any], drift: dict[str, Any], check_message: CheckMessage
 ) -> None:
     model = write_model(tmp_path / "m.onnx", "g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }")
     given: dict[str, Any] = dict(drift)
@@ -192,30 +193,32 @@ def test_a_build_of_something_else_fails_before_it_begins(
     asked = Asked(model, {**settings, **given, "lock": str(lock_of(tmp_path / "first"))})
     with pytest.raises((RequestError, BackendError)) as raised:
         build(asked, tmp_path / "again", digest)
-    assert message in str(raised.value)
+    check_message(raised.value)
     assert not (tmp_path / "again/out" / Engine.main).exists()
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (lambda tree: tree.update(timing_cache=tree["timing_cache"][:-20]), "timing cache is damaged"),
-        (lambda tree: tree.update(timing_cache=""), "Timing cache miss"),
-        (
-            lambda tree: (tree.update(engine_digest="x"), next(iter(tree["layers"].values())).update(tactic="fast")),
-            "1 layer with another tactic",
-        ),
-        (lambda tree: (tree.update(engine_digest="x"), tree["layers"].popitem()), "1 layer added"),
+        lambda tree: tree.update(timing_cache=tree["timing_cache"][:-20]),
+        lambda tree: tree.update(timing_cache=""),
+        lambda tree: (tree.update(engine_digest="x"), next(iter(tree["layers"].values())).update(tactic="fast")),
+        lambda tree: (tree.update(engine_digest="x"), tree["layers"].popitem()),
     ],
     ids=["damaged", "no timings", "tactic", "layer"],
 )
 def test_an_engine_that_is_not_the_locked_one_fails(
-    tmp_path: Path, model: Path, settings: dict[str, Any], change: Callable[[dict[str, Any]], object], message: str
+    tmp_path: Path,
+    model: Path,
+    settings: dict[str, Any],
+    change: Callable[[dict[str, Any]], object],
+    check_message: CheckMessage,
 ) -> None:
     build(Asked(model, settings), tmp_path / "first")
     lock = changed(lock_of(tmp_path / "first"), change)
-    with pytest.raises((BackendError, RequestError), match=message):
+    with pytest.raises((BackendError, RequestError)) as caught:
         build(Asked(model, {**settings, "lock": lock}), tmp_path / "again")
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +226,9 @@ def test_an_engine_that_is_not_the_locked_one_fails(
     [RTX, pytest.param({**RTX, "verbosity": "none"}, marks=pytest.mark.thorough)],
     ids=["layers", "no layers"],
 )
-def test_equal_requests_give_equal_engines_of_rtx(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_equal_requests_give_equal_engines_of_rtx(
+    tmp_path: Path, settings: dict[str, Any], check_message: CheckMessage
+) -> None:
     """Other bytes pass only if the layers are known."""
     model = make_cnn(tmp_path / "model.onnx")
     first = build(Asked(model, settings), tmp_path / "first")
@@ -234,8 +239,9 @@ def test_equal_requests_give_equal_engines_of_rtx(tmp_path: Path, settings: dict
     if settings == RTX:
         assert "chooses the other kernels" in build(other_bytes, tmp_path / "third").notes[-1]
     else:
-        with pytest.raises(BackendError, match="engines are equal"):
+        with pytest.raises(BackendError) as caught:
             build(other_bytes, tmp_path / "third")
+        check_message(caught.value)
 
 
 @pytest.mark.representatives("layer", "another model")

@@ -17,6 +17,7 @@ from ndld_flow.engines.optimization_profiles import NetworkInput, choose_profile
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.build import ShapeRange
 from ndld_flow.runtimes.tensorrt.build_log import BuildLog, join_reasons, reason_of
+from tests.support.message_files import CheckMessage
 
 IMAGE = NetworkInput("x", (-1, 3, -1, -1), ("n", "", "h", "w"))
 BATCHED = NetworkInput("x", (-1, 4))
@@ -55,32 +56,31 @@ def test_missing_bounds_are_the_optimal_shape() -> None:
     assert choose(BATCHED, x=InputSpec(min=(2, 4), max=(8, 4)))[0] == ShapeRange(min=(2, 4), opt=(8, 4), max=(8, 4))
 
 
-def test_a_number_in_the_recipe_is_the_value_of_a_shape_tensor() -> None:
+def test_a_number_in_the_recipe_is_the_value_of_a_shape_tensor(check_message: CheckMessage) -> None:
     assert choose(SHAPE_TENSOR, s=InputSpec(data=3))[0] == fixed(3, 3, values=True)
     assert choose(SCALAR, s=InputSpec(data=3))[0] == fixed(3, values=True)
-    with pytest.raises(RequestError, match="shape tensor, whose values"):
+    with pytest.raises(RequestError) as caught:
         choose(SHAPE_TENSOR, s=InputSpec(shape=(2,)))
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("network_input", "shape", "message"),
-    [
-        (FIXED, (3, 4), r"\[3, 4\] .*x \[2, 4\]"),
-        (BATCHED, (1, 4, 1), r"x \[\?, 4\] has 2 .*\[1, 4, 1\] has 3"),
-        (SHAPE_TENSOR, (1, 2, 3), r"s \[2\] .* 2 values, .*\[1, 2, 3\]"),
-    ],
+    ("network_input", "shape"),
+    [(FIXED, (3, 4)), (BATCHED, (1, 4, 1)), (SHAPE_TENSOR, (1, 2, 3))],
 )
-def test_shapes_that_do_not_fit_are_refused(network_input: NetworkInput, shape: tuple[int, ...], message: str) -> None:
+def test_shapes_that_do_not_fit_are_refused(
+    network_input: NetworkInput, shape: tuple[int, ...], check_message: CheckMessage
+) -> None:
     setting = ShapeSetting(min=shape, opt=shape, max=shape)
-    with pytest.raises(RequestError, match=rf"profiles\[0\]: {message}"):
+    with pytest.raises(RequestError) as caught:
         choose(network_input, BuildSettings(profiles=({network_input.name: setting},)))
+    check_message(caught.value)
 
 
-def test_missing_shapes_are_named_with_dimensions_and_a_remedy() -> None:
+def test_missing_shapes_are_named_with_dimensions_and_a_remedy(check_message: CheckMessage) -> None:
     with pytest.raises(RequestError) as raised:
         choose_profiles([IMAGE, NetworkInput("b", (-1, 4)), NetworkInput("y", (-1, -1))], BuildSettings(), {})
-    assert "[n, 3, h, w] has dynamic dimensions" in str(raised.value)
-    assert "profiles: [{x: {min: [1, 3, 1, 1], opt: [1, 3, 1, 1], max: [1, 3, 1, 1]}}]" in str(raised.value)
+    check_message(raised.value)
 
 
 def test_an_input_that_the_model_lacks_is_an_error() -> None:
@@ -89,13 +89,14 @@ def test_an_input_that_the_model_lacks_is_an_error() -> None:
     assert caught.value.name == "X"
 
 
-def test_the_builder_sees_only_the_requested_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_builder_sees_only_the_requested_gpu(monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert see_one_gpu(1) == {"CUDA_VISIBLE_DEVICES": "1"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-8f2a")
     assert see_one_gpu(1) == {"CUDA_VISIBLE_DEVICES": "GPU-8f2a"}
-    with pytest.raises(BackendError, match="see 2 GPUs, counted from 0"):
+    with pytest.raises(BackendError) as caught:
         see_one_gpu(2)
+    check_message(caught.value)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert see_one_gpu(0) == {}
 
@@ -271,12 +272,13 @@ def test_memory_is_that_of_the_largest_profile(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_log_that_cannot_be_written_raises_when_it_is_closed() -> None:
+def test_a_log_that_cannot_be_written_raises_when_it_is_closed(check_message: CheckMessage) -> None:
     log = BuildLog(Path("/dev/full"))
     log.take("INFO", "Total Weights Memory: 7 bytes")
     assert log.memory(0).weights_bytes == 7
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError) as caught:
         log.close()
+    check_message(caught.value)
 
 
 def test_many_reasons_are_shortened_to_the_first_and_a_count() -> None:
@@ -287,6 +289,7 @@ def test_many_reasons_are_shortened_to_the_first_and_a_count() -> None:
 @pytest.mark.parametrize(
     "written", ['{"workspace": %d}', '{"max_aux_streams": %d}', '{"advanced": {"max_threads": %d}}']
 )
-def test_numbers_outside_the_bindings_range_are_refused(written: str) -> None:
-    with pytest.raises(ValueError, match="less than or equal"):
+def test_numbers_outside_the_bindings_range_are_refused(written: str, check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         BuildSettings.model_validate_json(written % 2**64)
+    check_message(caught.value)

@@ -24,6 +24,7 @@ from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.store.kinds import Engine, Onnx
 from tests.support import models_run
 from tests.support.engine_standins import Standins, make_standins
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import run_step
 
 HELPER = "FACTOR = 3\n"
@@ -125,12 +126,16 @@ def test_a_compiled_layer_needs_no_python_later(library: Path, tmp_path: Path, s
     assert record.network_flags == (), "that release has no such flag"
 
 
-def test_mistakes_in_the_file_are_named_with_their_line(library: Path, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"scaled\.py:14: ValueError: Plugin acme::Scled"):
+def test_mistakes_in_the_file_are_named_with_their_line(
+    library: Path, tmp_path: Path, check_message: CheckMessage
+) -> None:
+    with pytest.raises(RequestError) as refused:
         build(tmp_path, library, REGISTERED + "\n\n\n" + CALLED.replace("Scaled", "Scled"))
+    check_message(refused.value)
     (tmp_path / "two").mkdir()
-    with pytest.raises(ModelError, match="name is loaded"):
+    with pytest.raises(ModelError) as broken:
         build(tmp_path / "two", library, REGISTERED.replace("acme", "other") + CALLED.replace("acme", "other"))
+    check_message(broken.value)
 
 
 @pytest.mark.thorough
@@ -169,10 +174,13 @@ def test_a_change_beside_the_file_builds_and_profiles_again(
     assert {name for name, path in second.artifacts.items() if path != first.artifacts[name]} == {"engine", "speed"}
 
 
-def test_where_it_cannot_work_is_refused_before_building(standins: Standins, tmp_path: Path) -> None:
+def test_where_it_cannot_work_is_refused_before_building(
+    standins: Standins, tmp_path: Path, check_message: CheckMessage
+) -> None:
     (tmp_path / "scaled.py").write_text("")
-    with pytest.raises(ValidationError, match="libraries can be embedded"):
+    with pytest.raises(ValidationError) as caught:
         BuildSettings(version_compatible=True, plugins=(tmp_path / "scaled.py",))
+    check_message(caught.value)
     rtx = standins.library("tensorrt_rtx", "1.7")
     settings = {"backend": "tensorrt_rtx", "library": str(rtx), "plugins": [str(tmp_path / "scaled.py")]}
     problems = foresee_build(BuildSettings.model_validate_json(json.dumps(settings))).problems

@@ -30,6 +30,7 @@ from tests.support.backend_models import all_backend_models
 from tests.support.cpp_projects import CppBuild, fails, onnxruntime_root, read_arrays, run
 from tests.support.custom_libraries import compile_library
 from tests.support.engine_samples import build
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_ext
 from tests.support.models_run import Given, specs, write_model
 from tests.support.typed_api import run_once
@@ -201,32 +202,32 @@ def test_random_values_are_repeatable_and_in_range(image_program: ImageProgram, 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        (["--input", "tiny=missing.npy"], "missing.npy: it cannot"),
-        (["--input", "nothing=a.npy"], "names no input"),
-        (["--input", "stretch=wrong.npy"], "its elements are <f8, not <f4"),
-        (["--input", "stretch=fortran.npy"], "Fortran order"),
-        (["--input", "stretch=cut.npy"], "it is truncated"),
-        (["--input", "stretch=text.npy"], "not a .npy file"),
-        (["--input", "stretch=shape.npy"], "float32 2x3x41x29, not float32 1x3x41x29"),
-        (["--input", "stretch=deep.png"], "16 bits"),
-        (["--input", "stretch=cmyk.jpg"], "CMYK"),
-        (["--input", "stretch=xmp.jpg"], "orientation is in XMP"),
-        (["--input", "stretch=cut.png"], "cut.png: "),
-        (["--input", "stretch=cut.jpg"], "cut.jpg: "),
-        (["--input", "stretch=image.bmp"], "neither a PNG nor a JPEG"),
-        (["--shape", "gray=1x1x32x100"], "give its values"),
-        (["--shape", "line=3xx8"], "--shape needs a number"),
-        (["--iterations", "0"], "needs a number from 1 on"),
-        (["--model", "text.npy"], "text.npy"),
-        (["--no-such-option", "1"], "no option --no-such-option"),
-        (["--provider", "cuda"], "CUDA"),
-        (["--provider", "DirectML"], "DML execution provider"),
+        ["--input", "tiny=missing.npy"],
+        ["--input", "nothing=a.npy"],
+        ["--input", "stretch=wrong.npy"],
+        ["--input", "stretch=fortran.npy"],
+        ["--input", "stretch=cut.npy"],
+        ["--input", "stretch=text.npy"],
+        ["--input", "stretch=shape.npy"],
+        ["--input", "stretch=deep.png"],
+        ["--input", "stretch=cmyk.jpg"],
+        ["--input", "stretch=xmp.jpg"],
+        ["--input", "stretch=cut.png"],
+        ["--input", "stretch=cut.jpg"],
+        ["--input", "stretch=image.bmp"],
+        ["--shape", "gray=1x1x32x100"],
+        ["--shape", "line=3xx8"],
+        ["--iterations", "0"],
+        ["--model", "text.npy"],
+        ["--no-such-option", "1"],
+        ["--provider", "cuda"],
+        ["--provider", "DirectML"],
     ],
 )
 def test_what_it_cannot_read_is_an_error(
-    image_program: ImageProgram, arguments: list[str], message: str, in_folder: Path
+    image_program: ImageProgram, arguments: list[str], in_folder: Path, check_message: CheckMessage
 ) -> None:
     array = np.zeros((2, 3, 41, 29), np.float32)
     np.save("wrong.npy", array.astype(np.float64))
@@ -242,7 +243,7 @@ def test_what_it_cannot_read_is_an_error(
         data = image_program.images[name].read_bytes()
         Path("cut" + Path(name).suffix).write_bytes(data[: len(data) // 2])
     Image.new("RGB", (9, 9)).save("image.bmp")
-    assert message in fails(image_program.program, *arguments)
+    check_message(fails(image_program.program, *arguments))
 
 
 def test_the_sources_are_formatted(image_project: Path) -> None:
@@ -423,17 +424,18 @@ def write_wav(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "message"),
+    "graph",
     [
-        ("g (string[2] x) => (string[2] y) { y = Identity(x) }", 'input "x" is string'),
-        ("g (float8e4m3fn[2] x) => (float8e4m3fn[2] y) { y = Identity(x) }", 'input "x" is float8_e4m3fn'),
-        ("g (float[2] x) => (seq(float[2]) y) { y = SequenceConstruct(x) }", 'output "y" is '),
+        "g (string[2] x) => (string[2] y) { y = Identity(x) }",
+        "g (float8e4m3fn[2] x) => (float8e4m3fn[2] y) { y = Identity(x) }",
+        "g (float[2] x) => (seq(float[2]) y) { y = SequenceConstruct(x) }",
     ],
 )
-def test_a_type_that_it_lacks_is_refused_by_name(graph: str, message: str, in_folder: Path) -> None:
+def test_a_type_that_it_lacks_is_refused_by_name(graph: str, in_folder: Path, check_message: CheckMessage) -> None:
     model = write_model(in_folder / "model.onnx", graph, 19)
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(RequestError) as caught:
         export(model, {}, in_folder / "out")
+    check_message(caught.value)
 
 
 def test_unknown_arrays_are_an_error(in_folder: Path) -> None:
@@ -464,20 +466,23 @@ def export_engine(folder: Path, record: Build) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"model_digest": "other"}, "built from another model"),
-        ({"options": {"plugins": ["libp.so"]}}, "built with `plugins`"),
-        ({"options": {"weights": "strip"}}, "built with `weights: strip`"),
-        ({"options": {"version_compatible": True}}, "built with `version_compatible: true`"),
-        ({"outputs": ()}, 'has no output "y"'),
-        ({"inputs": (TensorInfo(name="x", dtype="float16", shape=(1, 3, 8, 8)),)}, "as float16 linear"),
-        ({"inputs": (TensorInfo(name="x", dtype="float32", shape=(1, 3, 8, 8), format="chw32"),)}, "float32 chw32"),
+        {"model_digest": "other"},
+        {"options": {"plugins": ["libp.so"]}},
+        {"options": {"weights": "strip"}},
+        {"options": {"version_compatible": True}},
+        {"outputs": ()},
+        {"inputs": (TensorInfo(name="x", dtype="float16", shape=(1, 3, 8, 8)),)},
+        {"inputs": (TensorInfo(name="x", dtype="float32", shape=(1, 3, 8, 8), format="chw32"),)},
     ],
 )
-def test_an_engine_that_it_cannot_run_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_an_engine_that_it_cannot_run_is_refused(
+    changes: dict[str, Any], tmp_path: Path, check_message: CheckMessage
+) -> None:
+    with pytest.raises(RequestError) as caught:
         export_engine(tmp_path, engine_build(**changes))
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(("backend", "library"), [("tensorrt", "NAMES nvinfer "), ("tensorrt_rtx", "tensorrt_rtx")])

@@ -22,6 +22,7 @@ from ndld_flow.export.triton import describe_engine
 from ndld_flow.records.document import read_document
 from ndld_flow.records.run_record import ExportRecord
 from tests.support.engine_samples import build, rtx_build
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn, make_ext
 
 CLEAN = {"clean": {"step": "sanitize"}}
@@ -90,7 +91,7 @@ def test_external_data_is_beside_the_model(in_folder: Path) -> None:
     ort.InferenceSession(in_folder / "served/toy/1/model.onnx")
 
 
-def test_an_export_may_be_replaced_and_nothing_else(in_folder: Path) -> None:
+def test_an_export_may_be_replaced_and_nothing_else(in_folder: Path, check_message: CheckMessage) -> None:
     make_cnn(in_folder / "model.onnx")
     run(in_folder)
     first = (in_folder / "served/toy.json").read_bytes()
@@ -100,13 +101,15 @@ def test_an_export_may_be_replaced_and_nothing_else(in_folder: Path) -> None:
     model = (in_folder / "served/toy/1/model.onnx").read_bytes()
     assert read_document(ExportRecord, in_folder / "served/toy.json").step == "half"
     (in_folder / "served/toy/labels.txt").write_text("mine")
-    with pytest.raises(RequestError, match=r"labels\.txt: it exists"):
+    with pytest.raises(RequestError) as caught:
         run(in_folder)
+    check_message(caught.value)
     assert (in_folder / "served/toy/1/model.onnx").read_bytes() == model
     (in_folder / "served/toy/labels.txt").unlink()
     (in_folder / "served/toy/2").symlink_to(in_folder / "outputs")
-    with pytest.raises(RequestError, match="served/toy/2: it exists"):
+    with pytest.raises(RequestError) as caught:
         run(in_folder)
+    check_message(caught.value)
 
 
 def hostile_model(path: Path) -> None:
@@ -129,23 +132,27 @@ def test_hostile_names_stay_names(in_folder: Path, schema: ModuleType) -> None:
     assert (list(scalar.dims), list(scalar.reshape.shape), scalar.HasField("reshape")) == ([1], [], True)
 
 
-def test_a_type_that_triton_lacks_is_refused_and_nothing_is_written(in_folder: Path) -> None:
+def test_a_type_that_triton_lacks_is_refused_and_nothing_is_written(
+    in_folder: Path, check_message: CheckMessage
+) -> None:
     tensors = [helper.make_tensor_value_info(item, TensorProto.FLOAT8E4M3FN, ["n"]) for item in "ab"]
     graph = helper.make_graph([helper.make_node("Identity", ["a"], ["b"])], "g", tensors[:1], tensors[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9), "model.onnx")
-    with pytest.raises(RequestError, match="no type float8"):
+    with pytest.raises(RequestError) as caught:
         run(in_folder)
+    check_message(caught.value)
     assert not (in_folder / "served").exists()
 
 
 @pytest.mark.parametrize(
-    ("triton", "message"),
-    [("../served", "not inside the current"), ("/tmp/served", "not inside"), (3, "expected text")],
+    "triton",
+    ["../served", "/tmp/served", 3],
 )
-def test_wrong_folders_are_mistakes_of_the_recipe(triton: object, message: str, in_folder: Path) -> None:
+def test_wrong_folders_are_mistakes_of_the_recipe(triton: object, in_folder: Path, check_message: CheckMessage) -> None:
     make_cnn(in_folder / "model.onnx")
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(RecipeError) as caught:
         run(in_folder, triton=triton)
+    check_message(caught.value)
 
 
 def test_a_recipe_without_a_result_has_nothing_to_serve(in_folder: Path) -> None:

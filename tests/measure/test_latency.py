@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ndld_flow.records.measurement import LatencySummary, percentile
 from ndld_flow.records.profile import Profile
 from tests.support.compare_samples import steady
+from tests.support.message_files import CheckMessage
 
 SAMPLES = st.lists(st.floats(1e-4, 1e5), min_size=1, max_size=300)
 
@@ -35,12 +36,13 @@ def test_a_summary_agrees_with_the_statistics_module(samples: list[float]) -> No
     assert summary.throughput_per_s == pytest.approx(1e3 / summary.median_ms)
 
 
-def test_the_median_pass_is_one_that_was_measured() -> None:
+def test_the_median_pass_is_one_that_was_measured(check_message: CheckMessage) -> None:
     assert LatencySummary.of([5.0, 1.0, 3.0]).median_pass == 2
     assert LatencySummary.of([4.0, 1.0, 3.0, 2.0]).median_pass == 3
     assert LatencySummary.of([1.0]).cov == 0.0
-    with pytest.raises(ValueError, match="no samples"):
+    with pytest.raises(ValueError) as caught:
         LatencySummary.of([])
+    check_message(caught.value)
 
 
 def test_a_changed_copy_has_a_latency_of_its_own() -> None:

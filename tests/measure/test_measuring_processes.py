@@ -36,6 +36,7 @@ from ndld_flow.runtimes.protocol import RecordingPlan
 from ndld_flow.step import Context, Turn
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import Onnx, ProfileDocument
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import specs, write_model
 
 CHAIN = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) b = Exp(a) y = Softmax(b) }"
@@ -237,7 +238,7 @@ def test_progress_names_each_run(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_steps_that_take_turns(model: Path, tmp_path: Path) -> None:
+def test_steps_that_take_turns(model: Path, tmp_path: Path, check_message: CheckMessage) -> None:
     def turn(name: str, **settings: Any) -> Turn:
         out, scratch = tmp_path / name / "out", tmp_path / name / "scratch"
         out.mkdir(parents=True)
@@ -268,14 +269,16 @@ def test_steps_that_take_turns(model: Path, tmp_path: Path) -> None:
     assert metrics["latency.spread"].value >= 0
     assert metrics["memory.peak_bytes"].value == statistics.median(run.peak_memory_bytes for run in base.runs)
     assert "2 runs (4 passes) on CPU, 3" in results[0].summary
-    with pytest.raises(BackendError, match='"warp" is not'):
+    with pytest.raises(BackendError) as caught:
         ProfileModel.run_together([turn("fine"), turn("odd", provider="warp")])
+    check_message(caught.value)
 
 
-def test_a_model_that_fails_at_run_time_is_an_error(tmp_path: Path) -> None:
+def test_a_model_that_fails_at_run_time_is_an_error(tmp_path: Path, check_message: CheckMessage) -> None:
     path = write_model(tmp_path / "m.onnx", FAILS)
-    with pytest.raises(ModelError, match="float32 1x8, z float32 1x4"):
+    with pytest.raises(ModelError) as caught:
         measure(tmp_path, request(path))
+    check_message(caught.value)
 
 
 def test_a_provider_that_falls_back_is_an_error(model: Path, tmp_path: Path) -> None:
@@ -313,10 +316,13 @@ def test_copies_are_measured_only_with_a_device(model: Path) -> None:
     bound.copy_out()
 
 
-def test_an_impossible_batch_sweep_fails_before_measuring(tmp_path: Path, workers: list[Watched]) -> None:
+def test_an_impossible_batch_sweep_fails_before_measuring(
+    tmp_path: Path, workers: list[Watched], check_message: CheckMessage
+) -> None:
     path = write_model(tmp_path / "m.onnx", CHAIN.replace("n,", "2,"))
-    with pytest.raises(RequestError, match="size cannot be changed"):
+    with pytest.raises(RequestError) as caught:
         measure(tmp_path, replace(request(path), batches=(4,)))
+    check_message(caught.value)
     assert workers == []
 
 

@@ -24,6 +24,7 @@ from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.store.digest import digest_file
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 
 RECIPE = """
@@ -132,7 +133,9 @@ def until(happens: Callable[[], bool]) -> bool:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("executed_workers")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_process_that_dies_during_a_round_ends_it_by_name_and_nothing_is_left(model: Path, tmp_path: Path) -> None:
+def test_a_process_that_dies_during_a_round_ends_it_by_name_and_nothing_is_left(
+    model: Path, tmp_path: Path, check_message: CheckMessage
+) -> None:
     def kill_one(done: int, total: int, what: str) -> None:
         if "cycle 3 of" in what:
             os.kill(children_of(tmp_path)[0], signal.SIGKILL)
@@ -141,18 +144,22 @@ def test_a_process_that_dies_during_a_round_ends_it_by_name_and_nothing_is_left(
         Side(item.request, item.scratch, kill_one, item.step)
         for item in (side(model, tmp_path, name) for name in ("base", "speed"))
     ]
-    with pytest.raises(KilledError, match="while measuring round 1, cycle 3"):
+    with pytest.raises(KilledError) as caught:
         measure_rounds(pair, tmp_path, RoundLimits(4, 1e6), lambda rounds: False)
+    check_message(caught.value)
     assert not children_of(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_that_cannot_be_measured_is_an_error_by_name(model: Path, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_measured_is_an_error_by_name(
+    model: Path, tmp_path: Path, check_message: CheckMessage
+) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
     pair = [side(model, tmp_path, "base"), side(broken, tmp_path, "speed")]
-    with pytest.raises((ModelError, BackendError), match=r"^step speed: "):
+    with pytest.raises((ModelError, BackendError)) as caught:
         measure_rounds(pair, tmp_path, RoundLimits(4, 1e6), lambda rounds: False)
+    check_message(caught.value)
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not report waiting for a CPU")

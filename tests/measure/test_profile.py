@@ -31,6 +31,7 @@ from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import ProfileDocument
 from tests.support.layer_passes import measure_layers
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_ctrl, make_func, make_tfm
 from tests.support.models_run import Given, Ran, run_step, write_model
 from tests.support.timed_passes import Passes
@@ -285,15 +286,17 @@ def test_a_measured_device_is_held_exclusively() -> None:
     assert on_gpu.device == "gpu-1"
 
 
-def test_models_that_cannot_be_profiled_are_errors(tmp_path: Path) -> None:
+def test_models_that_cannot_be_profiled_are_errors(tmp_path: Path, check_message: CheckMessage) -> None:
     model = write_model(tmp_path / "m.onnx", CHAIN)
-    with pytest.raises(BackendError, match="not an execution provider"):
+    with pytest.raises(BackendError) as unavailable:
         profile(model, tmp_path / "a", provider="warp")
-    with pytest.raises(UnknownNameError) as caught:
+    check_message(unavailable.value)
+    with pytest.raises(UnknownNameError) as unknown:
         profile(model, tmp_path / "b", {"z": {"shape": [1]}})
-    assert caught.value.name == "z"
-    with pytest.raises(RequestError, match="expected nx8"):
+    assert unknown.value.name == "z"
+    with pytest.raises(RequestError) as refused:
         profile(model, tmp_path / "c", {"x": {"shape": [1, 9]}})
+    check_message(refused.value)
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(model.read_bytes()[:40])
     with pytest.raises(ModelError):

@@ -44,6 +44,7 @@ from ndld_flow.step import Context, Turn
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import Engine, Onnx, ProfileDocument
 from tests.support.engine_standins import Standins, make_standins
+from tests.support.message_files import CheckMessage
 from tests.support.models_engine import constrain
 from tests.support.models_run import Given, Ran, run_step, specs, write_model
 from tests.support.representatives import thorough_except
@@ -173,13 +174,16 @@ def test_copies_are_in_the_latency_when_asked_for(trt: Bench) -> None:
     assert Subject(within).latency_with_copies_ms == Subject(within).latency_ms
 
 
-def test_a_pass_is_captured_in_a_cuda_graph(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_is_captured_in_a_cuda_graph(
+    trt: Bench, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     _, result = trt.profile(trt.engine(), cuda_graph=True, layer_passes=2)
     assert trt.cuda_calls.count("launch 1") == 6  # warm-up and five passes; the layer pass is without
     assert len(result.layers) == 3
     monkeypatch.setenv("CUDA_STANDIN_CAPTURE", "no")
-    with pytest.raises(BackendError, match=r"cudaStreamEndCapture failed: .*remove `cuda_graph`"):
+    with pytest.raises(BackendError) as caught:
         trt.profile(trt.engine(), cuda_graph=True)
+    check_message(caught.value)
 
 
 def test_tensorrt_rtx_captures_graphs_itself(
@@ -196,7 +200,7 @@ def test_tensorrt_rtx_captures_graphs_itself(
 
 
 def test_tensorrt_rtx_loads_the_kernels_of_a_runtime_cache(
-    standins: Standins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    standins: Standins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
 ) -> None:
     rtx = bench_of("tensorrt_rtx", "1.7", standins, tmp_path, monkeypatch)
     engine, cache, calls = rtx.engine(), tmp_path / "runtime.cache", tmp_path / "calls.jsonl"
@@ -210,8 +214,9 @@ def test_tensorrt_rtx_loads_the_kernels_of_a_runtime_cache(
     assert '"compiled": true' not in calls.read_text()
     assert any("runtime cache runtime.cache" in note for note in result.notes)
     monkeypatch.setenv("STANDIN_GPU", "12.0")
-    with pytest.raises(BackendError, match="runtime_cache: TensorRT-RTX does not"):
+    with pytest.raises(BackendError) as caught:
         rtx.profile(engine, runtime_cache=str(cache))
+    check_message(caught.value)
 
 
 def test_concurrent_streams(trt: Bench) -> None:
@@ -387,7 +392,7 @@ def test_an_output_of_data_dependent_size_gets_the_largest_buffer(trt: Bench) ->
 
 
 @pytest.mark.thorough
-def test_a_shape_tensor_stays_on_the_host(trt: Bench) -> None:
+def test_a_shape_tensor_stays_on_the_host(trt: Bench, check_message: CheckMessage) -> None:
     graph = "g (float[n, 8] x, int64[2] sizes) => (float[a, b] y) { y = Reshape(x, sizes) }"
     sizes = {"min": [1, 1], "opt": [4, 4], "max": [32, 32]}
     engine = trt.engine(graph, profiles=[UP_TO_FOUR | {"sizes": sizes}])
@@ -395,8 +400,9 @@ def test_a_shape_tensor_stays_on_the_host(trt: Bench) -> None:
     trt.profile(engine, given, graph)
     assert "h2d 64" in trt.cuda_calls
     assert "h2d 16" not in trt.cuda_calls
-    with pytest.raises(RequestError, match='input "sizes": values 99x99'):
+    with pytest.raises(RequestError) as caught:
         trt.profile(engine, {"x": {"shape": [2, 8]}, "sizes": {"data": 99}}, graph)
+    check_message(caught.value)
 
 
 def test_tensorrts_own_plugins_are_loaded_before_the_engine(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +420,7 @@ def test_an_engine_of_plugins_is_inspected_and_measured(trt: Bench) -> None:
     assert trt.profile(engine, TWO_ROWS, graph)[1].runs
 
 
-def test_weights_are_streamed_within_the_budget(trt: Bench) -> None:
+def test_weights_are_streamed_within_the_budget(trt: Bench, check_message: CheckMessage) -> None:
     rows: Given = {"x": {"shape": [1, 2]}}
     engine = trt.engine(WEIGHTS, typing="strong", advanced={"weight_streaming": True})
 
@@ -428,32 +434,40 @@ def test_weights_are_streamed_within_the_budget(trt: Bench) -> None:
     assert budget(weight_streaming_budget="25 %") == 4
     assert budget(weight_streaming_budget="automatic") == 8
     assert budget(weight_streaming_budget=0) == 0
-    with pytest.raises(RequestError, match=r"built without `advanced\.weight_streaming: true`"):
+    with pytest.raises(RequestError) as caught:
         trt.profile(trt.engine(WEIGHTS), rows, WEIGHTS, weight_streaming_budget=0)
+    check_message(caught.value)
 
 
-def test_an_engine_without_its_lean_runtime_needs_its_library(standins: Standins, trt: Bench) -> None:
+def test_an_engine_without_its_lean_runtime_needs_its_library(
+    standins: Standins, trt: Bench, check_message: CheckMessage
+) -> None:
     newer = str(standins.library("tensorrt", "10.9"))
     engine = trt.engine(version_compatible=True, exclude_lean_runtime=True)
-    with pytest.raises(BackendError, match="set `lean_runtime`"):
+    with pytest.raises(BackendError) as caught:
         trt.profile(engine, library=newer)
+    check_message(caught.value)
     lean = trt.folder / "libnvinfer_lean.so"
     lean.write_bytes(b"STANDIN_LEAN_RUNTIME:10.8.0.43;")
     assert trt.profile(engine, library=newer, lean_runtime=str(lean))[1].runs
     lean.write_bytes(b"something else")
-    with pytest.raises(BackendError, match=r"lean_runtime: .* does not load"):
+    with pytest.raises(BackendError) as caught:
         trt.profile(engine, library=newer, lean_runtime=str(lean))
+    check_message(caught.value)
 
 
-def test_an_engine_for_a_dla_runs_on_its_core(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_for_a_dla_runs_on_its_core(
+    trt: Bench, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setenv("STANDIN_DLA_CORES", "2")
     engine = trt.engine(advanced={"dla_core": 1, "gpu_fallback": True})
     monkeypatch.setenv("STANDIN_RECORD", str(trt.folder / "calls.jsonl"))
     assert trt.profile(engine)[1].runs
     assert '"set": "DLA_core", "value": "1"' in (trt.folder / "calls.jsonl").read_text()
     monkeypatch.setenv("STANDIN_DLA_CORES", "1")
-    with pytest.raises(BackendError, match="dla_core: 1 does not exist"):
+    with pytest.raises(BackendError) as caught:
         trt.profile(engine)
+    check_message(caught.value)
 
 
 def test_doubles_are_computed_as_floats(trt: Bench) -> None:
@@ -476,19 +490,25 @@ def test_only_shape_tensors_are_asked_for_a_range_of_values(trt: Bench, tmp_path
         trt.profile(None, engine_file=str(on_host))
 
 
-def test_a_tensorrt_that_does_not_start_gives_the_reason(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensorrt_that_does_not_start_gives_the_reason(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     """Built for a newer CUDA than the driver knows, though an older CUDA runtime library works."""
     engine = bench.engine()
     monkeypatch.setenv("STANDIN_OLD_DRIVER", "1")
-    with pytest.raises(BackendError, match=r"failure with error: 35\)\. Check"):
+    with pytest.raises(BackendError) as caught:
         bench.profile(engine)
+    check_message(caught.value)
 
 
-def test_a_profiler_without_reports_is_an_error(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profiler_without_reports_is_an_error(
+    trt: Bench, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     engine = trt.engine()
     monkeypatch.setenv("STANDIN_TELLS_NO_TIMES", "1")
-    with pytest.raises(BackendError, match=r"Skip .*layer_passes: 0"):
+    with pytest.raises(BackendError) as caught:
         trt.profile(engine, layer_passes=1)
+    check_message(caught.value)
     assert trt.profile(engine)[1].layers == ()
 
 
@@ -504,26 +524,25 @@ def test_shapes_must_be_in_the_optimization_profile(trt: Bench) -> None:
 
 
 @pytest.mark.thorough
-def test_the_optimization_profile_is_chosen(trt: Bench) -> None:
+def test_the_optimization_profile_is_chosen(trt: Bench, check_message: CheckMessage) -> None:
     wide = {"x": {"min": [8, 8], "opt": [8, 8], "max": [8, 8]}}
     engine = trt.engine(profiles=[UP_TO_FOUR, wide])
     _, result = trt.profile(engine, {"x": {"shape": [8, 8]}}, optimization_profile=1)
     assert result.outputs[0].shape == (8, 8)
-    with pytest.raises(RequestError, match="shape 2x8 is outside"):
+    with pytest.raises(RequestError) as caught:
         trt.profile(engine, optimization_profile=1)
-    with pytest.raises(RequestError, match="optimization_profile: 2 is not"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         trt.profile(engine, optimization_profile=2)
+    check_message(caught.value)
 
 
-def test_a_prebuilt_engine_of_another_model_is_refused(trt: Bench) -> None:
+def test_a_prebuilt_engine_of_another_model_is_refused(trt: Bench, check_message: CheckMessage) -> None:
     engine = trt.engine(OTHER)
     with pytest.raises(RequestError) as caught:
         trt.profile(None, engine_file=str(engine.path))
     message = str(caught.value)
-    assert "not of this model" in message
-    assert "engine and float32 nx8" in message
-    assert " no input z" in message
-    assert " no output y " in message and ": v)" in message
+    check_message(message)
 
 
 def test_a_prebuilt_engine_of_the_model_is_measured(bench: Bench) -> None:
@@ -532,25 +551,31 @@ def test_a_prebuilt_engine_of_the_model_is_measured(bench: Bench) -> None:
     assert not any("refitted" in note for note in result.notes)
 
 
-def test_an_engine_of_another_step_is_refused_before_anything_starts(trt: Bench, tmp_path: Path) -> None:
+def test_an_engine_of_another_step_is_refused_before_anything_starts(
+    trt: Bench, tmp_path: Path, check_message: CheckMessage
+) -> None:
     engine = trt.engine()
     other = _with_build(engine, tmp_path / "other", model_digest="another", label="half")
-    with pytest.raises(RequestError, match="step builds built"):
+    with pytest.raises(RequestError) as caught:
         trt.profile(other)
+    check_message(caught.value)
     foreign = _with_build(engine, tmp_path / "foreign", backend="tensorrt_rtx")
-    with pytest.raises(RequestError, match="TensorRT-RTX, and TensorRT does"):
+    with pytest.raises(RequestError) as caught:
         trt.profile(foreign)
+    check_message(caught.value)
     (tmp_path / "other" / Engine.typed_model).write_bytes(write_model(tmp_path / "m.onnx", CHAIN).read_bytes())
     _, result = trt.profile(other)  # the model that was built in place of the other is as good
     assert result.runs
     (tmp_path / "other" / Build.file_name).write_text("{}")
-    with pytest.raises(RequestError, match="no readable record"):
+    with pytest.raises(RequestError) as caught:
         trt.profile(other)
+    check_message(caught.value)
 
 
-def test_an_engine_with_marked_outputs_is_not_measured(trt: Bench) -> None:
-    with pytest.raises(RequestError, match="measure one without them"):
+def test_an_engine_with_marked_outputs_is_not_measured(trt: Bench, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         trt.profile(trt.engine(mark_outputs=["a"]))
+    check_message(caught.value)
 
 
 def test_an_engine_of_another_release_names_both_versions(standins: Standins, trt: Bench) -> None:
@@ -562,42 +587,48 @@ def test_an_engine_of_another_release_names_both_versions(standins: Standins, tr
         trt.profile(None, engine_file=str(trt.engine().path), library=str(newer))
 
 
-def test_code_in_an_engine_needs_trust(trt: Bench) -> None:
+def test_code_in_an_engine_needs_trust(trt: Bench, check_message: CheckMessage) -> None:
     engine = trt.engine(version_compatible=True)
-    with pytest.raises(RequestError, match=r"embedded code .*`trust_engine: true`"):
+    with pytest.raises(RequestError) as refused:
         trt.profile(engine)
-    with pytest.raises(BackendError, match=r"embedded code .*`trust_engine: true`"):
+    check_message(refused.value)
+    with pytest.raises(BackendError) as unavailable:
         trt.profile(None, engine_file=str(engine.path))
+    check_message(unavailable.value)
     _, result = trt.profile(engine, trust_engine=True)
     assert result.runs
 
 
 @pytest.mark.thorough
-def test_an_engine_without_weights_is_refitted_with_the_models(trt: Bench) -> None:
+def test_an_engine_without_weights_is_refitted_with_the_models(trt: Bench, check_message: CheckMessage) -> None:
     rows: Given = {"x": {"shape": [1, 2]}}
     engine = trt.engine(WEIGHTS, weights="strip")
     _, result = trt.profile(engine, rows, WEIGHTS, layer_passes=1)
     assert any("refitted with the model's" in note for note in result.notes)
-    with pytest.raises(RequestError, match="only with `refit: true`"):
+    with pytest.raises(RequestError) as refused:
         trt.profile(engine, rows, WEIGHTS, refit=False)
-    with pytest.raises(BackendError, match="cannot create an execution"):
+    check_message(refused.value)
+    with pytest.raises(BackendError) as unavailable:
         trt.profile(None, rows, WEIGHTS, engine_file=str(engine.path), refit=False)
+    check_message(unavailable.value)
     _, result = trt.profile(None, rows, WEIGHTS, engine_file=str(engine.path))
     assert any("refitted" in note for note in result.notes)
 
 
-def test_weights_that_do_not_fit_are_an_error(trt: Bench) -> None:
+def test_weights_that_do_not_fit_are_an_error(trt: Bench, check_message: CheckMessage) -> None:
     renamed = WEIGHTS.replace(" w ", " v ").replace(", w)", ", v)")
-    with pytest.raises(BackendError, match="does not take"):
+    with pytest.raises(BackendError) as caught:
         engine = trt.engine(WEIGHTS, weights="strip")
         trt.profile(None, {"x": {"shape": [1, 2]}}, renamed, engine_file=str(engine.path))
+    check_message(caught.value)
 
 
-def test_a_file_that_is_not_an_engine_is_an_error(trt: Bench, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_engine_is_an_error(trt: Bench, tmp_path: Path, check_message: CheckMessage) -> None:
     odd = tmp_path / "odd.engine"
     odd.write_bytes(b"no engine\x1b[31m")
-    with pytest.raises(BackendError, match=r"TensorRT 10\.8\S* does not load"):
+    with pytest.raises(BackendError) as caught:
         trt.profile(None, engine_file=str(odd))
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(("asked", "shown"), [("fp16", "fp16"), ("nobody understands this", "")])
@@ -637,40 +668,45 @@ def test_layers_that_only_convert_are_left_out_of_lists_on_request(trt: Bench) -
 
 
 @pytest.mark.representatives(
-    "MEMORY-70-GPU has 6 B free, and 64",
+    "MEMORY-70",
     "DRIVER-old-cudaErrorInsufficientDriver \\\\(CUDA driver version",
 )
 @pytest.mark.parametrize(
-    ("variable", "value", "message"),
+    ("variable", "value"),
     [
-        ("DEVICES", "0", "no NVIDIA GPU: cudaErrorNoDevice"),
-        ("DRIVER", "old", r"cudaErrorInsufficientDriver \(CUDA driver version"),
-        ("MEMORY", "70", "GPU has 6 B free, and 64"),
-        ("FAILS", "cudaEventRecord", "measured: cudaEventRecord failed: cudaErrorUnknown"),
-        ("FAILS", "cudaGetDeviceCount", "cudaGetDeviceCount failed: cudaErrorUnknown .*nvidia-smi"),
+        ("DEVICES", "0"),
+        ("DRIVER", "old"),
+        ("MEMORY", "70"),
+        ("FAILS", "cudaEventRecord"),
+        ("FAILS", "cudaGetDeviceCount"),
     ],
 )
 def test_errors_of_cuda_are_quoted(
-    variable: str, value: str, message: str, trt: Bench, monkeypatch: pytest.MonkeyPatch
+    variable: str, value: str, trt: Bench, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
 ) -> None:
     monkeypatch.setenv(f"CUDA_STANDIN_{variable}", value)
-    with pytest.raises(BackendError, match=message):
+    with pytest.raises(BackendError) as caught:
         trt.profile(trt.engine())
+    check_message(caught.value)
 
 
-def test_a_missing_gpu_is_an_error(trt: Bench) -> None:
-    with pytest.raises(BackendError, match="machine has 1, counted from 0"):
+def test_a_missing_gpu_is_an_error(trt: Bench, check_message: CheckMessage) -> None:
+    with pytest.raises(BackendError) as caught:
         trt.profile(trt.engine(), gpu=3)
+    check_message(caught.value)
 
 
-def test_a_missing_cuda_library_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cuda_library_is_an_error_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setattr(cuda_runtime, "_candidates", lambda: iter(["libcudart.so.0"]))
-    with pytest.raises(BackendError, match="pip install nvidia-cuda-runtime"):
+    with pytest.raises(BackendError) as caught:
         cuda_runtime.open_cuda_runtime()
+    check_message(caught.value)
 
 
 @pytest.mark.thorough
-def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path) -> None:
+def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path, check_message: CheckMessage) -> None:
     model, engine = write_model(tmp_path / "m.onnx", CHAIN), trt.engine()
 
     def turn(name: str, artifacts: Mapping[str, Engine], **settings: Any) -> Turn:
@@ -691,8 +727,9 @@ def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path) -> None:
     began = sorted((run.started_s, profile.backend) for profile in (cpu, gpu) for run in profile.runs)
     assert [backend for _, backend in began] == ["onnxruntime", "tensorrt"] * 2
     wrong = turn("wrong", {"engine": engine}, **of_engine, gpu=7)
-    with pytest.raises(BackendError, match="gpu: 7 does not exist"):
+    with pytest.raises(BackendError) as caught:
         ProfileModel.run_together([turn("again", {}), wrong])
+    check_message(caught.value)
 
 
 @pytest.mark.usefixtures("executed_workers")
@@ -720,7 +757,9 @@ def test_a_crash_of_tensorrt_is_reported(trt: Bench, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.thorough
-def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_model_without_a_recipe(
+    trt: Bench, in_folder: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     """The engine is built on the way; the machine seems to have a GPU."""
     program = in_folder / "bin" / "nvidia-smi"
     program.parent.mkdir()
@@ -740,30 +779,29 @@ def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: py
         "float16",
         "float16 to float32",
     }
-    with pytest.raises(RequestError, match=r"engine\.fp16=true: no engine"):
+    with pytest.raises(RequestError) as caught:
         profile_model("m.onnx", ["engine.fp16=true"])
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"backend": "tensorrt"}, r"\{step: build_engine, backend"),
-        ({"backend": "tensorrt", "engine": "e", "engine_file": "f"}, "either `engine` or `engine_file`"),
-        ({"backend": "tensorrt", "engine": "e", "threads": 2}, "`threads`: for ONNX Runtime"),
-        ({"engine": "e", "cuda_graph": True}, "`engine`, `cuda_graph`: for TensorRT"),
-        ({"lock_clocks": True}, "measures on the CPU"),
-        ({"restore_clocks": [1200, 1305]}, "`restore_clocks` needs `lock_clocks: true`"),
-        (
-            {"provider": "cuda", "lock_clocks": True, "restore_clocks": [1305, 1200]},
-            "number is the lower",
-        ),
-        ({"backend": "tensorrt", "engine": "e", "runtime_cache": "r"}, "`runtime_cache` is for TensorRT-RTX"),
-        ({"backend": "tensorrt", "engine": "e", "streams": 0}, "equal to 1"),
+        {"backend": "tensorrt"},
+        {"backend": "tensorrt", "engine": "e", "engine_file": "f"},
+        {"backend": "tensorrt", "engine": "e", "threads": 2},
+        {"engine": "e", "cuda_graph": True},
+        {"lock_clocks": True},
+        {"restore_clocks": [1200, 1305]},
+        {"provider": "cuda", "lock_clocks": True, "restore_clocks": [1305, 1200]},
+        {"backend": "tensorrt", "engine": "e", "runtime_cache": "r"},
+        {"backend": "tensorrt", "engine": "e", "streams": 0},
     ],
 )
-def test_incompatible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+def test_incompatible_settings_are_refused(settings: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(ValidationError) as caught:
         ProfileModel.model_validate_json(json.dumps(settings))
+    check_message(caught.value)
 
 
 def test_a_dumped_step_is_read_back() -> None:
@@ -873,7 +911,7 @@ def _with_build(engine: Engine, folder: Path, **changed: Any) -> Engine:
     return Engine(folder / Engine.main, engine.label, "another digest")
 
 
-def test_allowed_differences_between_engine_and_model() -> None:
+def test_allowed_differences_between_engine_and_model(check_message: CheckMessage) -> None:
     def tensor(**given: Any) -> dict[str, EngineTensor]:
         values: dict[str, Any] = {"name": "x", "dtype": "float32", "shape": (-1, 8), "is_input": True, "on_host": False}
         values |= given
@@ -884,10 +922,12 @@ def test_allowed_differences_between_engine_and_model() -> None:
     refuse_other_model(tensor(shape=(4, 8)), free, (), "it")  # an engine may fix what the model leaves free
     refuse_other_model(tensor(), (TensorSpec("x", "float32", None),), (), "it")
     for odd in (tensor(shape=(-1, 9)), tensor(shape=(8,)), tensor(dtype="int32"), tensor(is_input=False)):
-        with pytest.raises(RequestError, match="not of this model"):
+        with pytest.raises(RequestError) as caught:
             refuse_other_model(odd, free, (), "it")
-    with pytest.raises(RequestError, match="float32 4x8 in the model"):
+        check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         refuse_other_model(tensor(), (TensorSpec("x", "float32", (4, 8)),), (), "it")
+    check_message(caught.value)
     half = tensor(dtype="float16")
     refuse_other_model(half, free, (), "it")
     (note,) = note_casts(half, free)
@@ -902,7 +942,8 @@ def test_allowed_differences_between_engine_and_model() -> None:
     assert tensor(dtype="int4")["x"].bytes_for((3,), (1,)) == 2
 
 
-def test_values_of_shape_tensors_have_a_range_too() -> None:
+def test_values_of_shape_tensors_have_a_range_too(check_message: CheckMessage) -> None:
     refuse_shape("sizes", [3, 5], [(1, 1), (2, 2), (4, 8)], 0, values=True)
-    with pytest.raises(RequestError, match=r'"sizes": values 9x5 are outside .* \(1x1'):
+    with pytest.raises(RequestError) as caught:
         refuse_shape("sizes", [9, 5], [(1, 1), (2, 2), (4, 8)], 0, values=True)
+    check_message(caught.value)

@@ -19,6 +19,7 @@ from ndld_flow.execution.events import Event, StepWaits
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.store.locks import FileLock, LockNote
 from ndld_flow.store.store import Store
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn, make_tfm
 from tests.support.toys import Toy, make_toy, outcomes, started
 
@@ -214,9 +215,10 @@ def test_a_stopped_run_measures_nothing(toy: Toy) -> None:
     assert sessions(toy) == []
 
 
-def test_an_error_names_all_steps_of_the_session_and_keeps_nothing(toy: Toy) -> None:
-    with pytest.raises(RequestError, match=r"model.onnx is too heavy$"):
+def test_an_error_names_all_steps_of_the_session_and_keeps_nothing(toy: Toy, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         toy.run("steps.speed.fails=true")
+    check_message(caught.value)
     assert toy.plan("steps.speed.fails=true")["base"][0] == "new"
 
 
@@ -261,13 +263,12 @@ def test_a_step_without_from_reads_the_recipes_own_model(toy: Toy) -> None:
     assert run.steps[0].record.parents == {"from": "source"}
 
 
-def test_models_have_names_of_their_own(toy: Toy) -> None:
+def test_models_have_names_of_their_own(toy: Toy, check_message: CheckMessage) -> None:
     toy.write(RECIPE.replace("model: model.onnx", "model: model.onnx\nmodels: {base: a.onnx, 'a b': b.onnx}"), WEIGH)
     with pytest.raises(RecipeError) as caught:
         toy.plan()
     text = str(caught.value)
-    assert "`base` is also" in text
-    assert "`a b` cannot name a model" in text
+    check_message(text)
 
 
 def test_a_step_reports_waiting_for_its_device(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.models import changed_model
 from ndld_flow.models.changed_model import check_changed_model, load_failure
 from ndld_flow.models.files import load_model, repairs_of, save_model
+from tests.support.message_files import CheckMessage
 
 LOG = logging.getLogger("test")
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
@@ -90,14 +91,15 @@ def test_remaining_defects_are_logged_with_their_remedy(tmp_path: Path, caplog: 
     assert message.startswith("output 'y' ") and "`sanitize`" in message
 
 
-def test_a_defect_of_the_source_does_not_excuse_another(tmp_path: Path) -> None:
+def test_a_defect_of_the_source_does_not_excuse_another(tmp_path: Path, check_message: CheckMessage) -> None:
     bad = edit(write(tmp_path / "a.onnx", [RELU]), tmp_path / "bad.onnx", "output shape")
     worse = edit(bad, tmp_path / "worse.onnx", "attribute")
-    with pytest.raises(ModelError, match=r"node 'relu' \(Relu\): Unrecognized"):
+    with pytest.raises(ModelError) as caught:
         check_changed_model(bad, worse, LOG)
+    check_message(caught.value)
 
 
-def test_a_result_that_onnx_runtime_does_not_load_is_refused(tmp_path: Path) -> None:
+def test_a_result_that_onnx_runtime_does_not_load_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     source = write(tmp_path / "source.onnx", [RELU])
     target = write(tmp_path / "target.onnx", [helper.make_node("Acme", ["x"], ["y"], domain="com.microsoft")])
     target_model = onnx.load(target)
@@ -105,8 +107,9 @@ def test_a_result_that_onnx_runtime_does_not_load_is_refused(tmp_path: Path) -> 
     onnx.save(target_model, target)
     onnx.checker.check_model(target, full_check=True)
     check_changed_model(target, target, LOG)
-    with pytest.raises(ModelError, match="ONNX Runtime loads"):
+    with pytest.raises(ModelError) as caught:
         check_changed_model(source, target, LOG)
+    check_message(caught.value)
 
 
 RANK_BY_SIZE = """
@@ -135,7 +138,9 @@ g (float[1, n] x, bool b) => (float y)
 
 
 @pytest.mark.parametrize(("size", "is_loaded"), [(3, True), (4, False)])
-def test_a_result_that_onnx_runtime_cannot_optimize_is_refused(size: int, is_loaded: bool, tmp_path: Path) -> None:
+def test_a_result_that_onnx_runtime_cannot_optimize_is_refused(
+    size: int, is_loaded: bool, tmp_path: Path, check_message: CheckMessage
+) -> None:
     model, source, target = onnx.parser.parse_model(RANK_BY_SIZE), tmp_path / "source.onnx", tmp_path / "target.onnx"
     onnx.save(model, source)
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = size
@@ -145,17 +150,19 @@ def test_a_result_that_onnx_runtime_cannot_optimize_is_refused(size: int, is_loa
     if is_loaded:
         check_changed_model(source, target, LOG)
     else:
-        with pytest.raises(ModelError, match="ONNX Runtime loads"):
+        with pytest.raises(ModelError) as caught:
             check_changed_model(source, target, LOG)
+        check_message(caught.value)
 
 
-def test_a_second_defect_of_the_same_kind_must_load(tmp_path: Path) -> None:
+def test_a_second_defect_of_the_same_kind_must_load(tmp_path: Path, check_message: CheckMessage) -> None:
     source = write(tmp_path / "source.onnx", [NORM], [SCALE])
     first = helper.make_node("SimplifiedLayerNormalization", ["x", "s"], ["t"], axis=-1, name="first")
     without_scale = helper.make_node("SimplifiedLayerNormalization", ["t"], ["y"], axis=-1, name="second")
     target = write(tmp_path / "target.onnx", [first, without_scale], [SCALE])
-    with pytest.raises(ModelError, match="ONNX Runtime loads"):
+    with pytest.raises(ModelError) as caught:
         check_changed_model(source, target, LOG)
+    check_message(caught.value)
 
 
 def test_a_missing_kernel_is_excused_where_types_change(tmp_path: Path) -> None:
@@ -224,7 +231,7 @@ CRASHING = """<ir_version: 8, opset_import: ["": 17]>
     }"""
 
 
-def test_a_model_that_crashes_onnx_runtime_does_not_crash_the_step(tmp_path: Path) -> None:
+def test_a_model_that_crashes_onnx_runtime_does_not_crash_the_step(tmp_path: Path, check_message: CheckMessage) -> None:
     model = onnx.parser.parse_model(CRASHING)
     model.graph.initializer.append(numpy_helper.from_array(np.ones((8, 4), np.float16), "W"))
     source, crashing = tmp_path / "source.onnx", tmp_path / "crashing.onnx"
@@ -237,6 +244,7 @@ def test_a_model_that_crashes_onnx_runtime_does_not_crash_the_step(tmp_path: Pat
     assert load_failure(crashing) is None, "another process loads the next model"
     plain = onnx.parser.parse_model(CRASHING.replace("MatMul (e, W)", "Identity (e)").replace("t, n, 4", "t, n, 8"))
     onnx.save(plain, source)
-    with pytest.raises(ModelError, match="result at MatMul 'product'"):
+    with pytest.raises(ModelError) as caught:
         check_changed_model(source, crashing, logging.getLogger(__name__), new_types=True)
+    check_message(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["crashing.onnx", "source.onnx"]

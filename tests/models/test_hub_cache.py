@@ -20,6 +20,7 @@ from ndld_flow.recipe.recipe import ModelSource
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.store.files import copy_open_file
 from ndld_flow.store.store import Store
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 
 REPOSITORY = "models--someone--detector"
@@ -212,21 +213,23 @@ def test_every_other_link_is_refused(tmp_path: Path, attack: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["someone--detector", "datasets--a--b"])
-def test_a_folder_of_another_name_is_no_cache(tmp_path: Path, name: str) -> None:
+def test_a_folder_of_another_name_is_no_cache(tmp_path: Path, name: str, check_message: CheckMessage) -> None:
     make_cache(tmp_path / "hub")
     (tmp_path / "hub" / REPOSITORY).rename(tmp_path / "hub" / name)
-    with pytest.raises(ModelError, match="model's folder"):
+    with pytest.raises(ModelError) as caught:
         find(tmp_path / "hub" / name / "snapshots" / "0a1b2c" / "model.onnx", tmp_path)
+    check_message(caught.value)
 
 
-def test_a_chain_of_links_inside_the_cache_is_refused(tmp_path: Path) -> None:
+def test_a_chain_of_links_inside_the_cache_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     """Its links could lead elsewhere a moment later."""
     path = make_cache(tmp_path / "hub")
     (path.parent / "second").symlink_to("../../blobs/d")
     relink(path.parents[2] / "blobs" / "chain", "d")
     relink(path.parent / DATA, "../../blobs/chain")
-    with pytest.raises(ModelError, match="link out of"):
+    with pytest.raises(ModelError) as caught:
         load_model(path)
+    check_message(caught.value)
 
 
 def hard_link(path: Path, secret: Path) -> None:
@@ -234,9 +237,9 @@ def hard_link(path: Path, secret: Path) -> None:
     os.link(secret, path)
 
 
-@pytest.mark.parametrize(("swap", "message"), [(relink, "cannot be read"), (hard_link, "several hard links")])
+@pytest.mark.parametrize("swap", [relink, hard_link])
 def test_a_blob_that_is_swapped_after_the_check_is_not_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path, Path], None], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path, Path], None], check_message: CheckMessage
 ) -> None:
     path, secret = make_cache(tmp_path / "hub"), secret_of(tmp_path)
     opened = external_files.DataFile.open
@@ -246,12 +249,15 @@ def test_a_blob_that_is_swapped_after_the_check_is_not_copied(
         return opened(file)
 
     monkeypatch.setattr(external_files.DataFile, "open", swap_and_open)
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(ModelError) as caught:
         find(path, tmp_path)
+    check_message(caught.value)
     assert not any(b"PIN" in path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file())
 
 
-def test_contents_that_change_after_the_digest_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contents_that_change_after_the_digest_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     path, copy = make_cache(tmp_path / "hub"), copy_open_file
 
     def change(source: object, target: Path) -> None:
@@ -261,12 +267,14 @@ def test_contents_that_change_after_the_digest_are_refused(tmp_path: Path, monke
             copy(file, target)
 
     monkeypatch.setattr(sources, "copy_open_file", change)
-    with pytest.raises(SourceError, match="changed while they"):
+    with pytest.raises(SourceError) as caught:
         find(path, tmp_path)
+    check_message(caught.value)
 
 
-def test_a_missing_blob_is_named(tmp_path: Path) -> None:
+def test_a_missing_blob_is_named(tmp_path: Path, check_message: CheckMessage) -> None:
     path = make_cache(tmp_path / "hub")
     (path.parents[2] / "blobs" / "d").unlink()
-    with pytest.raises(RequestError, match=r"external data 'model\.onnx_data'"):
+    with pytest.raises(RequestError) as caught:
         find(path, tmp_path)
+    check_message(caught.value)

@@ -21,6 +21,7 @@ from ndld_flow.graph.inspect_model import Query, export_tensor, inspect_model
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import load_model, load_structure
 from tests.support.command_line import ndld_flow
+from tests.support.message_files import CheckMessage
 from tests.support.models import GraphBuilder, make_ext, rename_output, save, tensor
 
 
@@ -170,7 +171,7 @@ def test_a_constant_without_data_inside_a_subgraph_is_unknown(tmp_path: Path) ->
     assert "2 weights without data (gone.data" in read_graph(path, Reading()).subtitle
 
 
-def test_terminal_and_json_state_what_has_no_data(tmp_path: Path) -> None:
+def test_terminal_and_json_state_what_has_no_data(tmp_path: Path, check_message: CheckMessage) -> None:
     remove_file(small(tmp_path / "model.onnx"))
     printed = ndld_flow("inspect", "model.onnx", cwd=tmp_path).stdout
     assert "(sizes by their shapes)" in printed
@@ -181,24 +182,28 @@ def test_terminal_and_json_state_what_has_no_data(tmp_path: Path) -> None:
     assert inspection["summary"]["without_data"]
     refused = ndld_flow("profile", "model.onnx", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "'small.data' is missing. Copy" in refused.stderr
+    check_message(refused.stderr)
 
 
-def test_locations_outside_the_folder_are_refused_for_structure_too(tmp_path: Path) -> None:
+def test_locations_outside_the_folder_are_refused_for_structure_too(
+    tmp_path: Path, check_message: CheckMessage
+) -> None:
     path = small(tmp_path / "model.onnx")
     externalize(path)
     proto = onnx.load(path, load_external_data=False)
     for location in ("/etc/hostname", "../small.data"):
         proto.graph.initializer[0].external_data[0].value = location
         save(proto, path)
-        with pytest.raises(ModelError, match="outside the model's folder"):
+        with pytest.raises(ModelError) as caught:
             inspect_model(path, Query())
+        check_message(caught.value)
 
 
-def test_a_damaged_length_is_not_missing_data(tmp_path: Path) -> None:
+def test_a_damaged_length_is_not_missing_data(tmp_path: Path, check_message: CheckMessage) -> None:
     path = small(tmp_path / "model.onnx")
     proto = onnx.load(path)
     proto.graph.initializer[0].raw_data = b"1234"
     save(proto, path)
-    with pytest.raises(RequestError, match=r"shape require 1024\. The model"):
+    with pytest.raises(RequestError) as caught:
         load_structure(path)
+    check_message(caught.value)

@@ -18,6 +18,7 @@ from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.store.store import Store
 from tests.support.editing_fixtures import run
+from tests.support.message_files import CheckMessage
 
 OPERATIONS = [
     {"add_inputs": {"inputs": {"x": {"dtype": "float32", "shape": ["batch", 4]}}}},
@@ -61,22 +62,24 @@ def test_new_models_are_deterministic(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    "source",
     [
-        ("new:0", f"installed onnx has 1 to {NEWEST_OPSET}"),
-        ("new:99", "new:99: there is no"),
-        ("new:", "new:OPSET, such as new:20"),
-        ("new:20+ml", r"write it as new:OPSET"),
+        "new:0",
+        "new:99",
+        "new:",
+        "new:20+ml",
     ],
 )
-def test_unknown_opsets_and_domains_are_refused(tmp_path: Path, source: str, message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+def test_unknown_opsets_and_domains_are_refused(tmp_path: Path, source: str, check_message: CheckMessage) -> None:
+    with pytest.raises(ModelError) as caught:
         find(tmp_path, source)
+    check_message(caught.value)
 
 
-def test_a_digest_that_differs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="the recipe expects"):
+def test_a_digest_that_differs_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(SourceError) as caught:
         find(tmp_path, "new:20", "0" * 64)
+    check_message(caught.value)
 
 
 def test_a_recipe_builds_a_working_model_from_an_empty_one(in_folder: Path) -> None:

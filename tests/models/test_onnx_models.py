@@ -29,6 +29,7 @@ from ndld_flow.models.files import (
 )
 from ndld_flow.models.lazy_tensors import byte_pieces
 from tests.support import models
+from tests.support.message_files import CheckMessage
 
 
 def outputs(path: Path, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -68,14 +69,15 @@ def test_sparse_initializers_stay_sparse_and_count_by_their_stored_values(tmp_pa
     np.testing.assert_array_equal(outputs(source, feed)[0], outputs(tmp_path / "model.onnx", feed)[0])
 
 
-def test_a_hostile_sparse_shape_is_an_error_not_an_allocation(tmp_path: Path) -> None:
+def test_a_hostile_sparse_shape_is_an_error_not_an_allocation(tmp_path: Path, check_message: CheckMessage) -> None:
     proto = models.sparse_model()
     proto.graph.sparse_initializer[0].dims[:] = [2**40]
     onnx.save(proto, tmp_path / "model.onnx")
     tensor = load_model(tmp_path / "model.onnx").graph.initializers["s"].const_value
     assert tensor is not None
-    with pytest.raises(ModelError, match="2 GiB"):
+    with pytest.raises(ModelError) as caught:
         tensor.numpy()
+    check_message(caught.value)
 
 
 def test_external_data_stays_on_disk_and_is_copied_next_to_the_model(tmp_path: Path) -> None:
@@ -275,7 +277,7 @@ def test_external_data_outside_the_model_folder_is_refused(tmp_path: Path, kind:
 @pytest.mark.parametrize("part", ["values", "indices"])
 @pytest.mark.parametrize("where", ["initializer", "constant", "function"])
 def test_external_data_of_sparse_tensors_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, part: str, has_data: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, part: str, has_data: bool, check_message: CheckMessage
 ) -> None:
     """onnx reads them from the current directory, wherever the model is."""
     here = tmp_path / "here"
@@ -304,10 +306,12 @@ def test_external_data_of_sparse_tensors_are_refused(
     )
     model = helper.make_model(graph, functions=functions, opset_imports=opsets)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(ModelError, match="external data"):
+    with pytest.raises(ModelError) as caught:
         load_model(tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match="external data"):
+    check_message(caught.value)
+    with pytest.raises(ModelError) as caught:
         load_structure(tmp_path / "model.onnx")
+    check_message(caught.value)
 
 
 def test_external_data_in_a_constant_inside_a_function_is_checked_too(tmp_path: Path) -> None:
@@ -322,13 +326,14 @@ def test_external_data_in_a_constant_inside_a_function_is_checked_too(tmp_path: 
         load_model(tmp_path / "model.onnx")
 
 
-def test_a_length_that_contradicts_the_shape_is_refused(tmp_path: Path) -> None:
+def test_a_length_that_contradicts_the_shape_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     path = models.make_ext(tmp_path / "model.onnx")
     proto = onnx.load(path, load_external_data=False)
     proto.graph.initializer[0].dims[:] = [256, 255]
     onnx.save(proto, path)
-    with pytest.raises(ModelError, match="type and shape require"):
+    with pytest.raises(ModelError) as caught:
         load_model(path)
+    check_message(caught.value)
 
 
 def test_external_files_in_subgraphs_are_found_without_importing_onnx(tmp_path: Path) -> None:
@@ -363,7 +368,9 @@ def test_an_invalid_model_raises_a_model_error(tmp_path: Path) -> None:
         load_model(tmp_path / "model.onnx")
 
 
-def test_a_full_disk_is_an_outputs_error_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_outputs_error_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     model = load_model(models.make_ext(tmp_path / "source.onnx"))
     out = tmp_path / "out"
     out.mkdir()
@@ -372,8 +379,9 @@ def test_a_full_disk_is_an_outputs_error_and_leaves_no_file(tmp_path: Path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(external_data, "_write", full)
-    with pytest.raises(OutputsError, match="No space left"):
+    with pytest.raises(OutputsError) as caught:
         save_model(model, out / "model.onnx")
+    check_message(caught.value)
     assert list(out.iterdir()) == []
 
 

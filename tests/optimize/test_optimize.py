@@ -25,6 +25,7 @@ from ndld_flow.records.optimization import Optimization
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.samples.likely_inputs import LikelyInput
 from tests.support import pages
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 
 SIDE = 48
@@ -83,14 +84,19 @@ def read(model: Path, **options: object) -> Composer:
     return read_model(model, OptimizeOptions(**options), Path("samples"))  # type: ignore[arg-type]
 
 
-def test_an_unknown_metric_is_refused_with_the_nearest_before_the_model_is_read(here: Path) -> None:
+def test_an_unknown_metric_is_refused_with_the_nearest_before_the_model_is_read(
+    here: Path, check_message: CheckMessage
+) -> None:
     Path("broken.onnx").write_bytes(b"\x3a\x01\x0a")  # has a graph, which cannot be read
-    with pytest.raises(api.RequestError, match=r"cosin.*did you mean \"cosine\""):
+    with pytest.raises(api.RequestError) as caught:
         api.optimize("broken.onnx", OptimizeOptions(keep=("cosin >= 0.9",)))
-    with pytest.raises(api.RequestError, match="--keep 'cosine': "):
+    check_message(caught.value)
+    with pytest.raises(api.RequestError) as caught:
         api.optimize("broken.onnx", OptimizeOptions(keep=("cosine",)))
-    with pytest.raises(api.RequestError, match="both --metric and --labels"):
+    check_message(caught.value)
+    with pytest.raises(api.RequestError) as caught:
         api.optimize("broken.onnx", OptimizeOptions(metric=Path("m.py")))
+    check_message(caught.value)
     with pytest.raises(api.RequestError, match="--budget"):
         api.optimize("broken.onnx", OptimizeOptions(budget="soon"))
     assert not Path("outputs").exists()
@@ -106,19 +112,23 @@ def test_a_third_of_the_data_is_held_out(here: Path) -> None:
     assert few.counts == (1, 1)
 
 
-def test_data_that_cannot_be_split_is_refused(here: Path) -> None:
+def test_data_that_cannot_be_split_is_refused(here: Path, check_message: CheckMessage) -> None:
     write_model(here / "model.onnx", layers=1)
     single, two = write_data(here / "one", 1), write_data(here / "two", 4)
     tried = trial(x=(1, 3, SIDE, SIDE), z=(1, 3, SIDE, SIDE))
     three = write_data(here / "three", 3)
-    with pytest.raises(api.RequestError, match=r"00.npy is the only"):
+    with pytest.raises(api.RequestError) as caught:
         split((f"x={single}",), trial(x=(1, 3, SIDE, SIDE)))
-    with pytest.raises(api.RequestError, match="model has 2 inputs; write"):
+    check_message(caught.value)
+    with pytest.raises(api.RequestError) as caught:
         split((str(two),), tried)
-    with pytest.raises(api.RequestError, match="x has 3 and z has 4"):
+    check_message(caught.value)
+    with pytest.raises(api.RequestError) as caught:
         split((f"x={three}", f"z={two}"), tried)
-    with pytest.raises(api.RequestError, match="'zz' is not"):
+    check_message(caught.value)
+    with pytest.raises(api.RequestError) as caught:
         refuse_other_data((f"zz={two}",), declared_inputs(here / "model.onnx"))
+    check_message(caught.value)
 
 
 STATE = (4, 1, 8)
@@ -158,7 +168,7 @@ def test_text_is_of_the_input_that_is_no_part_of_another(here: Path) -> None:
         find_data(("lines.txt",), trial(first=(1, 8), second=(1, 8)))
 
 
-def test_a_search_is_written_and_can_be_read(here: Path) -> None:
+def test_a_search_is_written_and_can_be_read(here: Path, check_message: CheckMessage) -> None:
     model = write_model(here / "my model.onnx", layers=1)
     data = write_data(here / "my data", 6)
     options = OptimizeOptions(data=(str(data),), keep=("cosine >= 0.99",), threads=(1, 2), budget="10 min")
@@ -171,8 +181,9 @@ def test_a_search_is_written_and_can_be_read(here: Path) -> None:
     assert "speed.threads: [1, 2]" in text
     assert "time: 300000 ms" in text, "the rest of the budget is for the proofs"
     assert "slices: off, cosine: 0.99" in text, "the search for exceptions has the same bound"
-    with pytest.raises(api.RequestError, match="the file exists"):
+    with pytest.raises(api.RequestError) as caught:
         api.optimize(model, options, write="my search.yaml")
+    check_message(caught.value)
 
 
 def test_without_data_int8_is_not_tried_and_the_reason_is_given(here: Path) -> None:
@@ -184,26 +195,30 @@ def test_without_data_int8_is_not_tried_and_the_reason_is_given(here: Path) -> N
     assert "seed: 1000" in proof, "held-out inputs are others"
 
 
-def test_a_source_that_does_not_run_is_refused(here: Path) -> None:
+def test_a_source_that_does_not_run_is_refused(here: Path, check_message: CheckMessage) -> None:
     model = onnx.load(write_model(here / "model.onnx", layers=1))
     model.graph.node.append(helper.make_node("Reshape", ["y", "shape"], ["z"]))
     model.graph.initializer.append(numpy_helper.from_array(np.array([7, 7], np.int64), "shape"))
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None))
     onnx.save(model, here / "broken.onnx")
-    with pytest.raises(api.ModelError, match=r"broken.onnx: it does not"):
+    with pytest.raises(api.ModelError) as caught:
         api.optimize("broken.onnx")
+    check_message(caught.value)
 
 
-def test_a_file_that_no_export_wrote_is_not_replaced(here: Path) -> None:
+def test_a_file_that_no_export_wrote_is_not_replaced(here: Path, check_message: CheckMessage) -> None:
     model = write_model(here / "model.onnx", layers=1)
     before = model.read_bytes()
-    with pytest.raises(api.RequestError, match="earlier run exported"):
+    with pytest.raises(api.RequestError) as caught:
         api.optimize(model, output=model)
-    with pytest.raises(api.RequestError, match=r"file ends in .onnx"):
+    check_message(caught.value)
+    with pytest.raises(api.RequestError) as caught:
         api.optimize(model, output="fast.engine")
+    check_message(caught.value)
     (here / "fast.onnx.data").write_bytes(b"mine")
-    with pytest.raises(api.RequestError, match=r"^fast.onnx.data: it exists"):
+    with pytest.raises(api.RequestError) as caught:
         api.optimize(model, output="fast.onnx")
+    check_message(caught.value)
     assert not (here / "outputs").exists(), "nothing was searched"
     assert model.read_bytes() == before
 
@@ -280,7 +295,9 @@ def test_int8_that_is_not_faster_is_not_delivered(here: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_condition_on_a_metric_that_your_own_file_lacks_fails_before_the_search(here: Path) -> None:
+def test_a_condition_on_a_metric_that_your_own_file_lacks_fails_before_the_search(
+    here: Path, check_message: CheckMessage
+) -> None:
     model, data = write_model(here / "model.onnx", layers=1), write_data(here / "data", 4)
     (here / "metric.py").write_text("def metric(outputs, label):\n    return {'accuracy': float(label == 1)}\n")
     (here / "labels.csv").write_text("file,label\n" + "".join(f"{index:02}.npy,1\n" for index in range(4)))
@@ -288,19 +305,23 @@ def test_a_condition_on_a_metric_that_your_own_file_lacks_fails_before_the_searc
     options = OptimizeOptions(
         data=(str(data),), keep=("acuracy >= 0.9",), metric=Path("metric.py"), labels=Path("labels.csv")
     )
-    with pytest.raises(api.RequestError, match='did you mean "accuracy"'):
+    with pytest.raises(api.RequestError) as caught:
         api.optimize(model, options, trust=True, listener=heard.append)
+    check_message(caught.value)
     assert not any(isinstance(event, PointFinished) for event in heard)
     with pytest.raises(api.RecipeError, match="trust"):
         api.optimize(model, replace(options, keep=("accuracy >= 0.9",)))
 
 
 @pytest.mark.thorough
-def test_a_model_with_operators_that_the_target_lacks_is_refused_by_their_names(here: Path) -> None:
+def test_a_model_with_operators_that_the_target_lacks_is_refused_by_their_names(
+    here: Path, check_message: CheckMessage
+) -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[1,8] x) => (float[1,8] y) {y = HardSwish(x)}'
     onnx.save(onnx.parser.parse_model(text), here / "swish.onnx")
-    with pytest.raises(api.ModelError, match=r"fits --for browser_webgpu: .*HardSwish"):
+    with pytest.raises(api.ModelError) as caught:
         api.optimize("swish.onnx", OptimizeOptions(target="browser_webgpu"), output="web.onnx")
+    check_message(caught.value)
     assert not Path("web.onnx").exists()
 
 
@@ -355,13 +376,14 @@ def test_the_source_with_other_threads_is_no_base(here: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_source_that_returns_only_nan_is_not_delivered(here: Path) -> None:
+def test_a_source_that_returns_only_nan_is_not_delivered(here: Path, check_message: CheckMessage) -> None:
     text = (
         '<ir_version: 8, opset_import: ["": 17]> g (float[1,8] x) => (float[1,8] y) {e = Exp(x) n = Neg(e) y = Sqrt(n)}'
     )
     onnx.save(onnx.parser.parse_model(text), here / "nan.onnx")
-    with pytest.raises(api.ModelError, match="source does not pass"):
+    with pytest.raises(api.ModelError) as caught:
         api.optimize("nan.onnx", output="fast.onnx")
+    check_message(caught.value)
     assert not Path("fast.onnx").exists()
 
 

@@ -30,6 +30,7 @@ from ndld_flow.records.accuracy import SampleAgreement
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain
 from ndld_flow.samples.likely_inputs import LikelyInput
+from tests.support.message_files import CheckMessage
 
 ROWS = '<ir_version: 8, opset_import: ["": 17]> g (float[N,8] x) => (float[N,8] y) {y = Relu(x)}'
 TWO = """<ir_version: 8, opset_import: ["": 17]> g (int64[N,T] ids, float[N,T] mask) => (float[N,T] y)
@@ -52,16 +53,19 @@ def compose(composer: Composer) -> dict[str, Any]:
     return values
 
 
-def test_objectives_are_chosen_in_the_order_of_the_sweep() -> None:
+def test_objectives_are_chosen_in_the_order_of_the_sweep(check_message: CheckMessage) -> None:
     assert [objective.name for objective in choose_objectives((), (), ("latency",))] == ["latency"]
     chosen = choose_objectives(("size", "latency", "size"), ("throughput",), ("latency",))
     assert [item.name for item in chosen] == ["size", "latency", "throughput"]
-    with pytest.raises(RequestError, match="write --maximize throughput"):
+    with pytest.raises(RequestError) as caught:
         choose_objectives(("throughput",), (), ())
-    with pytest.raises(RequestError, match='did you mean "latency"'):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         choose_objectives(("latencies",), (), ())
-    with pytest.raises(RequestError, match="target is here"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         choose_objectives(("latency",), (), (), built_only=True)
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(("dtype", "is_said"), [("float", True), ("uint8", False)])
@@ -101,14 +105,15 @@ def test_the_latency_is_guarded_unless_throughput_is_asked_for(in_folder: Path) 
     assert gates("size", "latency") == [], "each of the front is better in one of them"
 
 
-def test_conditions_on_accuracy_and_on_latency_are_distinguished() -> None:
+def test_conditions_on_accuracy_and_on_latency_are_distinguished(check_message: CheckMessage) -> None:
     found = read_conditions(("cosine >= 0.99", "latency <= 1.1x"), None, None)
     assert found == Conditions((("cosine", ">= 0.99"),), 1.1)
     assert found.of("held") == ["held.cosine >= 0.99"]
     with pytest.raises(RequestError, match="latency"):
         read_conditions(("latency <= 5 ms",), None, None)
-    with pytest.raises(RequestError, match="order of all samples"):
+    with pytest.raises(RequestError) as caught:
         read_conditions((), Path("m.py"), Path("labels.npy"))
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +136,7 @@ def test_targets_have_valid_sweeps(in_folder: Path, names: tuple[str, ...]) -> N
             api.plan(f"{name}-proof.yaml")
 
 
-def test_a_target_is_one_file_and_a_wrong_one_is_refused(in_folder: Path) -> None:
+def test_a_target_is_one_file_and_a_wrong_one_is_refused(in_folder: Path, check_message: CheckMessage) -> None:
     folder = Path("configs/optimize")
     folder.mkdir(parents=True)
     (folder / "phone.yaml").write_text("description: a phone\nspeed: {threads: 2}\nlimits: {operators: [Relu]}\n")
@@ -141,17 +146,21 @@ def test_a_target_is_one_file_and_a_wrong_one_is_refused(in_folder: Path) -> Non
     assert steps["speed"]["threads"] == 2
     assert steps["fits"]["operations"] == [{"assert": {"only_op_types": ["Relu"]}}]
     (folder / "phone.yaml").write_text("description: a phone\nruntime: [onnxruntime]\n")
-    with pytest.raises(RequestError, match=r"--for phone: .*phone.yaml: runtime: "):
+    with pytest.raises(RequestError) as caught:
         read_preset("phone")
+    check_message(caught.value)
     (folder / "phone.yaml").write_text('description: a phone\nspeed: {"x: 1}\\nsteps": 1}\n')
     with pytest.raises(RequestError, match="speed"):
         read_preset("phone")
-    with pytest.raises(RequestError, match=r"did you mean \"rtx40\""):
+    with pytest.raises(RequestError) as caught:
         read_preset("rtx4")
-    with pytest.raises(RequestError, match="give it: --on ssh"):  # before the model is read
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:  # before the model is read
         read(Path("nowhere.onnx"), target="jetson")
-    with pytest.raises(RequestError, match="only targets on another"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         read(Path("nowhere.onnx"), on="ssh://me@board")
+    check_message(caught.value)
 
 
 def split(model: Path, *data: str, **shapes: tuple[int, ...]) -> Samples:
@@ -161,7 +170,7 @@ def split(model: Path, *data: str, **shapes: tuple[int, ...]) -> Samples:
     return split_data(find_data(data, tried), model, tried, Path("samples"))
 
 
-def test_the_rows_of_one_array_are_split_into_samples(in_folder: Path) -> None:
+def test_the_rows_of_one_array_are_split_into_samples(in_folder: Path, check_message: CheckMessage) -> None:
     model = write(ROWS)
     np.save("rows.npy", np.arange(160, dtype=np.float32).reshape(20, 8))
     samples = split(model, "rows.npy", x=(1, 8))
@@ -171,8 +180,9 @@ def test_the_rows_of_one_array_are_split_into_samples(in_folder: Path) -> None:
     np.savetxt("rows.csv", np.ones((9, 8)), delimiter=",", header=",".join(f"f{i}" for i in range(8)), comments="")
     assert split(model, "rows.csv", x=(1, 8)).counts == (6, 3)
     np.save("one.npy", np.zeros((1, 8), np.float32))
-    with pytest.raises(RequestError, match=r"one.npy is the only"):
+    with pytest.raises(RequestError) as caught:
         split(model, "one.npy", x=(1, 8))
+    check_message(caught.value)
 
 
 def test_the_windows_of_a_recording_are_samples_at_equal_distances(in_folder: Path) -> None:
@@ -187,15 +197,18 @@ def test_the_windows_of_a_recording_are_samples_at_equal_distances(in_folder: Pa
     assert sorted(values) == list(range(0, 96, 2))
 
 
-def test_the_lines_of_a_text_are_samples_of_tokens_and_of_their_mask(in_folder: Path) -> None:
+def test_the_lines_of_a_text_are_samples_of_tokens_and_of_their_mask(
+    in_folder: Path, check_message: CheckMessage
+) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "one": 1, "two": 2}, unk_token="[UNK]"))  # noqa: S106
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.save("tokenizer.json")
     Path("lines.txt").write_text("one two\ntwo\none one one\n")
     model = write(TWO.replace("mask", "attention_mask"))
-    with pytest.raises(RequestError, match=r"int64: give --tokenizer tokenizer.json"):
+    with pytest.raises(RequestError) as caught:
         split(model, "ids=lines.txt", ids=(1, 4), attention_mask=(1, 4))
+    check_message(caught.value)
     composer = read(model, data=("ids=lines.txt",), tokenizer=Path("tokenizer.json"), shapes={"ids": (1, 4)})
     tokens, mask = (
         [np.load(path).tolist() for path in (*composer.samples.search[name], *composer.samples.held[name])]
@@ -213,13 +226,17 @@ def test_the_lines_of_a_text_are_samples_of_tokens_and_of_their_mask(in_folder: 
         read(model, data=("ids=line.txt",), tokenizer=Path("tokenizer.json"))
 
 
-def test_data_that_is_missing_or_a_video_is_refused_with_what_to_do(in_folder: Path) -> None:
+def test_data_that_is_missing_or_a_video_is_refused_with_what_to_do(
+    in_folder: Path, check_message: CheckMessage
+) -> None:
     model = write(ROWS)
-    with pytest.raises(RequestError, match="file or folder nowhere/"):
+    with pytest.raises(RequestError) as caught:
         split(model, "nowhere/", x=(1, 8))
+    check_message(caught.value)
     Path("clip.mp4").touch()
-    with pytest.raises(RequestError, match=r"ffmpeg -i clip\.mp4"):
+    with pytest.raises(RequestError) as caught:
         split(model, "clip.mp4", x=(1, 8))
+    check_message(caught.value)
 
 
 def test_the_sizes_of_arrays_are_those_that_are_measured(in_folder: Path) -> None:
@@ -233,7 +250,7 @@ def test_the_sizes_of_arrays_are_those_that_are_measured(in_folder: Path) -> Non
         split(Path("model.onnx"), "ids=ids.npy", "mask=mask.npy", ids=(1, 5), mask=(1, 5))
 
 
-def test_samples_of_several_sizes_keep_them(in_folder: Path) -> None:
+def test_samples_of_several_sizes_keep_them(in_folder: Path, check_message: CheckMessage) -> None:
     """Lines of text in pictures, sentences and recordings seldom have one length."""
     Path("ids").mkdir()
     for number, length in enumerate((3, 4, 8, 5)):
@@ -246,8 +263,9 @@ def test_samples_of_several_sizes_keep_them(in_folder: Path) -> None:
     assert any("ids 1x5" in sentence for sentence in composer.left_out)
     with pytest.raises(RequestError, match="--fix-shapes"):
         read(Path("model.onnx"), data=("ids=ids",), fix_shapes=True)
-    with pytest.raises(RequestError, match="--for rtx40"):
+    with pytest.raises(RequestError) as caught:
         read(Path("model.onnx"), data=("ids=ids",), target="rtx40")
+    check_message(caught.value)
     given = read(Path("model.onnx"), data=("ids=ids",), shapes={"ids": (1, 5)})
     assert compose(given)["inputs"]["ids"]["shape"] == [1, 5]
 

@@ -35,6 +35,7 @@ from tests.support.fp16_checks import (
     run,
     session,
 )
+from tests.support.message_files import CheckMessage
 from tests.support.models import GraphBuilder, rename_output, tensor
 from tests.support.representatives import thorough_except
 
@@ -450,20 +451,17 @@ def test_light_resnet50_stays_accurate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "says"),
+    "block",
     [
-        ('{"op_types": ["softmax"]}', 'did you mean "Softmax"?'),
-        (
-            '{"nodes": ["Softmax_98"]}',
-            "`block.nodes`: no node",
-        ),
-        ('{"nodes": ["/nothing/"]}', "`block.nodes`: no node"),
+        '{"op_types": ["softmax"]}',
+        '{"nodes": ["Softmax_98"]}',
+        '{"nodes": ["/nothing/"]}',
     ],
 )
-def test_selectors_without_a_match_are_refused(block: str, says: str, tmp_path: Path) -> None:
+def test_selectors_without_a_match_are_refused(block: str, tmp_path: Path, check_message: CheckMessage) -> None:
     with pytest.raises(RequestError) as raised:
         convert(models.cnn_model(), tmp_path, f'{{"block": {block}}}')
-    assert says in str(raised.value)
+    check_message(raised.value)
 
 
 def test_a_known_operator_that_the_model_lacks_is_a_note(tmp_path: Path) -> None:
@@ -492,7 +490,7 @@ def test_a_broken_model_is_refused(tmp_path: Path) -> None:
         convert(tmp_path / "source.onnx", tmp_path)
 
 
-def test_functions_that_call_each_other_in_a_cycle_are_refused(tmp_path: Path) -> None:
+def test_functions_that_call_each_other_in_a_cycle_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
     functions = [
         helper.make_function("f", a, ["x"], ["y"], [helper.make_node(b, ["x"], ["y"], domain="f")], opset)
@@ -502,8 +500,9 @@ def test_functions_that_call_each_other_in_a_cycle_are_refused(tmp_path: Path) -
         [helper.make_node("A", ["x"], ["y"], domain="f")], "g", [tensor("x", [1])], [tensor("y", [1])]
     )
     model = helper.make_model(graph, functions=functions, opset_imports=opset, ir_version=8)
-    with pytest.raises(ModelError, match="call each other"):
+    with pytest.raises(ModelError) as caught:
         convert(model, tmp_path)
+    check_message(caught.value)
 
 
 def test_unknown_operators_stay_fp32(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ndld_flow.precision.emulation import EmulatedModel, emulate_stored
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import Optimization, SessionSettings, open_model
 from tests.support import models, models_fp16
 from tests.support.fp16_checks import check, convert, count, normal
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import write_model
 from tests.support.random_graphs import RandomGraph
 
@@ -237,10 +238,11 @@ def test_bf16_is_rounded_as_bf16(tmp_path: Path) -> None:
     np.testing.assert_array_equal(result["y"], stored(z + third))
 
 
-def test_bf16_in_opsets_without_it_is_refused(tmp_path: Path) -> None:
+def test_bf16_in_opsets_without_it_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     path = write_model(tmp_path / "model.onnx", BF16, opset=12)
-    with pytest.raises(ModelError, match="bf16 tensors, which need"):
+    with pytest.raises(ModelError) as caught:
         emulate_stored(path, tmp_path / "emulated.onnx")
+    check_message(caught.value)
 
 
 def one_operator(folder: Path, body: str, output: str = "float[n] y", opset: int = 21) -> Path:
@@ -286,7 +288,7 @@ def test_scales_of_quantized_tensors_are_widened(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(path, x=x)["y"], expected)
 
 
-def test_a_sequence_through_an_unknown_operator_is_refused(tmp_path: Path) -> None:
+def test_a_sequence_through_an_unknown_operator_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     path = write_model(
         tmp_path / "model.onnx",
         """g (float[n] x) => (float[n] y) {
@@ -297,8 +299,9 @@ def test_a_sequence_through_an_unknown_operator_is_refused(tmp_path: Path) -> No
             y = Cast<to=1>(b)
         }""",
     )
-    with pytest.raises(ModelError, match=r"operator Magic .* is unknown"):
+    with pytest.raises(ModelError) as caught:
         emulate_stored(path, tmp_path / "emulated.onnx")
+    check_message(caught.value)
 
 
 def test_inputs_and_outputs_of_unknown_operators_keep_their_types(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from tests.precision.test_convert_fp16 import CASES, NOT_STRICT
 from tests.precision.test_fp16_edges import MORE_FOR_RTX, UNKNOWN_TO_RTX, make_for_rtx
 from tests.support import models, models_fp16
 from tests.support.fp16_checks import Feeds, agree, check, convert, count, normal, parse_strongly_typed, run
+from tests.support.message_files import CheckMessage
 from tests.support.models import GraphBuilder, rename_output, tensor
 from tests.support.models_run import Ran, run_step, write_model
 from tests.support.precision_checks import ELEMENTS, FLOATS, ask, computes_in, ports_of, run_typed, typed
@@ -311,14 +312,15 @@ def test_bodies_and_their_captured_tensors_are_constrained(tmp_path: Path) -> No
     agree(tmp_path / "source.onnx", path, {"x": normal(3, 4)}, 1e-2)
 
 
-def test_functions_are_inlined_and_calls_cannot_be_constrained(tmp_path: Path) -> None:
+def test_functions_are_inlined_and_calls_cannot_be_constrained(tmp_path: Path, check_message: CheckMessage) -> None:
     path, model = typed(models.func_model(), tmp_path, {"block_1": "fp16", "same": "fp16"})
     check(path)
     outcomes = {c.node: c.outcome for c in model.constraints}
     assert "calls a local function; `sanitize`" in outcomes["block_1"]
     assert outcomes["same"] == "Casts in the model"
-    with pytest.raises(RequestError, match="supports fp16; 'block_1'"):
+    with pytest.raises(RequestError) as caught:
         constrain(models.func_model(), tmp_path, op_types={"local::Block": "fp16"})
+    check_message(caught.value)
 
 
 def test_a_sequence_keeps_one_precision(tmp_path: Path) -> None:
@@ -391,12 +393,13 @@ def test_quantized_layers_keep_the_precision_of_their_scales(tmp_path: Path) -> 
     assert outcomes[relu].startswith("ignored: int8 needs")
 
 
-def test_unmet_constraints_are_errors_when_strict_and_notes_when_lenient(tmp_path: Path) -> None:
+def test_unmet_constraints_are_errors_when_strict_and_notes_when_lenient(
+    tmp_path: Path, check_message: CheckMessage
+) -> None:
     model = models.save(ask(chain(tmp_path), {"add": "int8", "exp": "int4", "mul": "fp16"}), tmp_path / "m.onnx")
     with pytest.raises(RequestError) as raised:
         run_step(ApplyPrecision, model, tmp_path / "strict", {})
-    assert "'add' asks for int8" in str(raised.value)
-    assert "'exp' asks for int4" in str(raised.value)
+    check_message(raised.value)
     ran = run_step(ApplyPrecision, model, tmp_path / "lenient", {"strict": False})
     assert re.findall("[12] [a-z]+", ran.result.summary) == ["1 constraints", "2 ignored", "2 casts"]
     assert ran.result.metrics["ignored"] == 2
@@ -411,11 +414,12 @@ def test_without_constraints_the_model_is_unchanged(tmp_path: Path) -> None:
     assert onnx.load(path).graph.node == onnx.load(tmp_path / "source.onnx").graph.node
 
 
-def test_invalid_metadata_is_ignored(tmp_path: Path) -> None:
+def test_invalid_metadata_is_ignored(tmp_path: Path, check_message: CheckMessage) -> None:
     model = models.save(ask(chain(tmp_path), {"add": "fp64\x1b[31m"}), tmp_path / "m.onnx")
     for read in (read_constraints, lambda path: run_step(ApplyPrecision, path, tmp_path / "applied", {})):
-        with pytest.raises(ModelError, match="node 'add' requests precision") as raised:
+        with pytest.raises(ModelError) as raised:
             read(model)
+        check_message(raised.value)
         assert "\x1b" not in str(raised.value)
 
 
@@ -578,11 +582,12 @@ def test_all_mistakes_of_a_list_are_reported_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00"])
-def test_an_unreadable_list_is_refused(content: bytes | None, tmp_path: Path) -> None:
+def test_an_unreadable_list_is_refused(content: bytes | None, tmp_path: Path, check_message: CheckMessage) -> None:
     if content is not None:
         (tmp_path / "list.txt").write_bytes(content)
-    with pytest.raises(RequestError, match=r"list\.txt: "):
+    with pytest.raises(RequestError) as caught:
         read_precision_list(tmp_path / "list.txt")
+    check_message(caught.value)
 
 
 # What other steps make of constraints -----------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from ndld_flow.steps.quantize import Quantize
 from ndld_flow.store.kinds import Onnx, PrecisionDocument
 from tests.support import models, models_precision
 from tests.support.command_line import ndld_flow
+from tests.support.message_files import CheckMessage
 from tests.support.models import GraphBuilder, rename_output, tensor
 from tests.support.models_fp16 import sensitive_batch_norm_model
 from tests.support.models_run import Ran, run_step, write_model
@@ -312,9 +313,10 @@ def test_bounds_are_the_same_in_the_process_of_a_step(
 
 
 @pytest.mark.parametrize("settings", [{"keep_io": False}, {"sensitive": False}])
-def test_settings_of_fp16_are_refused_for_others(settings: dict[str, bool]) -> None:
-    with pytest.raises(ValueError, match="apply only to fp16"):
+def test_settings_of_fp16_are_refused_for_others(settings: dict[str, bool], check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         FindPrecision.model_validate({"precision": "bf16", **settings})
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -326,26 +328,30 @@ def test_a_model_without_fp32_passes_with_a_note(tmp_path: Path, precision: str)
     assert f"model becomes {precision}" in " ".join(result.notes)
 
 
-def test_int8_of_a_model_without_fp32_is_refused(tmp_path: Path) -> None:
+def test_int8_of_a_model_without_fp32_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     """`quantize` refuses it too."""
-    with pytest.raises(RequestError, match="nothing to search"):
+    with pytest.raises(RequestError) as caught:
         search(tmp_path, models_precision.integer_model(), precision="int8")
+    check_message(caught.value)
 
 
-def test_operators_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="candidate would become fp16"):
+def test_operators_that_the_model_lacks_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         search(tmp_path, models_precision.fine_model(), op_types=["Softmax"])
+    check_message(caught.value)
     (tmp_path / "other").mkdir()
-    with pytest.raises(RequestError, match='did you mean "MatMul"'):
+    with pytest.raises(RequestError) as caught:
         search(tmp_path / "other", models_precision.fine_model(), op_types=["Matmull"])
+    check_message(caught.value)
 
 
-def test_a_model_that_does_not_run_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_does_not_run_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     b = GraphBuilder()
     rename_output(b, b.op("Reshape", b.op("Relu", "x"), b.ints(7)), "y")
     model = b.model([tensor("x", [4])], [tensor("y", None)])
-    with pytest.raises(ModelError, match="fails at run time"):
+    with pytest.raises(ModelError) as caught:
         search(tmp_path, model)
+    check_message(caught.value)
 
 
 NAN = "g (float[n] x) => (float[n] y) { zero = Sub(x, x) y = Div(x, zero) }"
@@ -354,25 +360,27 @@ NOTHING = "g (float[n] x) => (seq(float[n]) y) { square = Mul(x, x) y = Sequence
 
 
 @pytest.mark.parametrize(
-    ("text", "tolerance", "message"),
+    ("text", "tolerance"),
     [
-        (NAN, {"cosine": 0.99}, 'output "y" of the unconverted'),
-        (SCALAR, {"top1": 0.9}, "it.*top1 is not defined"),
-        (NOTHING, {"cosine": 0.99}, "no output to compare"),
+        (NAN, {"cosine": 0.99}),
+        (SCALAR, {"top1": 0.9}),
+        (NOTHING, {"cosine": 0.99}),
     ],
 )
 def test_an_impossible_bound_is_refused_before_any_trial(
-    tmp_path: Path, text: str, tolerance: dict[str, float], message: str
+    tmp_path: Path, text: str, tolerance: dict[str, float], check_message: CheckMessage
 ) -> None:
     path = write_model(tmp_path / "model.onnx", text)
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(RequestError) as caught:
         run_step(FindPrecision, path, tmp_path / "ran", {"tolerance": tolerance}, {"x": {"shape": [4]}})
+    check_message(caught.value)
 
 
-def test_bf16_of_an_old_opset_is_refused(tmp_path: Path) -> None:
+def test_bf16_of_an_old_opset_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     path = write_model(tmp_path / "model.onnx", "g (float[n] x) => (float[n] y) { y = Exp(x) }", opset=12)
-    with pytest.raises(RequestError, match="bf16 requires opset 13"):
+    with pytest.raises(RequestError) as caught:
         run_step(FindPrecision, path, tmp_path / "ran", {"precision": "bf16"}, {"x": {"shape": [4]}})
+    check_message(caught.value)
 
 
 def test_the_summary_names_the_unmet_bound(tmp_path: Path) -> None:
@@ -446,10 +454,13 @@ def test_settings_that_differ_from_the_search_are_reported(tmp_path: Path, overf
     assert re.findall(r"\bsource|\bcandidate", model) == ["source", "candidate"]
 
 
-def test_an_unknown_node_is_refused(tmp_path: Path, overflow_search: PrecisionSearch) -> None:
+def test_an_unknown_node_is_refused(
+    tmp_path: Path, overflow_search: PrecisionSearch, check_message: CheckMessage
+) -> None:
     file = found_file(tmp_path, overflow_search)
-    with pytest.raises(RequestError, match='MatMul "loud" is not'):
+    with pytest.raises(RequestError) as caught:
         use(ConvertFp16, tmp_path, file, models_precision.fine_model())
+    check_message(caught.value)
 
 
 def test_a_renamed_node_is_found_by_its_output(tmp_path: Path, overflow_search: PrecisionSearch) -> None:
@@ -460,10 +471,13 @@ def test_a_renamed_node_is_found_by_its_output(tmp_path: Path, overflow_search: 
     assert ran.result.metrics["kept_fp32"] == 2
 
 
-def test_a_search_for_another_precision_is_refused(tmp_path: Path, overflow_search: PrecisionSearch) -> None:
+def test_a_search_for_another_precision_is_refused(
+    tmp_path: Path, overflow_search: PrecisionSearch, check_message: CheckMessage
+) -> None:
     file = found_file(tmp_path, overflow_search, precision="int8")
-    with pytest.raises(RequestError, match="convert_fp16 converts to fp16"):
+    with pytest.raises(RequestError) as caught:
         use(ConvertFp16, tmp_path, file, models_precision.overflowing_model())
+    check_message(caught.value)
 
 
 def test_constraints_from_the_search_come_last(tmp_path: Path, overflow_search: PrecisionSearch) -> None:

@@ -34,6 +34,7 @@ from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile, ProfileRun
 from tests.support.a100_exports import a100_exports
 from tests.support.compare_samples import MACHINE, comparison_of, layer, profile_of, steady, tensor, verdict_on
+from tests.support.message_files import CheckMessage
 
 TIMES = st.floats(1e-3, 1e4)
 RUNS = st.lists(TIMES, min_size=1, max_size=20)
@@ -60,11 +61,12 @@ def test_the_interval_of_a_median_has_its_nominal_coverage(runs: int) -> None:
     assert held / 4000 == pytest.approx(0.94 if runs == 5 else 0.95, abs=0.012)
 
 
-def test_the_interval_of_few_values_is_their_range() -> None:
+def test_the_interval_of_few_values_is_their_range(check_message: CheckMessage) -> None:
     assert median_interval([3.0]) == (3.0, 3.0)
     assert median_interval([5.0, 1.0, 2.0, 4.0, 3.0]) == (1.0, 5.0)
-    with pytest.raises(ValueError, match="no values"):
+    with pytest.raises(ValueError) as caught:
         median_interval([])
+    check_message(caught.value)
 
 
 @settings(deadline=None)
@@ -666,24 +668,24 @@ def test_a_limit_missed_narrowly_is_not_displayed_as_met(gate: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gate", "message"),
+    "gate",
     [
-        ("latency.mni <= +5 %", 'did you mean "latency.min"?'),
-        ("latency.min <= 5 %", "write `+5 %`"),
-        ("latency.min <= fast", "is not a limit"),
-        ("latency.min <= +5 MiB", "not in bytes"),
-        ("latency.min == 5 ms", "is not valid"),
-        ("", "is not valid"),
-        ("latency.min <= +5 % ms", "write `+5 %`"),
-        ("x" * 10_000, "…"),
-        ("latency.min <= 1e999", "is not a limit"),
+        "latency.mni <= +5 %",
+        "latency.min <= 5 %",
+        "latency.min <= fast",
+        "latency.min <= +5 MiB",
+        "latency.min == 5 ms",
+        "",
+        "latency.min <= +5 % ms",
+        "x" * 10_000,
+        "latency.min <= 1e999",
     ],
 )
-def test_wrong_gates_are_explained(gate: str, message: str) -> None:
+def test_wrong_gates_are_explained(gate: str, check_message: CheckMessage) -> None:
     pair = steady(*[10.0] * 5), steady(*[11.0] * 5)
     with pytest.raises(RequestError) as error:
         compared(*pair, gates=[gate])
-    assert message in str(error.value)
+    check_message(error.value)
     assert len(str(error.value)) < 1000
 
 
@@ -747,7 +749,7 @@ def test_learned_noise_decides_on_single_runs() -> None:
     assert compared(*pair, noise=learned(threshold=0.0, single_run_threshold=0.3)).verdict == "inconclusive"
 
 
-def test_noise_is_the_spread_not_covered_by_intervals() -> None:
+def test_noise_is_the_spread_not_covered_by_intervals(check_message: CheckMessage) -> None:
     scattered = NoiseSample(
         a_runs_ms=(10.0, 12.0, 9.0, 10.0, 11.0), b_runs_ms=(11.0, 9.0, 10.0, 12.0, 10.0), ratio=1.01
     )
@@ -755,8 +757,9 @@ def test_noise_is_the_spread_not_covered_by_intervals() -> None:
     assert learn_thresholds([scattered]).threshold == pytest.approx(0.01)
     assert learn_thresholds([scattered, scattered, shifted]).threshold == pytest.approx(0.05)
     assert learn_thresholds([scattered]).single_run_threshold > 0.2
-    with pytest.raises(ValueError, match="no A/A samples"):
+    with pytest.raises(ValueError) as caught:
         learn_thresholds([])
+    check_message(caught.value)
 
 
 def test_a_session_is_divided_into_comparisons() -> None:

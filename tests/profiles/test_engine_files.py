@@ -21,6 +21,7 @@ from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.profiles.read.engine_layers import format_of_tensorrt
 from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognize
 from tests.support.engine_samples import build, detector, write_engine_run
+from tests.support.message_files import CheckMessage
 from tests.support.run_fixtures import HOSTILE_NAMES
 from tests.support.trtexec_exports import layer_info, layer_info_11, layer_times, small_engine
 
@@ -131,13 +132,15 @@ def test_a_build_opens_with_all_its_facts(tmp_path: Path) -> None:
     assert "TensorRT 10.16.1.11" not in words_of(api.report(str(folder / "model.trt.json"), to=tmp_path / "o.html"))
 
 
-def test_a_damaged_build_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_build_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     path = write(tmp_path, build().to_json().replace('"parse_s": 0.31', '"parse_s": "long"'), "build.json")
-    with pytest.raises(RequestError, match="version reads: parse_s"):
+    with pytest.raises(RequestError) as caught:
         api.report(str(path), to=tmp_path / "out.html")
+    check_message(caught.value)
     path.write_text(build().to_json().replace(f'"format_version": {build().format_version}', '"format_version": 99'))
-    with pytest.raises(RequestError, match="its format is 99"):
+    with pytest.raises(RequestError) as caught:
         api.report(str(path), to=tmp_path / "out.html")
+    check_message(caught.value)
 
 
 # --- layers ---
@@ -230,39 +233,47 @@ def test_fused_kernels_are_named_after_their_parts(kind: str, name: str, word: s
 
 
 @pytest.mark.parametrize("reading", [Reading(depth=1), Reading(subgraph="If"), Reading(constants=True)])
-def test_bodies_and_constants_of_engines_cannot_be_drawn(tmp_path: Path, reading: Reading) -> None:
-    with pytest.raises(RequestError, match="no bodies and no"):
+def test_bodies_and_constants_of_engines_cannot_be_drawn(
+    tmp_path: Path, reading: Reading, check_message: CheckMessage
+) -> None:
+    with pytest.raises(RequestError) as caught:
         api.draw(write(tmp_path, SHAPES["10"]), tmp_path / "out.svg", reading=reading)
+    check_message(caught.value)
 
 
 # --- what needs times says so ---
 
 
 @pytest.mark.parametrize("other", ["model.trt.json", "build.json"])
-def test_engines_without_times_have_nothing_to_compare(tmp_path: Path, other: str) -> None:
+def test_engines_without_times_have_nothing_to_compare(tmp_path: Path, other: str, check_message: CheckMessage) -> None:
     first = write(tmp_path, SHAPES["10"])
     second = tmp_path / "b"
     second.mkdir()
     write(second, build().to_json() if other == "build.json" else SHAPES["11"], other)
-    with pytest.raises(RequestError, match="4 layers but no times") as caught:
+    with pytest.raises(RequestError) as caught:
         api.compare([str(first), str(second / other)], outputs=tmp_path / "outputs")
-    assert f"`ndld-flow report {first}`" in str(caught.value)
+    check_message(caught.value)
     assert not (tmp_path / "outputs").exists()
 
 
-def test_engines_of_a_run_are_tables_of_layers_and_nothing_to_compare(in_folder: Path) -> None:
+def test_engines_of_a_run_are_tables_of_layers_and_nothing_to_compare(
+    in_folder: Path, check_message: CheckMessage
+) -> None:
     folder = write_engine_run(
         in_folder / "outputs/runs/engines", {"engine": build(), "other": build(layers=detector()[:5])}
     )
     table = api.layers(f"{folder}:other")
     assert list(table["name"]) == [layer.name for layer in detector()[:5]]
     assert not {"median_ms", "share"} & {*table.columns}, "nobody ran it"
-    with pytest.raises(RequestError, match=f"Name one: {folder}:engine, {folder}:other"):
+    with pytest.raises(RequestError) as caught:
         api.layers(str(folder))
-    with pytest.raises(RequestError, match='did you mean "engine"'):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         api.layers(f"{folder}:engin")
-    with pytest.raises(RequestError, match="5 layers but no times"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         api.compare([f"{folder}:other", str(folder)])
+    check_message(caught.value)
 
 
 def test_notes_name_the_sources_of_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun
 from tests.support import trtexec_exports as trt
 from tests.support.a100_exports import a100_exports
+from tests.support.message_files import CheckMessage
 
 
 def printed(value: float) -> str:
@@ -323,9 +324,10 @@ def test_json_of_trtexec_is_read(text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a": nan, "b": ' + "[" * 5_000, "", "nothing", '"text"', "[1, 2"])
-def test_unsupported_json_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"nested too deeply|not JSON"):
+def test_unsupported_json_is_refused(text: str, check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         parse_json(text)
+    check_message(caught.value)
 
 
 def test_impossible_numbers_are_dropped(tmp_path: Path) -> None:
@@ -443,22 +445,24 @@ def test_a_broken_file_loses_only_its_own_contents(exports: Path) -> None:
     assert any("layers.json could not" in note for note in profile.notes)
 
 
-def test_several_models_in_one_folder_are_refused(tmp_path: Path) -> None:
+def test_several_models_in_one_folder_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     for name in ("alpha", "beta"):
         engine = trt.small_engine()
         texts = {f"{name}.engine.timing": trt.times([1.0]), f"{name}.engine.profile": trt.layer_times(engine)}
         trt.write_exports(tmp_path, **texts)
-    with pytest.raises(RequestError, match=r"several models \(alpha, beta\)"):
+    with pytest.raises(RequestError) as caught:
         read_profile(tmp_path)
+    check_message(caught.value)
     profile = read_profile(tmp_path / "beta.engine.timing.json")
     assert (profile.label, len(profile.layers)) == ("beta", 4)
     assert profile.notes[0] == "read from beta.engine.profile.json, beta.engine.timing.json"
 
 
-def test_several_exports_of_one_kind_are_refused(tmp_path: Path) -> None:
+def test_several_exports_of_one_kind_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     trt.write_exports(tmp_path, times=trt.times([1.0]), timing=trt.times([2.0]), profile=trt.layer_times([]))
-    with pytest.raises(RequestError, match=r"kind \(times\.json, timing\.json\); give"):
+    with pytest.raises(RequestError) as caught:
         read_profile(tmp_path)
+    check_message(caught.value)
     assert read_profile(tmp_path / "timing.json").latency_ms == (2.0,)
 
 
@@ -507,23 +511,27 @@ def test_a_damaged_profile_of_ours_is_refused(tmp_path: Path) -> None:
             read_profile(file)
 
 
-def test_files_that_are_no_profile_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_no_profile_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     for text in ("", "hello", "{}", "[]", '{"Layers": "are words"}', '{"nodes": []}'):
         (tmp_path / "x.json").write_text(text)
         assert recognize(tmp_path / "x.json") is None
-        with pytest.raises(RequestError, match=r"format; supported formats: a profile\.json"):
+        with pytest.raises(RequestError) as caught:
             read_profile(tmp_path / "x.json")
-    with pytest.raises(RequestError, match="contains no profile"):
+        check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         read_profile(tmp_path)
-    with pytest.raises(RequestError, match="does not exist"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         read_profile(tmp_path / "missing")
+    check_message(caught.value)
 
 
-def test_an_export_without_measurements_is_refused(tmp_path: Path) -> None:
+def test_an_export_without_measurements_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     text = trt.log()
     folder = trt.write_exports(tmp_path, log=text[: text.index("Performance") + 20], times='[ { "latencyMs" : 0 } ]')
-    with pytest.raises(RequestError, match="no pass and no"):
+    with pytest.raises(RequestError) as caught:
         read_profile(folder)
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.profiles.read import onnxruntime_profile
 from ndld_flow.profiles.read.read_profile import read_profile, recognize
 from ndld_flow.records.profile import Profile
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn, make_ctrl
 
 
@@ -110,11 +111,12 @@ def test_times_of_silero_add_up(sample_model: Callable[[str], Path], tmp_path: P
     assert all(whole <= latency for whole, latency in zip(sums, profile.latency_ms, strict=True))
 
 
-def test_several_profiles_in_one_folder_are_refused(tmp_path: Path) -> None:
+def test_several_profiles_in_one_folder_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(TEXT)
-    with pytest.raises(RequestError, match=r"several profiles \(a\.json, b\.json\)"):
+    with pytest.raises(RequestError) as caught:
         read_profile(tmp_path)
+    check_message(caught.value)
     assert read_profile(tmp_path / "b.json").label == "b"
 
 
@@ -149,10 +151,11 @@ def test_a_single_pass_is_not_dropped_as_warm_up(tmp_path: Path) -> None:
     assert (profile.latency_ms, profile.warmup_passes) == ((0.01,), 0)
 
 
-def test_a_profile_without_a_complete_pass_is_refused(tmp_path: Path) -> None:
+def test_a_profile_without_a_complete_pass_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     (tmp_path / "x.json").write_text(document(event("session_initialization", 0, 90), node("a", 1, 2)))
-    with pytest.raises(RequestError, match="has no complete pass"):
+    with pytest.raises(RequestError) as caught:
         read_profile(tmp_path / "x.json")
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -178,16 +181,17 @@ def test_malformed_events_are_skipped(tmp_path: Path, broken: str) -> None:
     assert Profile.model_validate_json(profile.to_json())
 
 
-def test_unbounded_passes_and_nodes_are_refused(tmp_path: Path) -> None:
+def test_unbounded_passes_and_nodes_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     """Every pass with nodes of its own: samples of all nodes in all passes would fill the memory."""
     lines = [line for at in range(6_000) for line in one_pass(at * 100, f"n{at}")]
     (tmp_path / "x.json").write_text(document(*lines))
-    with pytest.raises(RequestError, match="be kept"):
+    with pytest.raises(RequestError) as caught:
         read_profile(tmp_path / "x.json")
+    check_message(caught.value)
 
 
 def test_a_pass_of_too_many_nodes_is_refused_before_it_fills_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
 ) -> None:
     """A million layers took 3.9 GB."""
     monkeypatch.setattr(onnxruntime_profile, "_MAX_NODES", 100)
@@ -195,8 +199,9 @@ def test_a_pass_of_too_many_nodes_is_refused_before_it_fills_the_memory(
     (tmp_path / "x.json").write_text(document(*of_loop, *one_pass(500)))
     assert read_profile(tmp_path / "x.json").layers
     (tmp_path / "x.json").write_text(document(*(node(f"n{at}", at, 1) for at in range(300)), *one_pass(500)))
-    with pytest.raises(RequestError, match="more than 100 nodes"):
+    with pytest.raises(RequestError) as caught:
         read_profile(tmp_path / "x.json")
+    check_message(caught.value)
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -23,6 +23,7 @@ from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.steps.find_precision import FindPrecision
 from ndld_flow.steps.quantize import Quantize
 from ndld_flow.store.kinds import PrecisionDocument
+from tests.support.message_files import CheckMessage
 from tests.support.models import GraphBuilder, make_ext, rename_output, save, tensor
 from tests.support.models_run import run_step
 
@@ -130,10 +131,11 @@ def test_a_transposed_convolution_is_for_tensorrt_only(tmp_path: Path) -> None:
     assert "2 of 2 layers" in elsewhere.summary
 
 
-def test_operators_without_a_gain_are_not_quantized(tmp_path: Path) -> None:
+def test_operators_without_a_gain_are_not_quantized(tmp_path: Path, check_message: CheckMessage) -> None:
     """Eight channels are 4 multiply-accumulates an element."""
-    with pytest.raises(RequestError, match="nothing was quantized: 4 layers"):
+    with pytest.raises(RequestError) as caught:
         quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "p")
+    check_message(caught.value)
     model, result = quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q", allow_empty=True)
     assert result.metrics["layers"] == 0
     assert "0 of 4 layers" in result.summary
@@ -152,7 +154,7 @@ def test_depthwise_convolutions_are_not_quantized(tmp_path: Path) -> None:
     assert result.metrics["layers"] == 1
 
 
-def test_excluded_nodes_are_not_quantized(tmp_path: Path) -> None:
+def test_excluded_nodes_are_not_quantized(tmp_path: Path, check_message: CheckMessage) -> None:
     source = make_convs(tmp_path / "m.onnx")
     names = [node.name for node in onnx.load(source).graph.node if node.op_type == "Conv"]
     _, result = quantize(source, tmp_path / "q", **FULL, exclude={"nodes": [names[1]]})
@@ -161,8 +163,9 @@ def test_excluded_nodes_are_not_quantized(tmp_path: Path) -> None:
     assert model == onnx.load(source)
     with pytest.raises(RequestError, match=r"exclude\.nodes"):
         quantize(source, tmp_path / "s", **FULL, exclude={"nodes": ["nothing*"]})
-    with pytest.raises(RequestError, match="no operator 'Convv'"):
+    with pytest.raises(RequestError) as caught:
         quantize(source, tmp_path / "t", **FULL, op_types=["Convv"])
+    check_message(caught.value)
 
 
 def test_other_readers_keep_their_inputs(tmp_path: Path) -> None:
@@ -235,23 +238,24 @@ def test_the_root_logger_is_restored(tmp_path: Path, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"target": "tensorrt", "mode": "dynamic"}, "use `static`"),
-        ({"target": "tensorrt", "activations": "uint8"}, "symmetric int8 only"),
-        ({"target": "tensorrt", "weights": "int4"}, "modelopt: {format: int4}"),
-        ({"mode": "dynamic", "weights": "int4"}, "int8 or uint8 weights"),
-        ({"block_size": 64}, "`block_size` needs `mode: weight_only`"),
-        ({"mode": "weight_only", "target": "tensorrt"}, "modelopt: {format: int4}"),
-        ({"mode": "weight_only", "weights": "uint8"}, "int8 or int4 weights"),
-        ({"mode": "weight_only", "op_types": ("Conv",)}, "not Conv"),
-        ({"mode": "weight_only", "algorithm": "hqq"}, "set `weights: int4`"),
-        ({"mode": "weight_only", "algorithm": "hqq", "weights": "int4", "symmetric": True}, "omit `symmetric`"),
+        {"target": "tensorrt", "mode": "dynamic"},
+        {"target": "tensorrt", "activations": "uint8"},
+        {"target": "tensorrt", "weights": "int4"},
+        {"mode": "dynamic", "weights": "int4"},
+        {"block_size": 64},
+        {"mode": "weight_only", "target": "tensorrt"},
+        {"mode": "weight_only", "weights": "uint8"},
+        {"mode": "weight_only", "op_types": ("Conv",)},
+        {"mode": "weight_only", "algorithm": "hqq"},
+        {"mode": "weight_only", "algorithm": "hqq", "weights": "int4", "symmetric": True},
     ],
 )
-def test_contradictory_settings_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+def test_contradictory_settings_are_refused(settings: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(ValidationError) as caught:
         Quantize.model_validate(settings)
+    check_message(caught.value)
 
 
 @pytest.mark.thorough
@@ -271,12 +275,13 @@ def test_a_search_keeps_the_layer_that_int8_breaks(tmp_path: Path) -> None:
     assert snr(run(source), run(tmp_path / "q/out/model.onnx")) > 18
 
 
-def test_a_search_for_fp16_is_refused(tmp_path: Path) -> None:
+def test_a_search_for_fp16_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     source = make_convs(tmp_path / "m.onnx")
     run_step(FindPrecision, source, tmp_path / "f", {"precision": "fp16"}, SIGNED)
     artifact = PrecisionDocument(tmp_path / "f/out/precision.json", "search", "digest")
-    with pytest.raises(RequestError, match="search was for fp16"):
+    with pytest.raises(RequestError) as caught:
         run_step(Quantize, source, tmp_path / "q", {"found_by": "s"}, SIGNED, artifacts={"found_by": artifact})
+    check_message(caught.value)
 
 
 @pytest.mark.thorough

@@ -25,6 +25,7 @@ from ndld_flow.quantize.weight_tensors import stand_in
 from ndld_flow.records.measurement import is_warning
 from ndld_flow.steps.convert_fp16 import ConvertFp16
 from ndld_flow.steps.quantize import Quantize
+from tests.support.message_files import CheckMessage
 from tests.support.models import GraphBuilder, save, tensor
 from tests.support.models_run import Ran, run_step
 
@@ -363,24 +364,26 @@ def test_each_layer_that_is_left_has_a_reason(
             assert f"not quantized: {name}: {reason}" in logged
 
 
-def test_layers_that_are_quantized_already_are_kept(tmp_path: Path) -> None:
+def test_layers_that_are_quantized_already_are_kept(tmp_path: Path, check_message: CheckMessage) -> None:
     """Quantizing a second time leaves the first result as it is."""
     source = attention(tmp_path / "m.onnx")
     first = quantize(source, tmp_path / "q", MODES["weight_only"]).out / "model.onnx"
-    with pytest.raises(RequestError, match="nothing was quantized: 2 layers"):
+    with pytest.raises(RequestError) as caught:
         quantize(first, tmp_path / "r", MODES["weight_only"])
+    check_message(caught.value)
     again = quantize(first, tmp_path / "s", {**MODES["weight_only"], "allow_empty": True})
     kept = [sorted(node.op_type for node in onnx.load(path).graph.node) for path in (first, again.out / "model.onnx")]
     assert kept[0] == kept[1]
     assert kept[0].count("MatMulNBits") == 2
 
 
-def test_a_weight_that_callers_may_replace_is_kept(tmp_path: Path) -> None:
+def test_a_weight_that_callers_may_replace_is_kept(tmp_path: Path, check_message: CheckMessage) -> None:
     inputs = [info("x", "n", 64), info("w", 64, 64)]
     nodes = [node("MatMul", ["x", "w"], ["y"])]
     source = write(tmp_path / "m.onnx", nodes, inputs, [info("y", "n", 64)], [weight("w", 64, 64)])
-    with pytest.raises(RequestError, match="replaceable weight"):
+    with pytest.raises(RequestError) as caught:
         quantize(source, tmp_path / "q", MODES["dynamic"])
+    check_message(caught.value)
 
 
 def test_one_random_sample_gives_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,6 +20,7 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.steps.quantize import Quantize
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import run_step
 
 FIELD = Path(__file__).parents[3] / "shared/field"
@@ -189,7 +190,9 @@ def test_biases_of_transposed_convolutions_in_groups_stay_in_floats(tmp_path: Pa
     assert kinds["B"] == onnx.TensorProto.FLOAT
 
 
-def test_a_failure_of_the_quantizer_names_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_quantizer_names_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     text = "g (float[4, 8] x) => (float[4, 8] y) { a = MatMul(x, U)  b = MatMul(a, V)  c = MatMul(b, W)  y = Tanh(c) }"
     source = parsed(tmp_path / "m.onnx", text, U=numbers(8, 8), V=numbers(8, 8), W=numbers(8, 8))
     whole = QDQQuantizer.quantize_weight_tensor_per_channel
@@ -200,8 +203,9 @@ def test_a_failure_of_the_quantizer_names_its_node(tmp_path: Path, monkeypatch: 
         whole(self, name, axis)
 
     monkeypatch.setattr(QDQQuantizer, "quantize_weight_tensor_per_channel", failing)
-    with pytest.raises(RequestError, match="MatMul 'MatMul_b': operands could"):
+    with pytest.raises(RequestError) as caught:
         quantized(source, tmp_path / "q", SIGNED)
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize("settings", [{}, {"mode": "dynamic"}, {"mode": "weight_only", "block_size": 16}], ids=str)
@@ -247,14 +251,17 @@ def test_an_embedding_with_infinity_is_left_out(tmp_path: Path) -> None:
     assert max(errors(source, result, {"x": np.array([1, 2])}).values()) < 0.05
 
 
-def test_a_result_that_computes_nan_where_its_source_does_not_is_an_error(tmp_path: Path) -> None:
+def test_a_result_that_computes_nan_where_its_source_does_not_is_an_error(
+    tmp_path: Path, check_message: CheckMessage
+) -> None:
     """The columns of a product share a scale: those that are far smaller than the others become 0, which divides."""
     text = "g (float[4, 8] x) => (float[4, 8] y, float[4, 8] z) { y = MatMul(x, V) h = MatMul(x, W) z = Reciprocal(h) }"
     weights = numbers(8, 8)
     weights[:, 0] *= 1e6
     source = parsed(tmp_path / "m.onnx", text, V=numbers(8, 8), W=weights)
-    with pytest.raises(ModelError, match=r"sample 1 .* NaN or infinity"):
+    with pytest.raises(ModelError) as caught:
         quantized(source, tmp_path / "q", SIGNED)
+    check_message(caught.value)
     result, _ = quantized(source, tmp_path / "r", SIGNED, target="tensorrt")  # outputs stay in floats
     assert np.isfinite(outputs(result, {"x": X})["z"]).all()
 
@@ -268,11 +275,12 @@ def test_infinity_that_the_source_computes_too_is_none(tmp_path: Path) -> None:
     assert np.isinf(outputs(result, {"x": X})["z"][:, 2]).all()
 
 
-def test_the_error_names_the_operation_that_makes_weights_constant(tmp_path: Path) -> None:
+def test_the_error_names_the_operation_that_makes_weights_constant(tmp_path: Path, check_message: CheckMessage) -> None:
     text = "g (float[4, 8] x, float[8, 8] W) => (float[4, 8] y) { y = MatMul(x, W) }"
     source = parsed(tmp_path / "m.onnx", text, W=numbers(8, 8))
-    with pytest.raises(RequestError, match=r"replaceable weight.*remove_initializer_inputs") as failure:
+    with pytest.raises(RequestError) as failure:
         quantized(source, tmp_path / "q", SIGNED)
+    check_message(failure.value)
     assert "allow_empty" not in str(failure.value)
 
 

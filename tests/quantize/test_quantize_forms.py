@@ -18,6 +18,7 @@ from ndld_flow.quantize import calibration
 from ndld_flow.quantize.calibration import measured_under
 from ndld_flow.steps.find_precision import FindPrecision
 from ndld_flow.steps.quantize import Quantize
+from tests.support.message_files import CheckMessage
 from tests.support.models import GraphBuilder, rename_output, save, tensor
 from tests.support.models_run import run_step
 
@@ -76,7 +77,7 @@ def test_integer_operators_replace_those_of_floats(tmp_path: Path) -> None:
     assert "in integer operators" in result.summary
 
 
-def test_the_first_and_last_layers_can_be_left_in_floats(tmp_path: Path) -> None:
+def test_the_first_and_last_layers_can_be_left_in_floats(tmp_path: Path, check_message: CheckMessage) -> None:
     source = write_net(tmp_path / "m.onnx")
     names = [node.name for node in onnx.load(source).graph.node if node.op_type in ("Conv", "Gemm")]
     for form in ("qdq", "qoperator"):
@@ -87,10 +88,12 @@ def test_the_first_and_last_layers_can_be_left_in_floats(tmp_path: Path) -> None
         assert names[0] in left and names[-1] in left and names[1] not in left
     _, result, _ = quantize(source, tmp_path / "first", exclude={"first": 2})
     assert result.metrics["layers"] == 3
-    with pytest.raises(RequestError, match=r"nothing was quantized: .*excluded"):
+    with pytest.raises(RequestError) as refused:
         quantize(source, tmp_path / "both", exclude={"first": 3, "last": 3})
-    with pytest.raises(ValidationError, match="equal to 0"):
+    check_message(refused.value)
+    with pytest.raises(ValidationError) as invalid:
         Quantize.model_validate({"exclude": {"first": -1}})
+    check_message(invalid.value)
 
 
 def test_constants_that_are_nodes_are_weights_of_the_first_layer(tmp_path: Path) -> None:

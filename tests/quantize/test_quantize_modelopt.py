@@ -23,6 +23,7 @@ from ndld_flow.steps.quantize import Quantize
 from ndld_flow.store.kinds import PrecisionDocument
 from tests.quantize.test_quantize import SIGNED, make_convs
 from tests.steps.test_run_tool import assert_gone
+from tests.support.message_files import CheckMessage
 from tests.support.models import GraphBuilder, make_ext, rename_output, save, tensor
 from tests.support.models_run import Ran, run_step
 
@@ -135,24 +136,26 @@ def test_external_data_is_passed_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("does", "kind", "message"),
+    ("does", "kind"),
     [
-        ("raise SystemExit('no such format')", RequestError, "code 1. Last output: no"),
-        ("", ModelError, "wrote no model"),
-        ("open(said.output_path, 'w').write('x')", ModelError, "not a valid model"),
+        ("raise SystemExit('no such format')", RequestError),
+        ("", ModelError),
+        ("open(said.output_path, 'w').write('x')", ModelError),
     ],
 )
-def test_failures_are_reported(does: str, kind: type[Exception], message: str, tmp_path: Path) -> None:
-    with pytest.raises(kind, match=message):
+def test_failures_are_reported(does: str, kind: type[Exception], tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(kind) as caught:
         use(tmp_path, stand_in(tmp_path, does))
+    check_message(caught.value)
 
 
-def test_samples_of_several_shapes_are_refused(tmp_path: Path) -> None:
+def test_samples_of_several_shapes_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     for index, height in enumerate((12, 16)):
         np.save(tmp_path / f"{index}.npy", np.zeros((1, 8, height, 12), np.float32))
     given = {"x": {"data": str(tmp_path / "*.npy")}}
-    with pytest.raises(RequestError, match=r"input 'x' has \[1, 8, 12, 12\] and \[1, 8, 16, 12\]"):
+    with pytest.raises(RequestError) as caught:
         use(tmp_path, stand_in(tmp_path), given=given)
+    check_message(caught.value)
 
 
 SLEEPS = """
@@ -164,10 +167,11 @@ SLEEPS = """
 
 
 @pytest.mark.thorough
-def test_a_timeout_ends_all_child_processes(tmp_path: Path) -> None:
+def test_a_timeout_ends_all_child_processes(tmp_path: Path, check_message: CheckMessage) -> None:
     python = stand_in(tmp_path, SLEEPS)
-    with pytest.raises(RequestError, match=" 3 s "):
+    with pytest.raises(RequestError) as caught:
         use(tmp_path, python, modelopt={"timeout": "3 s"})
+    check_message(caught.value)
     assert_gone([int(pid) for pid in (tmp_path / "bin/pids").read_text().split()])
 
 
@@ -223,17 +227,18 @@ def test_it_runs_only_when_trusted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"mode": "dynamic"}, "decides `mode` itself"),
-        ({"min_intensity": 3}, "decides `min_intensity` itself"),
-        ({"method": "percentile"}, "has no `method: percentile`"),
-        ({"method": "entropy", "modelopt": {"python": "p", "format": "int4"}}, "no `method: entropy`"),
+        {"mode": "dynamic"},
+        {"min_intensity": 3},
+        {"method": "percentile"},
+        {"method": "entropy", "modelopt": {"python": "p", "format": "int4"}},
     ],
 )
-def test_settings_that_modelopt_decides_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+def test_settings_that_modelopt_decides_are_refused(settings: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(ValidationError) as caught:
         Quantize.model_validate_json(json.dumps({"modelopt": {"python": "p"}, **settings}))
+    check_message(caught.value)
 
 
 @pytest.mark.skipif(not REAL, reason="NDLD_FLOW_MODELOPT_PYTHON names no interpreter that has nvidia-modelopt")

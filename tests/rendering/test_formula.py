@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ndld_flow.rendering.formula import MOST_WORK, evaluate, names_in, parse_formula
+from tests.support.message_files import CheckMessage
 
 A = np.arange(12.0).reshape(3, 2, 2) - 4
 B = np.full((3, 2, 2), 2.0)
@@ -100,12 +101,13 @@ def test_towers_of_powers_overflow_at_once() -> None:
 
 
 @pytest.mark.parametrize("formula", ["a + b", "+".join(["(a + b)"] * 15), "a * b - where(a > b, a, b) ** 2"])
-def test_broadcasting_cannot_exhaust_memory(formula: str) -> None:
+def test_broadcasting_cannot_exhaust_memory(formula: str, check_message: CheckMessage) -> None:
     tensors = {"a": np.zeros((1, 60_000, 1)), "b": np.zeros((1, 1, 60_000))}
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match=r"elements; at most .* fit"):
+        with pytest.raises(ValueError) as caught:
             evaluate(parse_formula(formula), tensors)
+        check_message(caught.value)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
@@ -124,6 +126,7 @@ def test_a_long_formula_holds_less_than_its_budget() -> None:
     assert value.shape == (1, side, side)
 
 
-def test_shapes_that_do_not_fit_are_named() -> None:
-    with pytest.raises(ValueError, match="`a - b`: the shapes 3x2x2"):
+def test_shapes_that_do_not_fit_are_named(check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         evaluate(parse_formula("1 + (a - b)"), {"a": A, "b": np.zeros((3, 4, 4))})
+    check_message(caught.value)

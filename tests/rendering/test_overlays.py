@@ -21,6 +21,7 @@ from ndld_flow.rendering.detections import Boxes, find_regions, read_detections
 from ndld_flow.rendering.settings import Detections
 from ndld_flow.steps.render_images import RenderImages
 from ndld_flow.store.kinds import ImagesDocument, Onnx
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import Ran, run_step
 from tests.support.text_facts import numbers_in
 
@@ -170,10 +171,11 @@ def test_scores_that_are_not_numbers_are_not_detections() -> None:
     assert "1 box NaN or infinite" in boxes.warnings
 
 
-def test_shapes_that_do_not_belong_together_are_named() -> None:
+def test_shapes_that_do_not_belong_together_are_named(check_message: CheckMessage) -> None:
     raw = {"b": CORNERS, "s": np.zeros((1, 3), np.float32)}
-    with pytest.raises(RequestError, match="many detections: b 1x2x4, s 1x3"):
+    with pytest.raises(RequestError) as caught:
         read_detections(Detections(boxes="b", scores="s"), raw, (400, 400), "here")
+    check_message(caught.value)
 
 
 def test_each_detection_is_matched_once_and_within_its_class() -> None:
@@ -303,35 +305,38 @@ def test_labels_are_compared(
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({}, "least one of `heat_map`"),
-        ({"predictions": {}, "detections": {"tensor": "y"}}, "give one of them"),
-        ({"predictions": {"keep": True}}, "do not apply"),
-        ({"detections": {}}, "either `tensor` or `boxes`"),
-        ({"heat_map": {"tensor": "y", "range": [1, 0]}}, "transparent, opaque"),
+        {},
+        {"predictions": {}, "detections": {"tensor": "y"}},
+        {"predictions": {"keep": True}},
+        {"detections": {}},
+        {"heat_map": {"tensor": "y", "range": [1, 0]}},
     ],
 )
-def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+def test_settings_are_checked(settings: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(ValidationError) as caught:
         RenderImages.model_validate_json(json.dumps({"overlays": {"o": settings}}))
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"over": "z", **HEAT}, 'model has no input "z"'),
-        ({"heat_map": {"tensor": "w"}}, 'no tensor "w"'),
-        ({"heat_map": {"tensor": "m", "channel": 1}}, "no channel 1; m is 1x1x120x120"),
-        ({"predictions": {"output": "m"}}, "overlays.o.predictions: .*three dimensions"),
+        {"over": "z", **HEAT},
+        {"heat_map": {"tensor": "w"}},
+        {"heat_map": {"tensor": "m", "channel": 1}},
+        {"predictions": {"output": "m"}},
     ],
 )
-def test_mistakes_are_named(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_mistakes_are_named(tmp_path: Path, settings: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         overlay(tmp_path, settings, {"m": scores_of()}, {"m": scores_of()})
+    check_message(caught.value)
 
 
-def test_an_overlay_needs_an_image(tmp_path: Path) -> None:
+def test_an_overlay_needs_an_image(tmp_path: Path, check_message: CheckMessage) -> None:
     model = constant_model(tmp_path / "m.onnx", {}, m=scores_of())
-    with pytest.raises(RequestError, match=r"overlays\.o: no input"):
+    with pytest.raises(RequestError) as caught:
         run_step(RenderImages, model, tmp_path / "ran", {"overlays": {"o": HEAT}})
+    check_message(caught.value)

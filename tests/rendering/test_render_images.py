@@ -19,6 +19,7 @@ from ndld_flow.records.rendered_images import ImageFile, RenderedImages
 from ndld_flow.rendering.pixels import Range, choose_range, draw_image, draw_tiles, planes_of, psnr
 from ndld_flow.steps.render_images import RenderImages
 from ndld_flow.store.kinds import ImagesDocument, Onnx
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import Given, Ran, run_step
 
 PHOTO = np.zeros((8, 12, 3), np.uint8)
@@ -151,12 +152,13 @@ def test_targets_are_files(tmp_path: Path, photos: Path) -> None:
     assert ran.result.metrics["x.psnr"] == pytest.approx(worst, abs=0.01)
 
 
-def test_too_few_targets_are_refused(tmp_path: Path, photos: Path) -> None:
+def test_too_few_targets_are_refused(tmp_path: Path, photos: Path, check_message: CheckMessage) -> None:
     only = tmp_path / "only.png"
     Image.fromarray(PHOTO).save(only)
     model = make_denoiser(tmp_path / "a.onnx")
-    with pytest.raises(RequestError, match=r"targets\.out: 1 target for 2 samples"):
+    with pytest.raises(RequestError) as caught:
         render(tmp_path, photos, {"out": {"tensor": "y", "range": [0, 1]}}, model, targets={"out": str(only)})
+    check_message(caught.value)
 
 
 def test_kernels_are_rows_of_tiles(tmp_path: Path, photos: Path) -> None:
@@ -178,46 +180,42 @@ def test_files_and_thumbnails_are_limited(tmp_path: Path, photos: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "message"),
+    "image",
     [
-        ({"tensor": "z"}, 'candidate has no tensor "z"'),
-        ({"tensor": "y", "channels": [3]}, "3; the last one is 2"),
-        ({"tensor": "y", "channels": [0, 1], "draw": "image"}, "1 or 3 channels, not 2"),
-        ({"tensor": "y", "layout": "HW"}, "1x3x8x12, which cannot be HW"),
-        ({"tensor": "y", "range": [0, 1], "target": "w"}, 'model has no input "w"'),
-        (
-            {"formula": "a + b", "tensors": {"a": "y", "b": {"tensor": "y", "layout": "NHWC"}}},
-            "shapes .* do not fit",
-        ),
+        {"tensor": "z"},
+        {"tensor": "y", "channels": [3]},
+        {"tensor": "y", "channels": [0, 1], "draw": "image"},
+        {"tensor": "y", "layout": "HW"},
+        {"tensor": "y", "range": [0, 1], "target": "w"},
+        {"formula": "a + b", "tensors": {"a": "y", "b": {"tensor": "y", "layout": "NHWC"}}},
     ],
 )
-def test_mistakes_are_named(tmp_path: Path, photos: Path, image: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_mistakes_are_named(tmp_path: Path, photos: Path, image: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         render(tmp_path, photos, {"out": image}, make_denoiser(tmp_path / "a.onnx"))
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"images": {"../out": {"tensor": "y"}}}, "pattern"),
-        ({"images": {"out": {"tensor": "y"}, "OUT": {"tensor": "y"}}}, "differ in case only"),
-        ({"images": {"out": {}}}, "either `tensor` or `formula`"),
-        ({"images": {"out": {"tensor": "y", "target": "x"}}}, "`target` needs `range`"),
-        ({"images": {"out": {"tensor": "y", "range": [1, 1]}}}, "black must be smaller"),
-        ({"images": {"out": {"formula": "a", "tensors": {"b": "y"}}}}, "`tensors` does not"),
-        ({"images": {"out": {"formula": "a", "tensors": {"a": "y", "b": "y"}}}}, "formula does not use"),
-        ({"images": {"out": {"formula": "a.b", "tensors": {"a": "y"}}}}, "not allowed in a formula"),
-        ({"images": {"out": {"tensor": "y"}}, "targets": {"oui": "a.png"}}, 'did you mean "out"'),
-        ({"images": {"out": {"tensor": "y"}}, "targets": {"out": "a.png"}}, "`tensor` and `range`"),
-        (
-            {"images": {"out": {"formula": "a", "tensors": {"a": {"tensor": "y", "model": "reference"}}}}},
-            "give `reference`",
-        ),
+        {"images": {"../out": {"tensor": "y"}}},
+        {"images": {"out": {"tensor": "y"}, "OUT": {"tensor": "y"}}},
+        {"images": {"out": {}}},
+        {"images": {"out": {"tensor": "y", "target": "x"}}},
+        {"images": {"out": {"tensor": "y", "range": [1, 1]}}},
+        {"images": {"out": {"formula": "a", "tensors": {"b": "y"}}}},
+        {"images": {"out": {"formula": "a", "tensors": {"a": "y", "b": "y"}}}},
+        {"images": {"out": {"formula": "a.b", "tensors": {"a": "y"}}}},
+        {"images": {"out": {"tensor": "y"}}, "targets": {"oui": "a.png"}},
+        {"images": {"out": {"tensor": "y"}}, "targets": {"out": "a.png"}},
+        {"images": {"out": {"formula": "a", "tensors": {"a": {"tensor": "y", "model": "reference"}}}}},
     ],
 )
-def test_settings_are_checked_before_anything_runs(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+def test_settings_are_checked_before_anything_runs(settings: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(ValidationError) as caught:
         RenderImages.model_validate_json(json.dumps(settings))
+    check_message(caught.value)
 
 
 def test_outputs_are_drawn_by_default(tmp_path: Path, photos: Path) -> None:

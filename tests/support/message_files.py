@@ -14,17 +14,26 @@ from pydantic import ValidationError
 
 from ndld_flow.base.text import shortened
 
-_TEMPORARY = r"/(tmp\w+|pytest-of-\w+/pytest-\d+(/popen-gw\d+)?/[\w.-]+)"
+_TEMPORARY = r"/(tmp\w+|ndld_flow-\w+-\w+|pytest-of-\w+/pytest-\d+(/popen-gw\d+)?/[\w.-]+)"
 CheckMessage = Callable[[object], None]
 FOUND = pytest.StashKey[list[str]]()
 """The messages that a test has checked."""
 _VARIABLE = re.compile(
-    r"(?<=127\.0\.0\.1:)\d{4,}|\b[0-9a-f]{64}\b|\S+(?=/site-packages/)|((?<=ONNX Runtime )|(?<=OpenVINO ))\d[\d.]+\d"
-    r"|(\[(ONNXRuntime|ShapeInference|TypeInference|Parse)Error\b|Non-zero status|(?<=failed:)This is an ).*?"
-    r"(?= Its inputs|\)\. |$)",
+    "|".join(
+        (
+            r"(?<=127\.0\.0\.1:)\d{4,}",
+            r"\b[0-9a-f]{64}\b",
+            r"\b\d{8}T\d{6}Z-\w{6}\b",
+            r"\S+(?=/site-packages/)",
+            r"(?<=the bytes differ )\(.*?\)",
+            r"((?<=ONNX Runtime )|(?<=OpenVINO )|(?<=but ))\d[\d.]+\d(; known: .*)?",
+            r"(\[(ONNXRuntime|ShapeInference|TypeInference|Parse)Error\b|Non-zero status|This is an invalid|Fatal error"
+            r"|(?<=failed:)(?=[A-Z])).*?(?= Its inputs|\)\. |$)",
+        )
+    ),
     re.MULTILINE,
 )
-"""Ports, digests, places, versions, and what libraries write."""
+"""Ports, digests, runs, where packages are installed, sizes of engines, versions, and what libraries write."""
 UNUSED_MESSAGES = pytest.StashKey[list[str]]()
 """The cases in the files of collected rooms that no test has."""
 
@@ -80,26 +89,31 @@ class MessageFiles:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
         yield  # raises where the test fails
         if FOUND in item.stash:
-            stored, case = self.read(item.path.parent), case_of(item)
+            stored, case, found = self.read(item.path.parent), case_of(item), item.stash[FOUND]
             if self.update:
-                stored[case] = item.stash[FOUND]
-            found = item.stash[FOUND]
-            assert found and found == stored[case], f"the test checks fewer messages than {stored[case]}"
+                stored[case] = found
+            assert found == stored.get(case, []), f"the test checks fewer messages than {stored[case]}"
 
     def pytest_sessionfinish(self) -> None:
         for room, stored in self.rooms.items() if self.update else ():
-            entries = ("\n  - ".join([case, *stored[case]]) + "\n" for case in sorted(stored))
+            entries = ("\n  - ".join([case, *stored[case]]) + "\n" for case in sorted(filter(stored.get, stored)))
             (room / "messages.txt").write_text("".join(entries), "utf-8")
 
 
 def case_of(item: Any) -> str:
     """Return the name of a test with its parameters as JSON, or with its id where these are other objects."""
     try:
-        parameters = json.dumps(item.callspec.params, ensure_ascii=False, default=lambda value: value.__name__)
+        parameters = json.dumps(item.callspec.params, ensure_ascii=False, default=_name)
         parts = re.sub(r'(\\.|[^"\\]){81,}', lambda part: shortened(part[0], 80), parameters)
         return f"{item.path.name}::{item.originalname} {parts}"
     except (AttributeError, TypeError):
         return f"{item.path.name}::{item.name}"
+
+
+def _name(value: Any) -> str:
+    if value.__name__ == "<lambda>":
+        raise TypeError("lambdas have no names")
+    return str(value.__name__)
 
 
 def _text(message: object) -> str:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from ndld_flow.sweep_search.space import Choices, NumberedSpace, Numbers, Space, values_of
+from tests.support.message_files import CheckMessage
 from tests.support.search_spaces import STEPPED, identities, points_of, spaces
 
 
@@ -21,11 +22,12 @@ def test_numbers_follow_the_grid_without_excluded_points(space: Space) -> None:
     assert (NumberedSpace(space).size, NumberedSpace(space).excluded_count) == (len(places), len(every) - len(places))
 
 
-def test_more_than_a_million_points_are_refused() -> None:
+def test_more_than_a_million_points_are_refused(check_message: CheckMessage) -> None:
     axes = (Numbers("a", 1, 1000, integer=True), Numbers("b", 1, 1000, integer=True))
     assert NumberedSpace(Space(axes)).size == 1_000_000
-    with pytest.raises(ValueError, match="2,000,000 points together"):
+    with pytest.raises(ValueError) as caught:
         NumberedSpace(Space((*axes, Choices("c", (1, 2)))))
+    check_message(caught.value)
 
 
 def test_continuous_axes_have_no_count() -> None:
@@ -78,15 +80,13 @@ def test_a_value_listed_twice_is_one_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "message"),
+    "space",
     [
-        (Space((Choices("a", ()),)), "^a: "),
-        (
-            Space((Choices("threads", (1,)),), ({"thread": (1,)},)),
-            '^thread .*"threads"',
-        ),
+        Space((Choices("a", ()),)),
+        Space((Choices("threads", (1,)),), ({"thread": (1,)},)),
     ],
 )
-def test_an_invalid_space_is_reported(space: Space, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_an_invalid_space_is_reported(space: Space, check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         NumberedSpace(space)
+    check_message(caught.value)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ndld_flow.sweep_search.search import Direction, Method, Saturation, SearchOptions, Trial
 from ndld_flow.sweep_search.searches import make_search
 from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space, all_tried
+from tests.support.message_files import CheckMessage
 from tests.support.search_landscapes import LANDSCAPES, Landscape, near_best
 from tests.support.search_spaces import identities, play, points_of, some_answer, spaces
 
@@ -82,9 +83,10 @@ def test_a_sufficient_budget_is_not_reported_as_the_reason(method: Method) -> No
 
 
 @pytest.mark.parametrize("method", ["grid", "one_at_a_time"])
-def test_a_continuous_axis_is_refused_for_a_grid(method: Method) -> None:
-    with pytest.raises(ValueError, match=r"0\.5 to 2; give a `step`"):
+def test_a_continuous_axis_is_refused_for_a_grid(method: Method, check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         make_search(Space((Choices("a", (1,)), Numbers("b", 0.5, 2))), SearchOptions(method, ONE))
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize("method", EXHAUSTIVE)
@@ -234,10 +236,11 @@ def test_a_restarted_climb_continues_from_its_start() -> None:
     assert elsewhere[1:3] == [elsewhere[0] - 1000, min(4000, elsewhere[0] + 1000)]
 
 
-@pytest.mark.parametrize(("directions", "message"), [((), "there is none"), (("minimize", "maximize"), "there are 2")])
-def test_a_climb_needs_one_objective(directions: tuple[Direction, ...], message: str) -> None:
-    with pytest.raises(ValueError, match="`method: hill_climb` requires exactly"):
+@pytest.mark.parametrize("directions", [(), ("minimize", "maximize")])
+def test_a_climb_needs_one_objective(directions: tuple[Direction, ...], check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         make_search(SMALL, SearchOptions("hill_climb", directions))
+    check_message(caught.value)
 
 
 @pytest.mark.representatives("session", "accuracy bound")

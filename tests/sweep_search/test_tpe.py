@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import subprocess
 import sys
 
@@ -13,10 +12,10 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.base.extras import EXTRAS
 from ndld_flow.sweep_search.search import Direction, SearchOptions, Trial
 from ndld_flow.sweep_search.searches import make_search
 from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space, all_tried
+from tests.support.message_files import CheckMessage
 from tests.support.search_landscapes import LANDSCAPES, near_best
 from tests.support.search_spaces import identities, play, points_of, some_answer, spaces
 
@@ -112,15 +111,19 @@ def test_the_search_follows_the_objective(direction: Direction, low: int, high: 
     assert sum(low <= int(str(point["n"])) <= high for point in asked[15:25]) > 5
 
 
-def test_a_missing_optuna_is_reported_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_optuna_is_reported_with_the_command_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(BackendError, match=re.escape(f"`method: tpe` needs Optuna: {EXTRAS['tpe'].command}")):
+    with pytest.raises(BackendError) as caught:
         make_search(MIXED, SearchOptions("tpe", ONE))
+    check_message(caught.value)
 
 
-def test_a_search_without_an_objective_is_refused() -> None:
-    with pytest.raises(ValueError, match="`method: tpe` requires"):
+def test_a_search_without_an_objective_is_refused(check_message: CheckMessage) -> None:
+    with pytest.raises(ValueError) as caught:
         make_search(MIXED, SearchOptions("tpe"))
+    check_message(caught.value)
 
 
 def test_optuna_is_imported_only_when_it_is_used_and_prints_nothing() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.base.extras import TITLES
-from ndld_flow.base.quantities import seconds, size
+from ndld_flow.base.quantities import counted, seconds, size
 from ndld_flow.base.text import short_name
 from ndld_flow.machine.container_limits import UNKNOWN
 from ndld_flow.machine.gpu_state import visible_gpus
@@ -78,8 +78,8 @@ def load_engine(trt: Any, request: EngineSettings, messages: MessageLog) -> tupl
         runtime.DLA_core = request.dla_core
         if runtime.DLA_core != request.dla_core:  # it is ignored
             raise BackendError(
-                f"dla_core: {request.dla_core} does not exist: this machine has {runtime.num_DLA_cores} DLA cores, "
-                "counted from 0."
+                f"dla_core: {request.dla_core} does not exist: this machine has "
+                f"{counted(runtime.num_DLA_cores, 'DLA core')}, counted from 0."
             )
     try:
         plan = request.engine.read_bytes()
