@@ -44,7 +44,7 @@ _start_worker, _run_python = launch._start, Subject.run_python
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from ndld_flow.measure.stopping import MeasuringPlan
+    from ndld_flow.measure.process_runs import MeasuringPlan
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -194,7 +194,7 @@ def short_measurements() -> Iterator[Callable[[pytest.MonkeyPatch], None]]:
     Recipes of tests that say nothing of it measured for ten seconds. Return a function that undoes it.
     """
     from ndld_flow.measure import process_runs, profiler
-    from ndld_flow.measure.stopping import go_on
+    from ndld_flow.measure.process_runs import go_on
 
     plan = process_runs.ProcessRuns.plan
 

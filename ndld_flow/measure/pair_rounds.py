@@ -18,10 +18,8 @@ from ndld_flow.base.quantities import seconds
 from ndld_flow.measure import turn_worker
 from ndld_flow.measure.gpu_watch import watched_gpus
 from ndld_flow.measure.process_runs import Side, failure_of
-from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.measure.turn_worker import Turn, run_turn
-from ndld_flow.measure.worker import JOB, count_threads
-from ndld_flow.measure.worker_job import Job, Part, write_feeds
+from ndld_flow.measure.worker import JOB, Job, Part, TimingPlan, count_threads, write_feeds
 from ndld_flow.models.tensors import Array
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
 from ndld_flow.records.measurement import FEWEST_ROUNDS

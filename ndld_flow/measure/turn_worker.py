@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.measure.worker import JOB, count_threads
-from ndld_flow.measure.worker_job import Answer, Job, read_feeds
+from ndld_flow.measure.worker import JOB, Answer, Job, count_threads, read_feeds
 from ndld_flow.processes import worker as process
 
 

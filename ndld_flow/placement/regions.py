@@ -24,8 +24,7 @@ from ndld_flow.base.errors import ModelError, NdldFlowError
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.extracting import keep_only, part_of_nodes
 from ndld_flow.measure.pair_rounds import MeasuredRounds, RoundLimits, measure_rounds, measure_sessions
-from ndld_flow.measure.process_runs import ProfilingRequest, Side
-from ndld_flow.measure.stopping import MeasuringPlan
+from ndld_flow.measure.process_runs import MeasuringPlan, ProfilingRequest, Side
 from ndld_flow.models.files import load_model, model_inputs, save_model
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision_search.minimal_set import Budget

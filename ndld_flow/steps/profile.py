@@ -219,8 +219,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     def request(self, source: Onnx, context: Context) -> ProfilingRequest:
         """Return the request to measure the model."""
-        from ndld_flow.measure.process_runs import ProfilingRequest
-        from ndld_flow.measure.stopping import MeasuringPlan
+        from ndld_flow.measure.process_runs import MeasuringPlan, ProfilingRequest
 
         session = self.runtime.request(source, context.read)
         built = session.describe_built_file()
@@ -257,7 +256,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
 
 def _write(turn: Turn, profile: Profile, log: str) -> Result:
-    from ndld_flow.measure.measured_profile import metrics_of, summarize
+    from ndld_flow.measure.profiler import metrics_of, summarize
     from ndld_flow.models.external_files import model_bytes
     from ndld_flow.samples.feeds import make_feeds
     from ndld_flow.samples.images import write_received_images

@@ -32,9 +32,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ndld_flow.measure.pair_rounds import RoundLimits, measure_rounds
-from ndld_flow.measure.process_runs import ProfilingRequest, Side
+from ndld_flow.measure.process_runs import MeasuringPlan, ProfilingRequest, Side
 from ndld_flow.measure.profiler import measure_sides
-from ndld_flow.measure.stopping import MeasuringPlan
 from ndld_flow.profiles.compare.comparison import compare_profiles
 from ndld_flow.profiles.compare.intervals import RatioInterval, paired_ratio, unpaired_ratio
 from ndld_flow.profiles.compare.match_layers import match_layers

@@ -22,8 +22,7 @@ from statistics import median
 
 from ndld_flow.inputs import InputSpec
 from ndld_flow.measure.process_runs import run_worker
-from ndld_flow.measure.timing_pass import TimingPlan
-from ndld_flow.measure.worker_job import FeedFile, Job, Part, write_feeds
+from ndld_flow.measure.worker import FeedFile, Job, Part, TimingPlan, write_feeds
 from ndld_flow.models.files import model_inputs
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest

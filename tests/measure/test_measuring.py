@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from ndld_flow.machine.host import describe_machine
 from ndld_flow.measure.preflight import CpuTime, disturbance, disturbed, doubts, look_around, read_cpu_time
-from ndld_flow.measure.stopping import MeasuringPlan, Tally, go_on, spread, spread_text, stopped_because
-from ndld_flow.measure.timing_pass import TimingPlan
-from ndld_flow.measure.worker_job import Answer, Job, Part, read_feeds, write_feeds
+from ndld_flow.measure.process_runs import MeasuringPlan, Tally, go_on, spread, spread_text, stopped_because
+from ndld_flow.measure.worker import Answer, Job, Part, TimingPlan, read_feeds, write_feeds
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import RecordingPlan, Timing
 from ndld_flow.samples.feedback import FedFrom

@@ -23,11 +23,9 @@ import pytest
 
 from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
 from ndld_flow.measure import process_runs, worker
-from ndld_flow.measure.process_runs import ProcessRuns, ProfilingRequest, Side, run_worker
+from ndld_flow.measure.process_runs import MeasuringPlan, ProcessRuns, ProfilingRequest, Side, Tally, run_worker
 from ndld_flow.measure.profiler import measure_sides
-from ndld_flow.measure.stopping import MeasuringPlan, Tally
-from ndld_flow.measure.timing_pass import TimingPlan
-from ndld_flow.measure.worker_job import Answer, Job, write_feeds
+from ndld_flow.measure.worker import Answer, Job, TimingPlan, write_feeds
 from ndld_flow.processes import launch as parent
 from ndld_flow.records.profile import Profile
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model

@@ -16,8 +16,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import BackendError, KilledError, ModelError
 from ndld_flow.measure import pair_rounds
 from ndld_flow.measure.pair_rounds import PairMeasurement, RoundLimits, measure_rounds
-from ndld_flow.measure.process_runs import ProfilingRequest, Side
-from ndld_flow.measure.stopping import MeasuringPlan
+from ndld_flow.measure.process_runs import MeasuringPlan, ProfilingRequest, Side
 from ndld_flow.measure.turn_worker import run_turn
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document

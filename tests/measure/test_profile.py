@@ -17,9 +17,8 @@ from onnx import TensorProto, helper
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import BackendError, ModelError, RequestError, UnknownNameError
-from ndld_flow.measure.process_runs import ProcessRuns
-from ndld_flow.measure.stopping import MeasuringPlan, Tally
-from ndld_flow.measure.timing_pass import TimingPlan, time_passes
+from ndld_flow.measure.process_runs import MeasuringPlan, ProcessRuns, Tally
+from ndld_flow.measure.worker import TimingPlan, time_passes
 from ndld_flow.models.files import model_inputs
 from ndld_flow.profiles.read.onnxruntime_profile import read_passes
 from ndld_flow.records.profile import Profile

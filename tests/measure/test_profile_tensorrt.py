@@ -22,8 +22,7 @@ from pydantic import ValidationError
 from ndld_flow.base.errors import BackendError, KilledError, RequestError
 from ndld_flow.base.extras import EngineBackend
 from ndld_flow.machine.host import has_nvidia_gpu
-from ndld_flow.measure.timing_pass import TimingPlan, time_passes
-from ndld_flow.measure.worker_job import Job
+from ndld_flow.measure.worker import Job, TimingPlan, time_passes
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.profiles.diagnose.subject import Subject
@@ -836,7 +835,7 @@ def test_a_measuring_process_imports_its_own_library_only(tmp_path: Path) -> Non
     Job(tmp_path / "m", session, ()).write(tmp_path / "job.json")
     code = (
         "import sys, ndld_flow.measure.worker; from pathlib import Path; "
-        "from ndld_flow.measure.worker_job import Job; "
+        "from ndld_flow.measure.worker import Job; "
         f"Job.read(Path({str(tmp_path / 'job.json')!r})); "
         "print({'onnxruntime', 'onnx', 'onnx_ir', 'tensorrt', 'polygraphy', 'pydantic'} & set(sys.modules))"
     )

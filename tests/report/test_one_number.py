@@ -22,7 +22,7 @@ from ndld_flow.cli.comparison_table import _changed_layers, _metric_table
 from ndld_flow.cli.live import draw_variants
 from ndld_flow.cli.plain import describe_variant
 from ndld_flow.execution.events import VariantTried
-from ndld_flow.measure.measured_profile import metrics_of
+from ndld_flow.measure.profiler import metrics_of
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
 from ndld_flow.profiles.diagnose.diagnose import triage

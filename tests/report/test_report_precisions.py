@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from ndld_flow import api
-from ndld_flow.measure.measured_profile import metrics_of
+from ndld_flow.measure.profiler import metrics_of
 from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.profile import Profile

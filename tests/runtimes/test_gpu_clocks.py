@@ -22,8 +22,7 @@ from ndld_flow.base.errors import BackendError
 from ndld_flow.measure import gpu_watch
 from ndld_flow.measure.gpu_clocks import find_in_nvml, locked_clocks
 from ndld_flow.measure.gpu_watch import GpuSamples, sampled_gpu, watched_gpus
-from ndld_flow.measure.process_runs import ProfilingRequest, Side
-from ndld_flow.measure.stopping import MeasuringPlan
+from ndld_flow.measure.process_runs import MeasuringPlan, ProfilingRequest, Side
 from ndld_flow.processes.launch import run_worker_module
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import Timing
