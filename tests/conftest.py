@@ -28,7 +28,7 @@ from ndld_flow.machine.host import deciding_variables
 from ndld_flow.processes import launch
 from ndld_flow.processes.worker import IN_PROCESS
 from ndld_flow.runs.cache_settings import CACHE_VARIABLE
-from ndld_flow.runtimes import pip_environment
+from ndld_flow.runtimes import environments
 from tests.support.copied_environments import Copies, make_environment
 from tests.support.forked_workers import Servers
 from tests.support.message_files import MessageFiles, pytest_addoption
@@ -295,14 +295,14 @@ def copied_environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     shared = base.parent if base.name.startswith("popen-") else base
     with pytest.MonkeyPatch.context() as patch:
         if os.name == "posix":
-            patch.setattr(pip_environment, "_make_environment", Copies(shared / "environment-with-pip"))
+            patch.setattr(environments, "_make_environment", Copies(shared / "environment-with-pip"))
         yield
 
 
 @pytest.fixture
 def made_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Private environments are made by `python -m venv`, as they are for users."""
-    monkeypatch.setattr(pip_environment, "_make_environment", make_environment)
+    monkeypatch.setattr(environments, "_make_environment", make_environment)
 
 
 @pytest.fixture

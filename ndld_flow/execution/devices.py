@@ -23,8 +23,8 @@ from pydantic import ValidationError
 
 from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import short_name
-from ndld_flow.machine.container_limits import UNKNOWN
 from ndld_flow.machine.gpu_state import visible_gpus
+from ndld_flow.machine.hardware import UNKNOWN
 from ndld_flow.machine.host import Check, ranges
 from ndld_flow.processes.worker import is_one_process
 from ndld_flow.recipe.recipe import RecipeStep

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ndld_flow.machine.container_limits import UNKNOWN
+from ndld_flow.machine.hardware import UNKNOWN
 
 _CARDS = Path("/proc/driver/nvidia/gpus")
 _LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"

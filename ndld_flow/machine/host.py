@@ -19,8 +19,7 @@ from typing import Literal
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.machine.container_limits import UNKNOWN, read_limits
-from ndld_flow.machine.hardware import describe_cpu, read_hardware
+from ndld_flow.machine.hardware import UNKNOWN, describe_cpu, read_hardware, read_limits
 from ndld_flow.records.document import Record
 from ndld_flow.records.measurement import Machine
 

@@ -18,8 +18,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import require
 from ndld_flow.base.quantities import counted, parse_duration_ms
 from ndld_flow.base.text import joined, short_name
-from ndld_flow.optimize.conditions import read_conditions
-from ndld_flow.optimize.objectives import AT_LEAST, SLOWER, choose_objectives
+from ndld_flow.optimize.goals import AT_LEAST, SLOWER, choose_objectives, read_conditions
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.presets import read_preset
 from ndld_flow.optimize.variant import CLEAN, MADE, Subject, Variant

@@ -17,7 +17,7 @@ from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import BudgetEndedError
 from ndld_flow.optimize.compose import Composer, ProofTime
-from ndld_flow.optimize.objectives import Objective
+from ndld_flow.optimize.goals import Objective
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.recipe.gates import GateError, parse_expression
 from ndld_flow.recipe.recipe import Recipe

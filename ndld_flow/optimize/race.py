@@ -34,8 +34,7 @@ from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import load_model
 from ndld_flow.optimize.compose import SOURCE
-from ndld_flow.optimize.conditions import Conditions
-from ndld_flow.optimize.objectives import PAYS
+from ndld_flow.optimize.goals import PAYS, Conditions
 from ndld_flow.optimize.proof import MOST_VIOLATIONS
 from ndld_flow.optimize.race_process import USELESS, Finished, RaceJob, Racing, Ranked, Tried
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare

@@ -15,7 +15,7 @@ from ndld_flow.execution.events import Notice, VariantTried
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE
 from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Found, Search
-from ndld_flow.optimize.objectives import AT_LEAST, PAYS
+from ndld_flow.optimize.goals import AT_LEAST, PAYS
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.variant import MADE, Variant

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.quantities import parse_duration_ms
-from ndld_flow.optimize.conditions import Conditions
-from ndld_flow.optimize.objectives import Objective
+from ndld_flow.optimize.goals import Conditions, Objective
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.presets import Preset
 from ndld_flow.recipe.sample_files import Samples

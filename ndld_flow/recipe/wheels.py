@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from ndld_flow.base.errors import SourceError
 from ndld_flow.base.text import one_paragraph, shortened, suggest
-from ndld_flow.runtimes.pip_environment import PipError, ask_pip
+from ndld_flow.runtimes.environments import PipError, ask_pip
 
 _SOURCE = re.compile(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)/(?P<path>.+)")
 _DOWNLOAD = (

@@ -22,7 +22,7 @@ from ndld_flow.store.locks import WAITS
 from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
-    from ndld_flow.runtimes.kept_library import KeptLibrary
+    from ndld_flow.runtimes.environments import KeptLibrary
 
 _BATCH = 100
 _LIBRARY_KEPT_S = 24 * 3600.0

@@ -1,8 +1,9 @@
 """Private environments of recipes: releases of libraries side by side, created by pip and kept by digest.
 
-A process that measures or runs a model in an environment sees the environment's packages before all others, so that
-the named ones are of the named releases. What they require has the release that is installed here, as far as it is a
-library of ndld-flow, so that only the named packages differ. Nothing is imported from there into this process::
+`create_environment` and `provide_kept` also serve a required release of TensorRT. A process that measures or runs a
+model in an environment sees the environment's packages before all others, so that the named ones are of the named
+releases. What they require has the release that is installed here, as far as it is a library of ndld-flow, so that only
+the named packages differ. Nothing is imported from there into this process::
 
     ~/.cache/ndld_flow/environments/0123456789abcdef/   contents/: a virtual environment; lock.json: what pip installed
     ~/.cache/ndld_flow/environments/building/, locks/   work in progress
@@ -11,25 +12,240 @@ The lock names every installed package with its version and the digest of its fi
 keys of steps, so a run creates the environments of its recipe before it plans; `plan` only looks.
 """
 
+import atexit
+import contextlib
+import ensurepip
 import json
 import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import distributions
+from importlib.metadata import distributions, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from ndld_flow.base.errors import BackendError
+from ndld_flow.base import users
+from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.settings import Settings
 from ndld_flow.machine.versions import installed_versions
-from ndld_flow.runtimes.kept_library import KeptLibrary, find_kept, kept_root, provide_kept
-from ndld_flow.runtimes.pip_environment import PipError, create_environment
 from ndld_flow.store.digest import digest_file, digest_json
+from ndld_flow.store.files import make_folder, remove_folder
+from ndld_flow.store.locks import WAITS, Locks
+
+PIP_TIMEOUT_S = 3600.0
+"""TensorRT and CUDA's libraries have several GB."""
+_COUNTS_BYTES = "24.1"
+"""The first pip that prints its progress as lines."""
+_NOT_PIPS = ("PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PIP_USER", "PYTHONHOME", "PYTHONPATH")
+"""Variables that would install elsewhere, or show the private environment the packages of this one."""
+
+
+class PipError(Exception):
+    """pip could not install or fetch something; the text is its last error."""
+
+    def __init__(self, reason: str, lines: Sequence[str] = ()) -> None:
+        super().__init__(reason)
+        self.lines = lines
+        """All that it printed."""
+
+
+def create_environment(
+    target: Path, requirements: Sequence[str], report: Callable[[str], None], options: Sequence[str] = ()
+) -> None:
+    """Create a virtual environment with pip, and let that install requirements; `report` is called with its output.
+
+    An environment of its own, because NVIDIA's packages of older releases call pip again while they are installed:
+    with `--target` that would install into ours. Raises PipError.
+    """
+    with _noting(report) as note:
+        install = [_make_environment(target, note), "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
+        _run([*install, *options, "--", *requirements], note)
+
+
+def ask_pip(arguments: Sequence[str], report: Callable[[str], None]) -> None:
+    """Run pip, which installs nothing; `report` is called with each line of its output. Raises PipError.
+
+    Lines `Progress 1 of 3` count the bytes of a large file, if pip can print them.
+    """
+    from packaging.version import Version  # not for runs without environments
+
+    with tempfile.TemporaryDirectory(prefix="ndld-flow-pip-") as folder, _noting(report) as note:
+        if find_spec("pip"):
+            python, release = sys.executable, version("pip")
+        else:  # such as in an environment of uv's
+            python, release = _make_environment(Path(folder), note), ensurepip.version()
+        bar = "raw" if Version(release) >= Version(_COUNTS_BYTES) else "off"
+        _run([python, "-m", "pip", *arguments, "--progress-bar", bar], note)
+
+
+def _make_environment(folder: Path, note: Callable[[str], None]) -> str:
+    """Make a virtual environment with pip; return its Python."""
+    _run([sys.executable, "-m", "venv", str(folder)], note)
+    return str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+
+
+def _run(command: Sequence[str], note: Callable[[str], None]) -> None:
+    from ndld_flow.processes.launch import Program, run_program
+
+    # Ours, with the index of this Python's own pip.conf.
+    ours = {name: value for name, value in os.environ.items() if name not in _NOT_PIPS}
+    own = Path(sys.prefix, "pip.ini" if os.name == "nt" else "pip.conf")
+    if own.is_file():
+        ours.setdefault("PIP_CONFIG_FILE", str(own))
+    # Without the current directory on its path, where a file `pip.py` could be.
+    ours |= {"PYTHONSAFEPATH": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    run_program(Program(command, ours, PIP_TIMEOUT_S), note)
+
+
+@contextlib.contextmanager
+def _noting(report: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """Yield a function that notes and reports a line. Raises PipError where a program fails, with the last error that
+    is in its lines by then."""
+    lines: list[str] = []
+
+    def note(line: str) -> None:
+        lines.append(line)
+        report(line)
+
+    try:
+        yield note
+    except RequestError as error:
+        reasons = [line for line in lines if line.startswith("ERROR: ")] or [error.message]
+        raise PipError(reasons[-1].removeprefix("ERROR: "), lines) from None
+
+
+BUILDING = "building"
+"""Folder next to the libraries for unfinished ones."""
+_LEASES = contextlib.ExitStack()
+"""Leases of the libraries that this process uses, until it ends."""
+_LEASED: set[Path] = set()
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class KeptLibrary:
+    """A folder with a library, or an unfinished one."""
+
+    folder: Path
+    locks: Locks
+    """The lock with the folder's name is held while the library is created."""
+    label: str = ""
+    """What it is, for people; empty if the folder's name says it."""
+
+    @property
+    def used_at(self) -> float:
+        """Return the time of its last use, in seconds since 1970; raises OSError if it is gone."""
+        return self.folder.stat().st_mtime
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of its files."""
+        size, waiting = 0, [str(self.folder)]
+        while waiting:  # a library may have 10,000 files
+            with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                        continue
+                    with contextlib.suppress(OSError):
+                        size += entry.stat(follow_symlinks=False).st_size
+        return size
+
+    @property
+    def in_use(self) -> bool:
+        """Return whether a process holds a lease of it (`Locks.lease`), whose kind is the folder's name."""
+        return bool(self.locks.leased(self.folder.name))
+
+    def remove(self) -> None:
+        """Remove it unless it is in use; a process that is creating it is waited for. Raises OSError."""
+        with self.locks.hold(self.folder.name):
+            if self.in_use:
+                return
+            aside = self.folder
+            if aside.parent.name != BUILDING:
+                # Whatever a killed process leaves there is removed with the unfinished ones.
+                aside = aside.parent / BUILDING / aside.name
+                remove_folder(aside)
+                make_folder(aside.parent)
+                self.folder.rename(aside)
+            remove_folder(aside)
+
+
+def kept_root(name: str) -> Path:
+    """Return a folder of the user's cache for libraries. Raises BackendError if there is no home folder."""
+    try:
+        return users.cache_folder() / name
+    except RuntimeError as error:
+        raise BackendError(f"there is no folder for {name} ({error}): set XDG_CACHE_HOME") from None
+
+
+def find_kept(name: str, own: str, label: Callable[[Path], str] = lambda folder: "") -> list[KeptLibrary]:
+    """Return the libraries in a folder of the user's cache whose names match `own`, unfinished ones included."""
+    try:
+        root = kept_root(name)
+    except BackendError:
+        return []
+    if not os.access(root, os.R_OK | os.X_OK):  # absent, or of another user whose HOME this process inherited
+        return []
+    folders = [path for path in (*root.glob("*/"), *root.glob(f"{BUILDING}/*/")) if re.fullmatch(own, path.name)]
+    return [KeptLibrary(folder, Locks(root / "locks"), label(folder)) for folder in sorted(folders)]
+
+
+def provide_kept(
+    folder: Path,
+    title: str,
+    find: Callable[[], Found | None],
+    create: Callable[[Path], None],
+    report: Callable[[str], None],
+) -> Found | None:
+    """Return what `find` finds in a folder of the cache, after `create` has filled it if it found nothing.
+
+    The folder is locked meanwhile, and this process keeps a lease of it until it ends. `create` gets an empty folder
+    that takes its place at the end, unless that fails. Raises BackendError if the folder cannot be written.
+    """
+    locks = Locks(folder.parent / "locks")
+    try:
+        with locks.hold(folder.name, lambda holder: report(f"{WAITS}{holder}, which creates {title}"), title):
+            kept = find()
+            if kept is None:
+                with _created_aside(folder) as building:
+                    create(building)
+                kept = find()
+            if folder not in _LEASED:
+                if not _LEASED:
+                    atexit.register(_LEASES.close)  # while modules that release locks still exist
+                _LEASES.enter_context(locks.lease(folder.name, uuid.uuid4().hex[:12]))
+                _LEASED.add(folder)
+            with contextlib.suppress(OSError):
+                os.utime(folder)  # `gc --libraries` keeps what was used lately
+    except OSError as error:
+        raise BackendError(
+            f"{title} cannot be kept in {folder.parent} ({error.strerror or error}): free or repair it"
+        ) from None
+    return kept
+
+
+@contextlib.contextmanager
+def _created_aside(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes `folder` at the end, unless the block fails. The caller holds its lock."""
+    building = folder.parent / BUILDING / folder.name
+    remove_folder(building)  # of a killed process
+    make_folder(building)
+    try:
+        yield building
+    except BaseException:
+        remove_folder(building)
+        raise
+    remove_folder(folder)
+    building.rename(folder)  # nothing uses an environment's own programs, which the new place would break
+
 
 _KEPT, _CONTENTS, _LOCK = "environments", "contents", "lock.json"
 _SITES = ("lib/python3.*/site-packages", "Lib/site-packages")
@@ -243,9 +459,9 @@ def _constraints(environment: Environment) -> Iterator[str]:
     named = {_plain(name) for name in environment.packages}
     if any(name.startswith("onnxruntime") for name in named):
         named |= {"onnxruntime", "onnxruntime-gpu"}  # they contain the same modules: only one of them is installed
-    for name, version in sorted(installed_versions("ndld-flow").items()):
-        if _plain(name) not in named | {"ndld-flow"} and "+" not in version:  # a local version is on no index
-            yield f"{name}=={version}\n"
+    for name, installed in sorted(installed_versions("ndld-flow").items()):
+        if _plain(name) not in named | {"ndld-flow"} and "+" not in installed:  # a local version is on no index
+            yield f"{name}=={installed}\n"
 
 
 def _read_installed(site: Path, hashes: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # measuring processes import this module
     from pathlib import Path
 
     from ndld_flow.machine.host import Check
-    from ndld_flow.runtimes.kept_library import KeptLibrary
+    from ndld_flow.runtimes.environments import KeptLibrary
     from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.runtimes.settings import Builder, RuntimeSettings
 
@@ -29,10 +29,8 @@ DEFAULT = "onnxruntime"
 _OTHERS = frozenset(
     {
         "environments",
-        "kept_library",
         "native_output",
         "one_runtime",
-        "pip_environment",
         "protocol",
         "registry",
         "session_process",

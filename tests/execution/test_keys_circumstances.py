@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.machine import gpu_state, host
-from ndld_flow.machine.container_limits import read_limits
+from ndld_flow.machine.hardware import read_limits
 from ndld_flow.machine.host import describe_circumstances, describe_place, fingerprint_machine
 from ndld_flow.step import Reuse
 from ndld_flow.steps.run_tool import RunTool

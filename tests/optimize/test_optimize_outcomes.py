@@ -16,7 +16,7 @@ from blake3 import blake3
 from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.found import TOO_NOISY
-from ndld_flow.optimize.objectives import choose_objectives
+from ndld_flow.optimize.goals import choose_objectives
 from ndld_flow.optimize.optimize import _describe_opening
 from ndld_flow.optimize.proof import Proof, Prover, _judge
 from ndld_flow.optimize.race_search import find_hopeless

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import wave
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,8 +21,14 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.measure.trial_pass import InputTrial
 from ndld_flow.models.files import model_inputs
 from ndld_flow.optimize.compose import Composer, ProofTime, read_model
-from ndld_flow.optimize.conditions import Conditions, read_conditions, tolerance_of
-from ndld_flow.optimize.objectives import choose_objectives
+from ndld_flow.optimize.goals import (
+    FEWEST,
+    Conditions,
+    choose_objectives,
+    largest_expected,
+    read_conditions,
+    tolerance_of,
+)
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.presets import preset_files, read_preset
 from ndld_flow.optimize.variant import Variant
@@ -379,3 +386,38 @@ def test_three_samples_refuse_only_errors_far_beyond_a_loose_condition() -> None
     kept = read_conditions(("cosine >= 0.6", "max_abs <= 2", "snr_db >= 10"), None, None)
     screens = {metric: (sign, bound) for metric, sign, bound in kept.scaled(3.0)}
     assert screens == {"cosine": (">=", pytest.approx(-0.2)), "max_abs": ("<=", 6.0)}
+
+
+Draw = Callable[[np.random.Generator, int], np.ndarray[tuple[int], np.dtype[np.float64]]]
+_ERRORS: dict[str, Draw] = {
+    "rounding": lambda rng, count: np.exp(rng.normal(-5, 0.6, count)),
+    "over orders of magnitude": lambda rng, count: np.exp(rng.normal(-9, 2.0, count)),
+    "a few are far worse": lambda rng, count: np.exp(rng.standard_t(4, count) - 7),
+    "halves of normal values": lambda rng, count: np.abs(rng.normal(0, 1e-3, count)),
+    "some samples without an error": lambda rng, count: rng.choice([0.0, 1.0], count) * rng.uniform(0, 1, count),
+}
+
+
+@pytest.mark.representatives(
+    "36-over orders of magnitude", "36-some samples without an error", "12-some samples without an error"
+)
+@pytest.mark.parametrize("kind", _ERRORS)
+@pytest.mark.parametrize("count", [12, 36])
+def test_as_many_new_samples_rarely_exceed_it(kind: str, count: int) -> None:
+    rng, exceeded, larger = np.random.default_rng(3), 0, 0
+    for _ in range(300):
+        seen, new = _ERRORS[kind](rng, count), _ERRORS[kind](rng, count)
+        expected = largest_expected(list(seen))
+        assert expected is not None and expected >= seen.max()
+        exceeded += new.max() > expected
+        larger += new.max() > seen.max()
+    allowed = 0.25 if kind == "a few are far worse" else 0.1
+    assert exceeded <= allowed * 300, "5 % are meant; few samples estimate a spread badly"
+    assert larger >= 0.4 * 300, "the largest that was seen is no bound"
+
+
+def test_without_errors_or_with_too_few_samples() -> None:
+    assert largest_expected([0.0] * FEWEST) == 0.0
+    assert largest_expected([0.1] * (FEWEST - 1)) is None
+    assert largest_expected([0.1] * FEWEST + [math.nan]) is None
+    assert largest_expected([0.1] * FEWEST) == pytest.approx(0.1), "all alike"

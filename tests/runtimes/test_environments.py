@@ -21,7 +21,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runs.collect_garbage import collect_libraries, find_kept_libraries
-from ndld_flow.runtimes import environments, kept_library
+from ndld_flow.runtimes import environments
 from ndld_flow.runtimes.environments import Environment, find_environment, provide_environment
 from tests.support.environments import write_environment, write_wheel
 from tests.support.models import make_cnn
@@ -225,7 +225,7 @@ def test_pip_creates_an_environment_once_and_gc_spares_it_while_in_use(index: Pa
     os.utime(kept.folder, (old, old))
     assert kept.in_use
     assert not collect_libraries().libraries, "gc removed an environment in use"
-    kept_library._LEASES.close()
-    kept_library._LEASED.clear()
+    environments._LEASES.close()
+    environments._LEASED.clear()
     assert collect_libraries().libraries == (str(kept.folder),)
     assert find_environment(environment) is None

@@ -21,7 +21,7 @@ from ndld_flow.engines.foresight import foresee_build
 from ndld_flow.machine.hardware import read_hardware
 from ndld_flow.records.build import Build
 from ndld_flow.runs.collect_garbage import find_kept_libraries
-from ndld_flow.runtimes import kept_library
+from ndld_flow.runtimes import environments
 from ndld_flow.runtimes.tensorrt import library as libraries
 from ndld_flow.runtimes.tensorrt import required_library
 from ndld_flow.runtimes.tensorrt.library import Library, find_library
@@ -178,8 +178,8 @@ def test_unused_environments_are_counted_and_deleted(index: Path, cache: Path, t
     assert api.gc_libraries().libraries == (), "it was used just now"
     os.utime(kept.folder, (0, 0))
     assert api.gc_libraries().libraries == (), "this process uses it"
-    kept_library._LEASES.close()  # as when it ends
-    kept_library._LEASED.clear()
+    environments._LEASES.close()  # as when it ends
+    environments._LEASED.clear()
     assert api.gc_libraries(dry_run=True).libraries == (str(kept.folder),)
     choose_library("tensorrt", "10.16", None)
     assert api.gc_libraries().libraries == (), "a plan uses it too"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from ndld_flow.runtimes import pip_environment
+from ndld_flow.runtimes import environments
 
-make_environment = pip_environment._make_environment
+make_environment = environments._make_environment
 """The function before tests replace it."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.optimize.conditions import tolerance_of
+from ndld_flow.optimize.goals import tolerance_of
 from ndld_flow.optimize.variant import Subject, Variant
 from ndld_flow.optimize.variants.int8 import may_pay, plain_form
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ndld_flow.machine.host import Check
-    from ndld_flow.runtimes.kept_library import KeptLibrary
+    from ndld_flow.runtimes.environments import KeptLibrary
     from ndld_flow.runtimes.protocol import SessionRequest
     from ndld_flow.runtimes.settings import RuntimeSettings
 

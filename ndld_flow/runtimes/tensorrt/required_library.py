@@ -34,8 +34,14 @@ from pathlib import Path
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import TITLES, EngineBackend
 from ndld_flow.machine.hardware import read_hardware
-from ndld_flow.runtimes.kept_library import KeptLibrary, find_kept, kept_root, provide_kept
-from ndld_flow.runtimes.pip_environment import PipError, create_environment
+from ndld_flow.runtimes.environments import (
+    KeptLibrary,
+    PipError,
+    create_environment,
+    find_kept,
+    kept_root,
+    provide_kept,
+)
 from ndld_flow.runtimes.tensorrt.library import Library, Supply, find_library, find_of_system, is_of_release
 from ndld_flow.runtimes.tensorrt.release_names import known_releases
 from ndld_flow.store.digest import digest_json

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.extras import ENGINE_LIBRARIES, TITLES, EngineBackend
 from ndld_flow.base.quantities import Bytes
-from ndld_flow.machine.container_limits import UNKNOWN
+from ndld_flow.machine.hardware import UNKNOWN
 from ndld_flow.machine.host import has_nvidia_gpu
 from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.settings import Builder, ReadArtifact, RuntimeSettings

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from PIL import Image
 
-from ndld_flow.runtimes.pip_environment import ask_pip
+from ndld_flow.runtimes.environments import ask_pip
 from tests.support.model_trials.subjects import WHEELS, Wheel
 from tests.support.rivalry.speech import speak
 from tests.support.samples import fetch_pinned

@@ -14,8 +14,8 @@ from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.base.extras import TITLES
 from ndld_flow.base.quantities import counted, seconds, size
 from ndld_flow.base.text import short_name
-from ndld_flow.machine.container_limits import UNKNOWN
 from ndld_flow.machine.gpu_state import visible_gpus
+from ndld_flow.machine.hardware import UNKNOWN
 from ndld_flow.models.tensors import Array
 from ndld_flow.runtimes.protocol import ReportPasses, SessionFacts
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import CudaRuntime, open_cuda_runtime
