@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import click
 
 from ndld_flow.base.text import escaped_json
-from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS
-from ndld_flow.cli.verbs import Value, VerbOutput
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, Value, VerbOutput
 
 if TYPE_CHECKING:
     from ndld_flow.execution.events import Event

@@ -1,6 +1,7 @@
 """The boundary of the Python API: arguments are checked by their types, and errors of the system become NdldFlowErrors.
 
-An error that neither the arguments nor the system explain is a bug, and passes.
+An error that neither the arguments nor the system explain is a bug, and passes. `VerbOutput` is the type of what a verb
+prints.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, get_type_hints
+from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints
 
 from ndld_flow.base.errors import NOT_UTF8, OutputsError, RequestError
 from ndld_flow.base.lazy_names import names_for_checkers
@@ -23,6 +24,21 @@ from ndld_flow.base.text import short_name
 DEFAULT_OUTPUTS = "outputs"
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
+
+
+@dataclasses.dataclass(frozen=True)
+class VerbOutput(Generic[Value]):
+    """The JSON that a verb prints: `OUTPUT` in its file, whose annotation has the type of the value."""
+
+    module: str
+    """The name of the verb's module, in which its annotation is read."""
+    summary: str
+    version: int | None = 1
+    """None for a document, which has a version of its own."""
+    is_lines: bool = False
+    """True if each line is a value; otherwise there is one value."""
+    leaves_out_null: bool = False
+    """True if fields without a value are left out."""
 
 
 def public(function: Callable[Parameters, Value]) -> Callable[Parameters, Value]:

@@ -18,7 +18,8 @@ from pydantic_core import CoreSchema, to_json
 from ndld_flow.base.errors import UnknownNameError
 from ndld_flow.base.lazy_names import names_for_checkers
 from ndld_flow.base.settings import read_docstrings
-from ndld_flow.cli.verbs import Value, VerbOutput, list_outputs
+from ndld_flow.cli.public_functions import Value, VerbOutput
+from ndld_flow.cli.verbs import list_outputs
 
 
 def format_value(output: VerbOutput[Value], value: Value) -> str:

@@ -8,36 +8,21 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ndld_flow import steps
 
-Value = TypeVar("Value")
+if TYPE_CHECKING:
+    from ndld_flow.cli.public_functions import VerbOutput
 
 _FIRST = ("optimize", "init", "run", "compare", "profile", "plan")
 """The verbs that most people need, which help lists before the others."""
 _PACKAGE = "ndld_flow.verbs"
 _READS_A_MODEL = re.compile(rb"\bStep\[Onnx, (\w+)\]\):")
 _MODELS = (b"Onnx", b"Engine")
-
-
-@dataclass(frozen=True)
-class VerbOutput(Generic[Value]):
-    """The JSON that a verb prints: `OUTPUT` in its file, whose annotation has the type of the value."""
-
-    module: str
-    """The name of the verb's module, in which its annotation is read."""
-    summary: str
-    version: int | None = 1
-    """None for a document, which has a version of its own."""
-    is_lines: bool = False
-    """True if each line is a value; otherwise there is one value."""
-    leaves_out_null: bool = False
-    """True if fields without a value are left out."""
 
 
 @cache

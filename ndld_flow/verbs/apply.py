@@ -26,8 +26,7 @@ import click
 
 from ndld_flow.base.text import visible_text
 from ndld_flow.cli.options import Given, Loudness, json_option, loudness_options, options_of, outputs_option, print_json
-from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
-from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:

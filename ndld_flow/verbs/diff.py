@@ -34,8 +34,7 @@ import click
 
 from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.cli.options import NewFile, json_option, outputs_option, print_json, refuse_missing
-from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
-from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 
 if TYPE_CHECKING:
     from ndld_flow.records.build import EngineComparison

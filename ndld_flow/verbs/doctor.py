@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.cli.options import Given, json_option, options_of, outputs_option, print_json, print_notices
-from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 from ndld_flow.cli.terminal import hanging
-from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ import click
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted, parse_duration_ms, size
 from ndld_flow.cli.options import json_option, outputs_option, print_json
-from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
-from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 from ndld_flow.runs.collect_garbage import Freed, LibrariesFreed, collect_garbage, collect_libraries
 from ndld_flow.runs.outputs import Outputs
 

@@ -30,9 +30,8 @@ import click
 from ndld_flow.base.quantities import counted, quantity, ratio_change
 from ndld_flow.base.text import shortened, visible_name
 from ndld_flow.cli.options import NewFile, json_option, outputs_option, print_json
-from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 from ndld_flow.cli.terminal import hanging, styled
-from ndld_flow.cli.verbs import VerbOutput
 
 if TYPE_CHECKING:
     from ndld_flow.records.history import AcceptedChange, HistoryStep, MetricHistory, MetricSeries

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.cli.options import Given, json_option, options_of, print_json, refuse_missing
-from ndld_flow.cli.public_functions import public
-from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.cli.public_functions import VerbOutput, public
 
 if TYPE_CHECKING:
     from ndld_flow.models.op_reference import DescribedOperator, ListedOperator

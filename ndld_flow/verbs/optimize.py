@@ -55,8 +55,7 @@ from ndld_flow.cli.options import (
     shapes_option,
     tokenizer_option,
 )
-from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
-from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 from ndld_flow.execution.listener import Listener, ignore
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.recipe.write_recipe import parse_shape

@@ -39,8 +39,7 @@ from ndld_flow.cli.options import (
     refuse_missing,
     target_option,
 )
-from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
-from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:

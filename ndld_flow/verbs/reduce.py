@@ -26,8 +26,7 @@ import click
 
 from ndld_flow.base.quantities import counted
 from ndld_flow.cli.options import Given, NewFile, json_option, options_of, outputs_option, print_json
-from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
-from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 from ndld_flow.execution.listener import Listener, ignore
 from ndld_flow.reduce.part import ReduceOptions
 

@@ -16,9 +16,8 @@ from ndld_flow.base.declared_metrics import metric_text
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import shortened, visible_name
 from ndld_flow.cli.options import Given, json_option, options_of, outputs_option, print_json
-from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 from ndld_flow.cli.terminal import hanging, styled
-from ndld_flow.cli.verbs import VerbOutput
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.runs.list_runs import RunFilter, RunSummary, list_runs
 from ndld_flow.runs.outputs import Outputs

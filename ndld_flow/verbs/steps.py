@@ -14,9 +14,8 @@ import click
 
 from ndld_flow.base.text import suggest
 from ndld_flow.cli.options import files_option, json_option, print_json
-from ndld_flow.cli.public_functions import public
+from ndld_flow.cli.public_functions import VerbOutput, public
 from ndld_flow.cli.terminal import hanging
-from ndld_flow.cli.verbs import VerbOutput
 
 INPUTS = "inputs"
 """The name under which the settings of a recipe's `inputs:` are explained."""

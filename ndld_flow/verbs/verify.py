@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.cli.options import json_option, outputs_option, print_json
-from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
-from ndld_flow.cli.verbs import VerbOutput
+from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 
 if TYPE_CHECKING:
     from ndld_flow.runner.verify import Verified
