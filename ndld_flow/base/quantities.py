@@ -15,6 +15,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from ndld_flow.base.text import lazy_pattern
 
 MINUS, TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
+ABSENT = "\N{EN DASH}"
+"""Displayed for values that are not known."""
 
 _SHORT_S = 3.0
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import IO
 from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 
 from pydantic import JsonValue
@@ -23,6 +23,7 @@ from ndld_flow import __version__
 from ndld_flow.base.errors import ModelError, SourceError
 from ndld_flow.base.quantities import count, size
 from ndld_flow.base.text import lazy_pattern, short_name, suggest
+from ndld_flow.models.external_files import DataFile, external_file, external_files
 from ndld_flow.recipe.foreign_forms import hint_at_variable
 from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
 from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
@@ -32,9 +33,6 @@ from ndld_flow.store.hidden_credentials import HIDDEN, Credentials, hide_credent
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.locks import WAITS
 from ndld_flow.store.store import Store
-
-if TYPE_CHECKING:
-    from ndld_flow.models.external_files import DataFile
 
 NEW_MODEL = lazy_pattern(rf"{NEW}(?P<opset>[0-9]{{1,4}})(?P<contrib>\+contrib)?")
 
@@ -124,8 +122,6 @@ def _require_digest(source: str, algorithm: str, promised: str, digest: str) -> 
 
 
 def _describe_local(path: Path, store: Store, report: Callable[[str], None]) -> FoundModel:
-    from ndld_flow.models.external_files import external_file
-
     if not path.is_file():
         what = "is a folder; give the .onnx file in it" if path.is_dir() else "there is no such file"
         near = [p.name for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
@@ -191,8 +187,6 @@ def _external_files(path: Path, digest: str, store: Store) -> tuple[str, ...]:
     known = read_note(note)
     if isinstance(known, list):
         return tuple(map(str, known))
-    from ndld_flow.models.external_files import external_files
-
     names = external_files(path)  # refuses most that is no model before onnx is imported
     from ndld_flow.models.files import load_model
 
@@ -312,8 +306,6 @@ def _copy_stream(
 
 def _check_files(model: ModelSource, path: Path) -> None:
     """Raise SourceError unless the recipe has a digest of each data file that the model names, and of no other."""
-    from ndld_flow.models.external_files import external_files
-
     names = external_files(path)
     if missing := [name for name in names if name not in model.files]:
         given = ", ".join(f"{short_name(name)}: SHA256" for name in missing[:_NAMED_FILES])

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.quantities import count, number, percent
+from ndld_flow.base.quantities import ABSENT, count, number, percent
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange, noise_of
 from ndld_flow.report.encoding import rounded
 from ndld_flow.report.measured import shape_text
-from ndld_flow.report.tables import ABSENT
 
 NOT_FINITE = -1.0
 """Represents a NaN or infinite error in page data; errors are never negative."""

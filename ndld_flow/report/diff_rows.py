@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeGuard
 
-from ndld_flow.base.quantities import counted, size, three_digits
+from ndld_flow.base.quantities import ABSENT, counted, size, three_digits
 from ndld_flow.base.text import short_name
 from ndld_flow.records.model_diff import (
     NOUNS,
@@ -29,7 +29,6 @@ from ndld_flow.records.model_diff import (
     counted_words,
     own_counts,
 )
-from ndld_flow.report.tables import ABSENT
 
 Sign = Literal["+", "-", "~"]
 _Item = NodeItem | TensorItem | WeightItem | FunctionItem

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ndld_flow.base.extras import ENGINE_LIBRARIES
-from ndld_flow.base.quantities import count, counted, size, size_change
+from ndld_flow.base.quantities import ABSENT, count, counted, size, size_change
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.profiles.compare.engines import CHOICES, NOT_SET, EngineSide, count_changes, facts_of_engine
 from ndld_flow.records.build import EngineComparison, LayerAspect, MatchedEngineLayer
 from ndld_flow.report.measured import UNKNOWN, Figure
 from ndld_flow.report.render import PageParts, render, write_page
-from ndld_flow.report.tables import ABSENT
 
 _SURE = 0.9
 _ROWS_WITHOUT_SCRIPT = 100

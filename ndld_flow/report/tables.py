@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Value: TypeAlias = str | int | float | None
+from ndld_flow.base.quantities import ABSENT
 
-ABSENT = "\N{EN DASH}"
-"""Displayed for values that are not known."""
+Value: TypeAlias = str | int | float | None
 
 
 @dataclass(frozen=True)

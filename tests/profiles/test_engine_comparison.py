@@ -13,12 +13,12 @@ from blake3 import blake3
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import ABSENT
 from ndld_flow.profiles.compare.engines import EngineSide, compare_sides, match_engines, side_of_lock
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.build import Build, EngineComparison, EngineLock, LayerAspect
 from ndld_flow.records.document import read_document
 from ndld_flow.report.engines_page import EnginesPage, collect_engines_page, draw_engines
-from ndld_flow.report.tables import ABSENT
 from tests.support.a100_exports import a100_exports
 from tests.support.command_line import ndld_flow
 from tests.support.message_files import CheckMessage

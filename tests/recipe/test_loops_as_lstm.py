@@ -14,7 +14,7 @@ from ndld_flow.base.settings import Settings
 from ndld_flow.optimize.compose import read_model
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.variant import Variant
-from ndld_flow.optimize.variants.loops_as_lstm import propose
+from ndld_flow.optimize.variants import loops_as_lstm
 from ndld_flow.steps.edit import Edit
 from ndld_flow.steps.quantize import Quantize
 
@@ -30,7 +30,7 @@ def proposed(text: str, shares: dict[str, float], **options: object) -> tuple[di
     np.save("x.npy", np.zeros((9, 1, 8), np.float32))
     given: dict[str, object] = {"data": ("x.npy",), "target": "onnxruntime", **options}
     composer = read_model(Path("model.onnx"), OptimizeOptions(**given), Path("samples"))  # type: ignore[arg-type]
-    found = list(propose(replace(composer, shares=shares)))
+    found = list(loops_as_lstm(replace(composer, shares=shares)))
     return {item.name: item for item in found if isinstance(item, Variant)}, [
         item for item in found if isinstance(item, str)
     ]

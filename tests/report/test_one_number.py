@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ndld_flow.base.quantities import apart, milliseconds, number, quantity, ratio_change, size
+from ndld_flow.base.quantities import ABSENT, apart, milliseconds, number, quantity, ratio_change, size
 from ndld_flow.cli.comparison_table import _changed_layers, _metric_table
 from ndld_flow.cli.live import draw_variants
 from ndld_flow.cli.plain import describe_variant
@@ -38,7 +38,6 @@ from ndld_flow.report.exports.pull_requests import comparison_markdown, run_mark
 from ndld_flow.report.exports.spreadsheets import comparison_csv, layers_csv, points_csv, sweep_markdown
 from ndld_flow.report.panels.optimization import collect
 from ndld_flow.report.run_page import draw_report
-from ndld_flow.report.tables import ABSENT
 from ndld_flow.report.variant_text import describe_times
 from tests.support import comparison_fixtures, sweep_samples
 from tests.support.compare_samples import layer, profile_of

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from ndld_flow.base.quantities import ABSENT
 from ndld_flow.report.panels.sequences import charts_of, collect_sequences
 from ndld_flow.report.run_page import draw_report
-from ndld_flow.report.tables import ABSENT
 from tests.support.precision_samples import (
     RECIPE,
     deep_accuracy,

@@ -8,7 +8,7 @@ from string import ascii_uppercase
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import quantity, ratio_change, seconds, share, three_digits
+from ndld_flow.base.quantities import ABSENT, quantity, ratio_change, seconds, share, three_digits
 from ndld_flow.base.text import first_of, short_name
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, estimated_ratio
 from ndld_flow.records.comparison import NOT_APPLICABLE, Comparison, ProfileComparison, Subject
@@ -23,7 +23,6 @@ from ndld_flow.report.measured import (
     short_provider,
     value_text,
 )
-from ndld_flow.report.tables import ABSENT
 
 SERIES = 10
 """Number of series colours in tokens.css; further subjects reuse colours and differ by letter."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.quantities import MINUS, TIMES, apart, change, milliseconds, quantity, three_digits
+from ndld_flow.base.quantities import ABSENT, MINUS, TIMES, apart, change, milliseconds, quantity, three_digits
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.comparison import (
     ComparedMetric,
@@ -19,7 +19,6 @@ from ndld_flow.records.comparison import (
 )
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.measured import UNKNOWN
-from ndld_flow.report.tables import ABSENT
 
 _LEAST, _MOST = 1e-3, 1e3
 _APART = 13.0

@@ -11,12 +11,11 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from ndld_flow.base.quantities import MINUS, change, counted, milliseconds, quantity, share
+from ndld_flow.base.quantities import ABSENT, MINUS, change, counted, milliseconds, quantity, share
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.records.comparison import Comparison, ProfileComparison
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.tables import ABSENT
 
 _GOOD, _BAD, _OPEN = "#0a8f68", "#d55e00", "#b07800"
 _COLOURS = {

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 
-from ndld_flow.base.quantities import MINUS, TIMES, change, milliseconds, share, three_digits
+from ndld_flow.base.quantities import ABSENT, MINUS, TIMES, change, milliseconds, share, three_digits
 from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import NOT_RECORDED, Comparison, MetricVerdict, ProfileComparison
 from ndld_flow.records.model_diff import ModelDiff
@@ -24,7 +24,6 @@ from ndld_flow.report.collect_summary import GateView, Summary, collect_gates, c
 from ndld_flow.report.comparison.subjects import collect_rounds
 from ndld_flow.report.comparison.verdicts import LayerChange, layer_changes, metric_values
 from ndld_flow.report.diff_rows import DiffLine, DiffPart, DiffRow, collect_diff
-from ndld_flow.report.tables import ABSENT
 from ndld_flow.report.variant_text import split_conclusion
 from ndld_flow.report.verdict import outcome_line, verdict_lines
 

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.declared_metrics import OF_WORST_SAMPLE, higher_is_better, metric_text
-from ndld_flow.base.quantities import number
+from ndld_flow.base.quantities import ABSENT, number
 from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, LabelledMetric, OutputAgreement, SampleAgreement
 from ndld_flow.report.collect_divergence import DepthCurves, DepthView, bound_of, collect_depth, depth_curves
 from ndld_flow.report.measured import shape_text
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.search_outcome import is_outside
-from ndld_flow.report.tables import ABSENT, Column, Table
+from ndld_flow.report.tables import Column, Table
 
 _ROWS_SHOWN = 40
 _DOTS_SHOWN = 2000

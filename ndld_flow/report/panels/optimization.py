@@ -6,13 +6,12 @@ import math
 import re
 from dataclasses import dataclass
 
-from ndld_flow.base.quantities import counted, quantity, seconds
+from ndld_flow.base.quantities import ABSENT, counted, quantity, seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, VariantOutcome, describe_runtime
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.comparison.verdicts import IntervalScale
 from ndld_flow.report.panel import Panel
-from ndld_flow.report.tables import ABSENT
 from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible, split_conclusion
 
 _OUTCOMES: dict[VariantOutcome, tuple[int, str]] = {

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain, groupby
 
 from ndld_flow.base.declared_metrics import FRACTIONS, higher_is_better, metric_text
-from ndld_flow.base.quantities import count, counted, milliseconds, seconds, share
+from ndld_flow.base.quantities import ABSENT, count, counted, milliseconds, seconds, share
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.rules_search import SearchSubject, insights_of_search
 from ndld_flow.records.accuracy import Accuracy, LayerDivergence
@@ -24,7 +24,7 @@ from ndld_flow.report.encoding import rounded
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.panels.accuracy import bound_text
 from ndld_flow.report.search_outcome import SearchOutcome, search_outcome, search_sentences
-from ndld_flow.report.tables import ABSENT, Column, Table
+from ndld_flow.report.tables import Column, Table
 
 FOUND_BY = "found_by"
 """Name of the input with which a step reads a search."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ndld_flow.base.declared_metrics import metric_text
-from ndld_flow.base.quantities import count, number
+from ndld_flow.base.quantities import ABSENT, count, number
 from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import Accuracy, SequenceAgreement, StepErrors
 from ndld_flow.report.encoding import rounded
 from ndld_flow.report.panel import Panel
-from ndld_flow.report.tables import ABSENT, Column, Table, Value
+from ndld_flow.report.tables import Column, Table, Value
 
 _MOST_POINTS = 3000
 """Maximum number of points of a line; with more steps, each point is the largest error of several."""

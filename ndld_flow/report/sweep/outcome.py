@@ -15,13 +15,22 @@ import yaml
 from pydantic import JsonValue
 
 from ndld_flow.base.places import change_value, find_value, split_key
-from ndld_flow.base.quantities import change, counted, parse_bytes, parse_duration_ms, parse_percent, quantity, seconds
+from ndld_flow.base.quantities import (
+    ABSENT,
+    change,
+    counted,
+    parse_bytes,
+    parse_duration_ms,
+    parse_percent,
+    quantity,
+    seconds,
+)
 from ndld_flow.base.text import first_of, short_name, visible_text
 from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.sweep import MeasuredAgain, MeasurementSession, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.report.comparison.verdicts import ratio_text
 from ndld_flow.report.measured import value_text
-from ndld_flow.report.tables import ABSENT, Column, Table, Value
+from ndld_flow.report.tables import Column, Table, Value
 
 _OWN_FOLDER = re.compile(r"points/[\w-]+")
 
