@@ -36,9 +36,8 @@ from ndld_flow.records.inspection import Findings
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.report import panels
-from ndld_flow.report.bundle import bundle, report_files
 from ndld_flow.report.panel import find_panels
-from ndld_flow.report.render import environment
+from ndld_flow.report.render import bundle, environment, report_files
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.runtimes import registry
 from ndld_flow.step import _annotations

@@ -19,8 +19,7 @@ from ndld_flow.profiles.compare.engines import (
     side_of_lock,
 )
 from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognize
-from ndld_flow.profiles.read.sources import find_source
-from ndld_flow.profiles.read.untrusted_files import read_ends
+from ndld_flow.profiles.read.sources import find_source, read_ends
 from ndld_flow.records.build import Build, EngineComparison, EngineLock
 from ndld_flow.records.document import read_document
 from ndld_flow.records.run_folder import COMPARISON_PAGE, find_file, read_run_record

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_tensorrt
 from ndld_flow.base.errors import RequestError
-from ndld_flow.profiles.read import untrusted_files
+from ndld_flow.profiles.read import sources
 from ndld_flow.profiles.read.engine_layers import nodes_of_metadata, nodes_of_name
 from ndld_flow.profiles.read.read_profile import read_profile, recognize
+from ndld_flow.profiles.read.sources import parse_json
 from ndld_flow.profiles.read.trtexec_files import read_layer_times
-from ndld_flow.profiles.read.untrusted_files import parse_json
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun
 from tests.support import trtexec_exports as trt
@@ -677,9 +677,9 @@ def test_unexpected_values_are_read_or_refused(tmp_path: Path, layers: list[Any]
 def test_a_file_of_the_largest_size_is_read_and_a_larger_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(untrusted_files, "MAX_WHOLE_BYTES", 4)
+    monkeypatch.setattr(sources, "MAX_WHOLE_BYTES", 4)
     (tmp_path / "log.txt").write_text("four")
-    assert untrusted_files.read_whole(tmp_path / "log.txt") == "four"
+    assert sources.read_whole(tmp_path / "log.txt") == "four"
     (tmp_path / "log.txt").write_text("fiver")
     with pytest.raises(RequestError, match=r"log\.txt"):
-        untrusted_files.read_whole(tmp_path / "log.txt")
+        sources.read_whole(tmp_path / "log.txt")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.report.bundle import BundleError, bundle, read_module
+from ndld_flow.report.render import BundleError, bundle, read_module
 
 
 def write(folder: Path, **texts: str) -> Path:

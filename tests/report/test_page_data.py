@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page
 
 from ndld_flow.records.activations import Histogram
-from ndld_flow.report.bundle import bundle
 from ndld_flow.report.encoding import Columns, packed
+from ndld_flow.report.render import bundle
 from tests.support.page_data import unpack
 
 pytestmark = pytest.mark.browser

@@ -31,7 +31,6 @@ from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, TensorInf
 from ndld_flow.records.run_folder import RunDocuments, read_run
 from ndld_flow.records.run_record import GateResult, RunRecord
 from ndld_flow.report.activations.page import ACTIVATIONS_PAGE
-from ndld_flow.report.bundle import modules_of, report_files
 from ndld_flow.report.collect_footprint import collect_footprint
 from ndld_flow.report.collect_latency import collect_latency
 from ndld_flow.report.collect_layers import collect_layers
@@ -44,7 +43,16 @@ from ndld_flow.report.model_page import DIFF_PAGE
 from ndld_flow.report.panels.accuracy import collect_accuracy
 from ndld_flow.report.panels.latency import collect_profiles
 from ndld_flow.report.panels.steps import lay_out
-from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT, environment, write_page
+from ndld_flow.report.render import (
+    EARLY_SCRIPT,
+    MODEL_PAGE,
+    PROFILE_REPORT,
+    RUN_REPORT,
+    environment,
+    modules_of,
+    report_files,
+    write_page,
+)
 from ndld_flow.report.run_page import RunPage, collect_page, draw_report
 from ndld_flow.report.sweep.page import SWEEP_PAGE
 from ndld_flow.report.verdict import describe_results, summarize_run

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
-from ndld_flow.report.bundle import bundle, report_files
+from ndld_flow.report.render import bundle, report_files
 from ndld_flow.report.report_data import GraphShape, collect_graphs
 from tests.support.run_fixtures import MACHINE
 

@@ -16,13 +16,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ndld_flow.records.document import Record
 from ndld_flow.report.activations.page import ActivationsPage
-from ndld_flow.report.bundle import report_files
 from ndld_flow.report.comparison.page import ComparisonPage
 from ndld_flow.report.encoding import Columns, field_names
 from ndld_flow.report.engines_page import EnginesPage
 from ndld_flow.report.history_page import HistoryPage
 from ndld_flow.report.model_page import DiffPage, ModelPage
 from ndld_flow.report.panel import find_panels
+from ndld_flow.report.render import report_files
 from ndld_flow.report.run_page import RunPage
 from ndld_flow.report.sweep.page import SweepPage
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ndld_flow.base.dtype_names import dtype_of_tensorrt, without_dtype
 from ndld_flow.profiles.read.layer_work import elements, work_of
-from ndld_flow.profiles.read.untrusted_files import objects_in, parse_json, read_whole, shape_of, text_of, whole_of
+from ndld_flow.profiles.read.sources import objects_in, parse_json, read_whole, shape_of, text_of, whole_of
 from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, multiplies_matrices
 from ndld_flow.records.profile import Layer, LayerRole, LayerWeight, TensorInfo
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_tensorrt
-from ndld_flow.profiles.read.untrusted_files import objects_in, shape_of, text_of, whole_of
+from ndld_flow.profiles.read.sources import objects_in, shape_of, text_of, whole_of
 from ndld_flow.records.profile import TensorInfo
 
 Shape = tuple[int, ...]

@@ -18,7 +18,7 @@ from typing import Any
 from ndld_flow.base.dtype_names import dtype_of_ort_element
 from ndld_flow.base.errors import RequestError
 from ndld_flow.profiles.read.layer_work import count_macs, tensor_bytes
-from ndld_flow.profiles.read.untrusted_files import check_size, number_of, read_ends, shape_of, text_of
+from ndld_flow.profiles.read.sources import check_size, number_of, read_ends, shape_of, text_of
 from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES
 from ndld_flow.records.measurement import LatencySummary, Machine
 from ndld_flow.records.profile import Layer, LayerRole, Profile, ProfileRun, RuntimeTraits, Span, TensorInfo

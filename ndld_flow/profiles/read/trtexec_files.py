@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from ndld_flow.profiles.read.untrusted_files import (
+from ndld_flow.profiles.read.sources import (
     number_of,
     objects_in,
     parse_json,
