@@ -29,6 +29,7 @@ from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.quantities import counted, number, percent
 from ndld_flow.base.text import first_of, short_name, suggest
+from ndld_flow.models.tensors import sequence_of
 from ndld_flow.records.accuracy import (
     SAME_DB,
     Accuracy,
@@ -42,7 +43,6 @@ from ndld_flow.records.accuracy import (
 from ndld_flow.records.execution import BuiltFile
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.power import FaultOutcome
-from ndld_flow.runtimes.onnxruntime.named_tensors import sequence_of
 from ndld_flow.samples.sample_feeds import SampleArrays
 
 MOST_LAYERS = 1000

@@ -24,6 +24,7 @@ from ndld_flow.models.tensors import (
     TensorSpec,
     dtype_of_ort,
     dtype_text,
+    named_tensors,
     numpy_dtype,
     pack_elements,
     shape_text,
@@ -39,7 +40,6 @@ from ndld_flow.runtimes.onnxruntime.execution_providers import (
     short_name,
     with_fallbacks,
 )
-from ndld_flow.runtimes.onnxruntime.named_tensors import named_tensors
 from ndld_flow.runtimes.protocol import DeviceTimes, HostBinding, SessionFacts
 
 Optimization = Literal["disabled", "basic", "extended", "layout", "all"]
