@@ -18,7 +18,7 @@ from ndld_flow.execution.request import Request
 from ndld_flow.machine.host import describe_machine, is_this_machine
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
 from ndld_flow.records.outcomes import ENDINGS
-from ndld_flow.records.run_folder import RUN_RECORD, read_run_record
+from ndld_flow.records.run_folder import OPTIMIZATION_RECORD, RUN_RECORD, read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
 from ndld_flow.runner.check_inputs import refuse_inputs_of, refuse_missing_data, refuse_wrong_inputs
 from ndld_flow.runner.open_run import open_single, working_on
@@ -202,7 +202,8 @@ def _find_equal_run(run: RunState) -> RunFinished | None:
         earlier = read_run_record(latest)
     except RequestError:
         return None
-    if earlier.identity != identify_run(run):
+    # The page of an optimization is on top of the run that proved its model: another one must not replace it.
+    if earlier.identity != identify_run(run) or (latest / OPTIMIZATION_RECORD).exists():
         return None
     damage = find_run_damage(earlier, latest, run.outputs.store.digests.digest)
     if damage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import wave
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,18 @@ def test_rows_of_an_array_belong_to_the_files_of_another_input(here: Path, count
             assert part["h"] == ["h.npy"]
     composer = read(Path("model.onnx"), data=("x=x",))
     assert any("h by " in sentence for sentence in composer.left_out), "an input without data is named"
+
+
+def test_the_rate_of_audio_is_named_before_anything_runs(here: Path) -> None:
+    """Everything was judged on recordings of another rate, and only the report had a word on it."""
+    text = "g (float[n, 800] x) => (float[n, 800] y) { y = Tanh(x) }"
+    onnx.save(helper.make_model(onnx.parser.parse_graph(text)), "model.onnx")
+    Path("wav").mkdir()
+    for index in range(3):
+        with wave.open(f"wav/{index}.wav", "wb") as file:
+            file.setparams((1, 2, 22050, 0, "NONE", ""))
+            file.writeframes(np.full(800, index, np.int16).tobytes())
+    assert any("rate" in sentence for sentence in read(Path("model.onnx"), data=("wav",)).left_out)
 
 
 def test_text_is_of_the_input_that_is_no_part_of_another(here: Path) -> None:

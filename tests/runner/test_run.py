@@ -15,6 +15,7 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, OutputsError, RequestError
 from ndld_flow.execution.events import Event, Notice, RunFinished, StepProgressed
+from ndld_flow.records.run_folder import OPTIMIZATION_RECORD
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.store import Store
@@ -61,6 +62,16 @@ def test_a_second_run_does_nothing_and_names_the_first(in_folder: Path) -> None:
     assert again.folder == first.folder
     assert started(events) == []
     assert len(api.runs(outputs=in_folder / "outputs")) == 1
+
+
+def test_the_page_of_an_optimization_is_not_replaced(in_folder: Path) -> None:
+    """A second search overwrote the table of the first, whose best variant it had no time to try."""
+    toy = make_toy(in_folder)
+    first, _ = toy.run()
+    (Path(first.folder) / OPTIMIZATION_RECORD).write_text("{}")
+    again, events = toy.run()
+    assert again.folder != first.folder and not again.nothing_to_do
+    assert started(events) == [], "all results are reused"
 
 
 def test_two_recipes_of_one_name_are_a_warning(in_folder: Path) -> None:
