@@ -127,7 +127,7 @@ def _describe_local(path: Path, store: Store, report: Callable[[str], None]) -> 
         near = [p.name for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
         hint = hint_at_variable(str(path)) or (suggest(path.name, near) if near and not path.is_dir() else "")
         base = "" if path.is_absolute() else f" Paths are relative to the current directory ({Path.cwd()})."
-        raise ModelError(f"model {path}: {what}.{base} {hint}".strip())
+        raise ModelError(f"model {path}: {what}{hint and f'; {hint}'}{'' if hint.endswith('?') else '.'}{base}")
     try:
         digest = store.digests.digest(path)
         names = _external_files(path, digest, store)

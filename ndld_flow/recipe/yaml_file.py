@@ -319,7 +319,8 @@ def yaml_of_values(values: Mapping[str, Any]) -> YamlFile:
     try:
         text = yaml.safe_dump(_plain(values), sort_keys=False, allow_unicode=True)
     except yaml.YAMLError as error:
-        raise _refuse(OF_PROGRAM, "", f"contains a value that is not plain data: {error.args[-1]!r}") from None
+        what = f"contains a value that is not plain data, of the type {type(error.args[-1]).__name__}"
+        raise _refuse(OF_PROGRAM, "", what) from None
     except RecursionError:
         raise _refuse(OF_PROGRAM, "", _DEEP) from None
     return replace(parse_yaml(OF_PROGRAM, text), has_file=False)

@@ -22,6 +22,7 @@ from ndld_flow.execution.events import RunFinished
 from ndld_flow.machine.host import describe_machine
 from ndld_flow.runs import collect_garbage
 from tests.support.command_line import ndld_flow
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 from tests.support.process_runs import ProcessRun
 from tests.support.recipes import load_recipe
@@ -67,7 +68,7 @@ def test_help_imports_nothing(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_help_fits_the_terminal_and_reports_a_full_disk(tmp_path: Path) -> None:
+def test_help_fits_the_terminal_and_reports_a_full_disk(tmp_path: Path, check_message: CheckMessage) -> None:
     whole = start("--help", cwd=tmp_path).stdout
     assert start("-h", cwd=tmp_path).stdout == whole
     narrow = start("--help", cwd=tmp_path, COLUMNS="60").stdout
@@ -76,36 +77,39 @@ def test_help_fits_the_terminal_and_reports_a_full_disk(tmp_path: Path) -> None:
         failed = subprocess.run(
             [sys.executable, "-m", "ndld_flow", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert failed.returncode == 2 and "No space left" in failed.stderr and "Traceback" not in failed.stderr
+    assert failed.returncode == 2 and "Traceback" not in failed.stderr
+    check_message(failed.stderr)
 
 
 def test_version(tmp_path: Path) -> None:
     assert start("--version", cwd=tmp_path).stdout == f"ndld-flow {__version__}\n"
 
 
-@pytest.mark.representatives("arguments8-nowhere.onnx", "arguments9-no such step", "arguments3-no such file")
+@pytest.mark.representatives("arguments8", "arguments9", "arguments3")
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        (["rnu"], 'did you mean "run"?'),
-        (["run"], "Missing argument 'RECIPE.yaml'"),
-        (["run", "--frce"], "No such option"),
-        (["run", "nowhere.yaml"], "no such file"),
-        (["plan", "toy.yaml"], "--trust"),
-        (["report", "nowhere"], "no such run"),
-        (["tag", "latest", "x"], "no such run"),
-        (["steps", "sanitise"], 'did you mean "sanitize"?'),
-        (["init", "nowhere.onnx"], "nowhere.onnx"),
-        (["run", "toy.yaml", "--trust", "--force", "frist"], "no such step"),
-        (["run", "toy.yaml", "--trust", "model=text.onnx"], "text.onnx"),
-        (["run", "toy.yaml", "--trust", "model=empty.onnx"], "empty.onnx"),
+        ["rnu"],
+        ["run"],
+        ["run", "--frce"],
+        ["run", "nowhere.yaml"],
+        ["plan", "toy.yaml"],
+        ["report", "nowhere"],
+        ["tag", "latest", "x"],
+        ["steps", "sanitise"],
+        ["init", "nowhere.onnx"],
+        ["run", "toy.yaml", "--trust", "--force", "frist"],
+        ["run", "toy.yaml", "--trust", "model=text.onnx"],
+        ["run", "toy.yaml", "--trust", "model=empty.onnx"],
     ],
 )
-def test_a_wrong_request_is_one_paragraph_and_exit_code_2(in_folder: Path, arguments: list[str], message: str) -> None:
+def test_a_wrong_request_is_one_paragraph_and_exit_code_2(
+    in_folder: Path, arguments: list[str], check_message: CheckMessage
+) -> None:
     make_toy(in_folder)
     (in_folder / "text.onnx").write_text("this is not a model")
     (in_folder / "empty.onnx").write_bytes(b"")
-    assert message in refused(*arguments, cwd=in_folder)
+    check_message(refused(*arguments, cwd=in_folder))
 
 
 @pytest.mark.parametrize(
@@ -202,27 +206,29 @@ def built_in(in_folder: Path) -> Path:
     return in_folder
 
 
-@pytest.mark.representatives("arguments9-the recipe expects", "arguments5-no input")
+@pytest.mark.representatives("arguments9", "arguments5")
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        (["model=truncated.onnx"], "truncated"),
-        (["model=unknown_op.onnx", "~steps.lint"], "NoSuchOperator"),
-        (["model=unknown_op.onnx", "~steps.lint", "~steps.sanitize", "~steps.half"], "NoSuchOperator"),
-        (["steps.speed.provider=cpuu"], 'did you mean "cpu"?'),
-        (["steps.speed.provider=cuda"], "provider cuda is set"),
-        (["+inputs.unknown={shape: [1, 3, 16, 16]}"], "no input"),
-        (["+inputs.x={shape: [1, 3, 17, 16]}"], "17"),
-        (["+inputs.x={data: nowhere.npy}"], "nowhere.npy"),
-        (["steps.half.block.nodes=[nothing*]"], "nothing*"),
-        (["model={source: model.onnx, sha256: " + "0" * 64 + "}"], "the recipe expects"),
+        ["model=truncated.onnx"],
+        ["model=unknown_op.onnx", "~steps.lint"],
+        ["model=unknown_op.onnx", "~steps.lint", "~steps.sanitize", "~steps.half"],
+        ["steps.speed.provider=cpuu"],
+        ["steps.speed.provider=cuda"],
+        ["+inputs.unknown={shape: [1, 3, 16, 16]}"],
+        ["+inputs.x={shape: [1, 3, 17, 16]}"],
+        ["+inputs.x={data: nowhere.npy}"],
+        ["steps.half.block.nodes=[nothing*]"],
+        ["model={source: model.onnx, sha256: " + "0" * 64 + "}"],
     ],
 )
-def test_errors_of_built_in_steps_are_one_paragraph(built_in: Path, arguments: list[str], message: str) -> None:
+def test_errors_of_built_in_steps_are_one_paragraph(
+    built_in: Path, arguments: list[str], check_message: CheckMessage
+) -> None:
     if "cuda" in arguments[0] and describe_machine().gpus:
         pytest.skip("there is a GPU here, so CUDA may well load")
     error = refused("run", "recipe.yaml", *arguments, cwd=built_in)
-    assert message in error
+    check_message(error)
     paragraphs = [line for line in error.strip().splitlines() if not line.startswith(" ")]  # hints are indented
     assert len(paragraphs) == 1, error
 
@@ -408,12 +414,12 @@ def test_init_does_not_ask_for_inputs_that_have_initializers(in_folder: Path) ->
     assert list(load_recipe(Path("old.yaml")).file.inputs) == ["gpu_0/data_0"]
 
 
-def test_init_writes_a_recipe_that_runs_unchanged(in_folder: Path) -> None:
+def test_init_writes_a_recipe_that_runs_unchanged(in_folder: Path, check_message: CheckMessage) -> None:
     make_cnn(in_folder / "my model.onnx")
     done = ndld_flow("init", "my model.onnx", cwd=in_folder)
     assert done.returncode == 0, done
     assert "exists" not in done.stderr
-    assert "the file exists" in refused("init", "my model.onnx", cwd=in_folder)
+    check_message(refused("init", "my model.onnx", cwd=in_folder))
     quick = ("steps.base.budget=300ms", "steps.speed.budget=300ms")
     run = ndld_flow("run", "my model.yaml", *quick, cwd=in_folder)
     assert run.returncode == 0, run

@@ -26,6 +26,7 @@ from ndld_flow.runs.outputs import Outputs
 from ndld_flow.runs.references import FoundProfile, FoundSubject, find_noise
 from tests.support.a100_exports import a100_exports
 from tests.support.graph_page import profile_of
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn, make_tfm
 
 RECIPE = """
@@ -101,11 +102,12 @@ def test_a_run_is_expanded_to_its_profiles(folder: Path) -> None:
     ],
 )
 def test_runs_are_named_by_tag_recipe_and_step(
-    folder: Path, references: Sequence[str], names: Sequence[str] | None
+    folder: Path, references: Sequence[str], names: Sequence[str] | None, check_message: CheckMessage
 ) -> None:
     if names is None:
-        with pytest.raises(RequestError, match="no profile"):
+        with pytest.raises(RequestError) as caught:
             api.compare(references)
+        check_message(caught.value)
         return
     assert labels(api.compare(references).comparison) == list(names)
 
@@ -159,7 +161,7 @@ def test_gates_decide_the_exit_code(folder: Path, words: list[str], expected: in
     assert code("compare", "pair:base", "pair:speed", *words) == expected
 
 
-def test_profiles_are_paired_by_their_names_and_the_others_are_left_out() -> None:
+def test_profiles_are_paired_by_their_names_and_the_others_are_left_out(check_message: CheckMessage) -> None:
     def subject(label: str, *names: str) -> FoundSubject:
         return FoundSubject(label, "run", label, tuple(FoundProfile(name, profile_of([])) for name in names))
 
@@ -174,8 +176,9 @@ def test_profiles_are_paired_by_their_names_and_the_others_are_left_out() -> Non
         "base": [0, 1],
         "speed": [0, 2],
     }
-    with pytest.raises(RequestError, match="gone against base, speed"):
+    with pytest.raises(RequestError) as caught:
         pair_profiles([subject("a", "base", "speed"), subject("b", "base"), subject("c", "gone")])
+    check_message(caught.value)
 
 
 @pytest.mark.thorough
@@ -211,19 +214,19 @@ def test_incomparable_profiles_are_refused_unless_allowed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("references", "words"),
+    "references",
     [
-        (["profile-model"], "only one profile"),
-        (["pair", "nothing"], "no such run"),
-        (["pair:spead", "pair:base"], 'did you mean "speed"'),
-        (["model.onnx", "pair"], "model.onnx"),
-        (["nothing:base", "pair"], "no such run"),
+        ["profile-model"],
+        ["pair", "nothing"],
+        ["pair:spead", "pair:base"],
+        ["model.onnx", "pair"],
+        ["nothing:base", "pair"],
     ],
 )
-def test_missing_inputs_are_reported(folder: Path, references: list[str], words: str) -> None:
+def test_missing_inputs_are_reported(folder: Path, references: list[str], check_message: CheckMessage) -> None:
     with pytest.raises(RequestError) as caught:
         api.compare(references)
-    assert words in str(caught.value)
+    check_message(caught.value)
 
 
 def test_the_terminal_shows_the_deciding_figures(folder: Path) -> None:
@@ -258,15 +261,16 @@ def test_profile_prints_a_triage(folder: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_profile_measures_each_time_and_explains_wrong_settings(folder: Path) -> None:
+def test_profile_measures_each_time_and_explains_wrong_settings(folder: Path, check_message: CheckMessage) -> None:
     before = len(api.runs(outputs="outputs"))
     api.profile("model.onnx", QUICK)
     api.profile("model.onnx", QUICK)
     assert len(api.runs(outputs="outputs")) == before + 2
     with pytest.raises(RequestError, match="KEY=VALUE"):
         api.profile("model.onnx", ["fast"])
-    with pytest.raises(RequestError, match=r'did you mean "passes"'):
+    with pytest.raises(RequestError) as caught:
         api.profile("model.onnx", ["pases=3"])
+    check_message(caught.value)
     assert code("profile", "outputs/runs/pair/latest/base/profile.json", "passes=3") == 2
 
 
@@ -323,13 +327,16 @@ def test_noise_is_learned_stored_and_used(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", ["runs=2", pytest.param("budget=1ms", marks=pytest.mark.thorough)])
-def test_noise_with_too_few_runs_is_refused(folder: Path, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_with_too_few_runs_is_refused(
+    folder: Path, setting: str, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setattr(learn_noise, "ROUNDS", 4)
     kept = {path: path.read_bytes() for path in folder.glob("outputs/noise/*.json")}
     with pytest.raises(RequestError, match="comparisons"):
         api.noise("model.onnx", ["passes=3", "duration=0", "warmup=0", setting], comparisons=3)
-    with pytest.raises(RequestError, match="too few"):
+    with pytest.raises(RequestError) as caught:
         api.noise("model.onnx", comparisons=2)
+    check_message(caught.value)
     assert {path: path.read_bytes() for path in folder.glob("outputs/noise/*.json")} == kept
 
 
@@ -343,12 +350,13 @@ def test_a_run_writes_files_for_other_programs(folder: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_layers_are_available_as_a_data_frame(folder: Path) -> None:
+def test_layers_are_available_as_a_data_frame(folder: Path, check_message: CheckMessage) -> None:
     table = api.layers("pair:speed")
     assert len(table) > 3
     assert table["median_ms"].sum() > 0
-    with pytest.raises(RequestError, match=r"Name one: pair:base, pair:speed"):
+    with pytest.raises(RequestError) as caught:
         api.layers("pair")
+    check_message(caught.value)
 
 
 def test_a_profile_without_a_run_has_a_page(folder: Path) -> None:
@@ -406,9 +414,10 @@ def test_a_run_by_its_id_has_a_short_label(folder: Path) -> None:
     assert labels(api.compare([f"pair/{run}:base", f"{run}:speed"]).comparison) == ["pair:base", "pair:speed"]
 
 
-def test_a_fetched_model_is_profiled_with_its_digest(in_folder: Path) -> None:
+def test_a_fetched_model_is_profiled_with_its_digest(in_folder: Path, check_message: CheckMessage) -> None:
     model = "http://127.0.0.1:9/model.onnx"
     with pytest.raises(RecipeError, match=r"model\.sha256="):
         api.profile(model)
-    with pytest.raises(SourceError, match="cannot be fetched"):  # nothing listens there
+    with pytest.raises(SourceError) as caught:  # nothing listens there
         api.profile(model, [f"model.sha256={'0' * 64}"])
+    check_message(caught.value)

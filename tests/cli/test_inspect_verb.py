@@ -19,6 +19,7 @@ from ndld_flow.graph.inspect_model import Query
 from ndld_flow.verbs.inspect import command
 from tests.support import models
 from tests.support.editing_fixtures import parse
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import write_model
 
 BRANCHES = """g (bool c, float[N, 2] x) => (float[N, 2] y) <float[2] w = {1, 2}> {
@@ -126,7 +127,7 @@ def test_nodes_are_selected_with_recipe_syntax(tmp_path: Path, options: list[str
     assert [node["name"] for node in asked(path, *options)["nodes"]] == names
 
 
-def test_attributes_and_paths_select_nodes(tmp_path: Path) -> None:
+def test_attributes_and_paths_select_nodes(tmp_path: Path, check_message: CheckMessage) -> None:
     text = """g (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] z) <float[4, 1, 1, 1] w = {1, 2, 3, 4}> {
         [one] a = Relu(x) [two] b = Conv <group = 4, auto_pad = "VALID"> (a, w) [three] z = Softmax <axis = 1> (b) }"""
     path = write_model(tmp_path / "m.onnx", text)
@@ -140,11 +141,12 @@ def test_attributes_and_paths_select_nodes(tmp_path: Path) -> None:
         (["--after", "one", "--after", "two"], ["three"]),
     ):
         assert [node["name"] for node in asked(path, *options)["nodes"]] == names, options
-    with pytest.raises(RequestError, match="--attribute group: write NAME=VALUE"):
+    with pytest.raises(RequestError) as refused:
         asked(path, "--attribute", "group")
-    with pytest.raises(UnknownNameError) as caught:
+    check_message(refused.value)
+    with pytest.raises(UnknownNameError) as unknown:
         asked(path, "--before", "tow")
-    assert (caught.value.name, caught.value.nearest) == ("tow", "two")
+    assert (unknown.value.name, unknown.value.nearest) == ("tow", "two")
 
 
 def test_ports_that_are_left_out_have_no_place_in_a_table_of_nodes(tmp_path: Path) -> None:
@@ -158,7 +160,9 @@ def test_ports_that_are_left_out_have_no_place_in_a_table_of_nodes(tmp_path: Pat
     assert rows["i:"] == "int64 ?"
 
 
-def test_a_node_is_shown_with_producers_and_consumers_of_its_tensors(tmp_path: Path) -> None:
+def test_a_node_is_shown_with_producers_and_consumers_of_its_tensors(
+    tmp_path: Path, check_message: CheckMessage
+) -> None:
     path = write_model(tmp_path / "m.onnx", BRANCHES)
     [node] = asked(path, "--node", "inner")["nodes"]
     assert node["scope"] == "pick/then_branch"
@@ -170,11 +174,12 @@ def test_a_node_is_shown_with_producers_and_consumers_of_its_tensors(tmp_path: P
     assert pick["name"] == "pick" and pick["subgraphs"] == ["pick/then_branch", "pick/else_branch"]
     text = shown(path, "--node", "inner")
     assert "inner: Add in pick/then_branch" in text and "made by" in text and "initializer" in text
-    with pytest.raises(RequestError, match='did you mean "inner"'):
+    with pytest.raises(RequestError) as caught:
         asked(path, "--node", "inerr")
+    check_message(caught.value)
 
 
-def test_a_tensor_is_shown_with_statistics_and_exported(tmp_path: Path) -> None:
+def test_a_tensor_is_shown_with_statistics_and_exported(tmp_path: Path, check_message: CheckMessage) -> None:
     path = models.make_ext(tmp_path / "ext.onnx", width=64)
     wanted = {initializer.name: numpy_helper.to_array(initializer) for initializer in onnx.load(path).graph.initializer}
     for name, array in wanted.items():
@@ -189,10 +194,12 @@ def test_a_tensor_is_shown_with_statistics_and_exported(tmp_path: Path) -> None:
     text = shown(path, "--tensor", "w_0")
     for word in ("w_0: initializer, float32 64x64", "read by  MatMul_0", "16.0 KiB", "spread", "first"):
         assert word in text
-    with pytest.raises(RequestError, match="--export needs --tensor"):
+    with pytest.raises(RequestError) as caught:
         shown(path, "--export", "x.npy")
-    with pytest.raises(RequestError, match="computed by the model"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         shown(path, "--tensor", "y", "--export", str(tmp_path / "y.npy"))
+    check_message(caught.value)
 
 
 def test_all_kinds_of_tensors_are_exported(tmp_path: Path) -> None:
@@ -210,7 +217,7 @@ def test_all_kinds_of_tensors_are_exported(tmp_path: Path) -> None:
     assert np.load(tmp_path / "b.npy").nbytes == 6
 
 
-def test_weights_are_listed_filtered_sorted_and_counted(tmp_path: Path) -> None:
+def test_weights_are_listed_filtered_sorted_and_counted(tmp_path: Path, check_message: CheckMessage) -> None:
     text = """g (float[2] x) => (float[2] y)
         <float[2] a = {0, 1}, int64[1] i = {3}, float[4] z = {1, 2, 3, 4}>
         { k = Constant <value = float[3] {1, 2, 3}> () y = Relu(x) }"""
@@ -226,17 +233,19 @@ def test_weights_are_listed_filtered_sorted_and_counted(tmp_path: Path) -> None:
     [a, *_] = asked(path, "--stats")["tensors"]
     assert (a["numbers"]["zeros"], a["numbers"]["maximum"]) == (1, 1.0)
     assert asked(path, "--group-by", "dtype")["weights"]["float32"] == {"count": 3, "elements": 9, "size_bytes": 36}
-    with pytest.raises(RequestError, match="--larger-than: 'x'"):
+    with pytest.raises(RequestError) as caught:
         asked(path, "--larger-than", "x")
+    check_message(caught.value)
 
 
-def test_tensors_of_all_graphs_are_listed(tmp_path: Path) -> None:
+def test_tensors_of_all_graphs_are_listed(tmp_path: Path, check_message: CheckMessage) -> None:
     path = write_model(tmp_path / "m.onnx", BRANCHES)
     found = {tensor["name"]: (tensor["role"], tensor["scope"]) for tensor in asked(path, "--tensors")["tensors"]}
     assert found["x"] == ("input", "") and found["y"] == ("output", "") and found["w"] == ("initializer", "")
     assert found["a"] == ("output", "pick/then_branch")
-    with pytest.raises(RequestError, match="name like 'zz'; known"):
+    with pytest.raises(RequestError) as caught:
         asked(path, "--tensors", "zz")
+    check_message(caught.value)
 
 
 def test_nodes_are_counted_by_group(tmp_path: Path) -> None:
@@ -250,30 +259,33 @@ def test_nodes_are_counted_by_group(tmp_path: Path) -> None:
     assert "main graph" in shown(path, "--group-by", "scope")
 
 
-def test_two_questions_at_once_are_refused(cnn: Path) -> None:
-    with pytest.raises(RequestError, match="time: --tensors and nodes"):
+def test_two_questions_at_once_are_refused(cnn: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         shown(cnn, "--tensors", "x", "--nodes", "y")
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        (["--nodes", "--hops", "2"], "--hops needs --near"),
-        (["--export", "w.npy"], "--export needs --tensor"),
-        (["--node", "a", "--tensor", "b"], "--node and --tensor"),
-        (["--node", "a", "--initializers"], "--node and weights"),
-        (["--tensors", "--stats"], "--tensors and weights"),
-        (["--nodes", "--sort", "size"], "nodes and weights"),
-        (["--op-type", "Conv", "--constants"], "nodes and weights"),
-        (["--group-by", "dtype", "--op-type", "Conv"], "--group-by dtype counts all"),
-        (["--group-by", "op_type", "--tensors"], "--group-by op_type counts nodes"),
-        (["--group-by", "dtype", "--initializers"], "--group-by dtype counts all"),
+        ["--nodes", "--hops", "2"],
+        ["--export", "w.npy"],
+        ["--node", "a", "--tensor", "b"],
+        ["--node", "a", "--initializers"],
+        ["--tensors", "--stats"],
+        ["--nodes", "--sort", "size"],
+        ["--op-type", "Conv", "--constants"],
+        ["--group-by", "dtype", "--op-type", "Conv"],
+        ["--group-by", "op_type", "--tensors"],
+        ["--group-by", "dtype", "--initializers"],
     ],
 )
-def test_options_that_contradict_each_other_are_refused(cnn: Path, options: list[str], message: str) -> None:
+def test_options_that_contradict_each_other_are_refused(
+    cnn: Path, options: list[str], check_message: CheckMessage
+) -> None:
     with pytest.raises(RequestError) as error:
         shown(cnn, *options)
-    assert message in str(error.value)
+    check_message(error.value)
     assert not (cnn.parent / "w.npy").exists()
 
 
@@ -297,7 +309,7 @@ def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
     assert "[bold]x" in shown(path, "--tensors")
 
 
-def test_the_api_returns_the_same_and_finds_models_of_runs(in_folder: Path) -> None:
+def test_the_api_returns_the_same_and_finds_models_of_runs(in_folder: Path, check_message: CheckMessage) -> None:
     write_model(in_folder / "m.onnx", BRANCHES)
     edit = {"step": "edit", "operations": [{"rename_nodes": {"select": "inner", "to": "renamed"}}]}
     (in_folder / "r.yaml").write_text(json.dumps({"model": "m.onnx", "steps": {"change": edit}}))
@@ -305,7 +317,8 @@ def test_the_api_returns_the_same_and_finds_models_of_runs(in_folder: Path) -> N
     found = api.inspect("r:change", Query(nodes=NodeSelect(op_type=("Add",))))
     assert found.nodes is not None and [node.name for node in found.nodes] == ["renamed"]
     assert api.inspect("r:source", Query(node="inner")).nodes is not None
-    with pytest.raises(RequestError, match="has no model `chang`"):
+    with pytest.raises(RequestError) as caught:
         api.inspect("r:chang")
+    check_message(caught.value)
     with pytest.raises(RequestError, match=r"nowhere\.onnx"):
         api.inspect("nowhere.onnx")

@@ -30,6 +30,7 @@ from ndld_flow.models.op_reference import (
     types_text,
 )
 from ndld_flow.verbs.ops import command
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_ctrl, make_func, save, tensor
 
 contrib = pytest.mark.skipif(not has_contrib(), reason="this ONNX Runtime tells no schemas of its own operators")
@@ -206,19 +207,22 @@ def test_a_name_in_two_domains_is_ambiguous() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    "asked",
     [
-        ({"name": "Convv"}, 'did you mean "Conv"'),
-        ({"name": "Gelu", "opset": 13}, "opset 20, not at opset 13"),
-        ({"name": "Gelu", "opset": 999}, "opset 999 is unknown"),
-        ({"category": "convolutions"}, 'did you mean "convolution"'),
-        ({"domain": "com.microsft"}, "--domain com.microsft: "),
-        ({"name": "Conv", "domain": "ai.onnx.ml"}, "no operator 'Conv'"),
+        {"name": "Convv"},
+        {"name": "Gelu", "opset": 13},
+        {"name": "Gelu", "opset": 999},
+        {"category": "convolutions"},
+        {"domain": "com.microsft"},
+        {"name": "Conv", "domain": "ai.onnx.ml"},
     ],
 )
-def test_an_unknown_operator_is_reported_with_the_nearest_name(asked: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_an_unknown_operator_is_reported_with_the_nearest_name(
+    asked: dict[str, Any], check_message: CheckMessage
+) -> None:
+    with pytest.raises(RequestError) as caught:
         api.ops(**asked)
+    check_message(caught.value)
 
 
 # --- pages ---
@@ -271,7 +275,7 @@ def test_operators_of_a_model_are_counted_in_bodies_too(tmp_path: Path) -> None:
     assert f"version 16, newest {operator('If').newest.since_version}" in text
 
 
-def test_functions_of_a_model_and_unknown_operators_are_listed(tmp_path: Path) -> None:
+def test_functions_of_a_model_and_unknown_operators_are_listed(tmp_path: Path, check_message: CheckMessage) -> None:
     listed: dict[str, ListedOperator] = {item.name: item for item in api.ops(model=make_func(tmp_path / "f.onnx"))}
     assert (listed["Linear"].note, listed["Linear"].family) == (LOCAL_FUNCTION, "control")
     assert listed["MatMul"].version is not None and listed["MatMul"].uses == 1  # in the function
@@ -282,7 +286,8 @@ def test_functions_of_a_model_and_unknown_operators_are_listed(tmp_path: Path) -
     text = say("--model", str(path))
     assert "schema is not installed" in text and "\x1b" not in text
     assert say("strange\x1b[31m", "--model", str(path)).count("\n") == 1
-    with pytest.raises(RequestError, match="operator 'Conv'; known: Strange"):
+    with pytest.raises(RequestError) as caught:
         api.ops("Conv", model=path)
+    check_message(caught.value)
     with pytest.raises(ModelError, match=r"absent\.onnx"):
         api.ops(model=tmp_path / "absent.onnx")

@@ -13,6 +13,7 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.compose import compose_recipe
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 from tests.support.representatives import thorough_except
 
@@ -53,48 +54,54 @@ def test_a_reader_of_a_table_that_goes_ends_the_program_quietly(folder: Path) ->
 
 @pytest.mark.thorough
 @pytest.mark.skipif(os.name != "posix", reason="shells of POSIX")
-def test_closed_streams_behave_like_dev_null(folder: Path) -> None:
+def test_closed_streams_behave_like_dev_null(folder: Path, check_message: CheckMessage) -> None:
     found = shell("tool run r.yaml <&- >&- 2>&-", folder)
     assert found.returncode == 0
     assert (folder / "outputs" / "runs" / "r" / "latest" / "report.html").is_file()
     found = shell("tool run missing.yaml >&-", folder)
     assert found.returncode == 2
     assert "Traceback" not in found.stderr
-    assert "no such file" in found.stderr
+    check_message(found.stderr)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_an_output_that_cannot_be_written_is_reported(folder: Path) -> None:
+def test_an_output_that_cannot_be_written_is_reported(folder: Path, check_message: CheckMessage) -> None:
     found = shell("tool steps > /dev/full", folder)
     assert found.returncode == 2
-    assert "standard output cannot" in found.stderr
+    check_message(found.stderr)
     assert found.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a directory that is in use can be deleted on POSIX alone")
-def test_a_deleted_current_directory_is_named(folder: Path) -> None:
+def test_a_deleted_current_directory_is_named(folder: Path, check_message: CheckMessage) -> None:
     line = "mkdir gone; cd gone; rmdir ../gone; tool run " + shlex.quote(str(folder / "r.yaml"))
     found = shell(line, folder)
     assert found.returncode == 2
-    assert "current directory was deleted" in found.stderr
+    check_message(found.stderr)
     assert found.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
-def test_a_folder_whose_name_is_not_utf8_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_whose_name_is_not_utf8_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     odd = folder / os.fsdecode(b"b\xff")
     odd.mkdir()
     (odd / "r.yaml").write_text(RECIPE)
     (odd / "m.onnx").touch()
-    with pytest.raises(RequestError, match="not UTF-8"):
+    with pytest.raises(RequestError) as caught:
         api.run(odd / "r.yaml", outputs=folder / "outputs")
-    with pytest.raises(RequestError, match="not UTF-8"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         api.run(folder / "r.yaml", outputs=odd / "outputs")
-    with pytest.raises(RequestError, match="not UTF-8"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         api.profile(str(odd / "m.onnx"), outputs=folder / "outputs")
+    check_message(caught.value)
     monkeypatch.chdir(odd)
-    with pytest.raises(RequestError, match="not UTF-8"):
+    with pytest.raises(RequestError) as caught:
         api.plan("r.yaml")
+    check_message(caught.value)
     assert sorted(odd.iterdir()) == [odd / "m.onnx", odd / "r.yaml"]
 
 

@@ -22,6 +22,7 @@ from ndld_flow.execution.request import Placement
 from ndld_flow.graph.inspect_model import Query
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.recipe.write_recipe import RecipeOptions
+from tests.support.message_files import CheckMessage
 from tests.support.toys import make_toy
 
 if TYPE_CHECKING:
@@ -176,32 +177,34 @@ def test_names_of_nothing_are_refused(name: str, here: Path) -> None:
     assert not any(troubles), "\n".join(filter(None, troubles))
 
 
-def test_a_missing_or_unknown_argument_is_refused(here: Path) -> None:
+def test_a_missing_or_unknown_argument_is_refused(here: Path, check_message: CheckMessage) -> None:
     for name, function in FUNCTIONS.items():
         with pytest.raises(RequestError, match=name):
             function(nonsense=1)
-    with pytest.raises(RequestError, match=r"^run: .*'recipe'"):
+    with pytest.raises(RequestError) as caught:
         FUNCTIONS["run"]()
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "words"),
+    ("name", "arguments"),
     [
-        ("compare", {"subjects": ["a", "b"], "rules": Rules(threshold="x")}, "rules.threshold"),  # type: ignore[arg-type]
-        ("compare", {"subjects": ["a", "b"], "rules": Rules(allow=3)}, "rules.allow"),  # type: ignore[arg-type]
-        ("inspect", {"model": "model.onnx", "query": Query(nodes="Conv")}, "query.nodes"),  # type: ignore[arg-type]
-        ("inspect", {"model": "model.onnx", "query": Query(group_by="x")}, "query.group_by"),  # type: ignore[arg-type]
-        ("draw", {"model": "model.onnx", "look": Look(scale="big")}, "look.scale"),  # type: ignore[arg-type]
-        ("draw", {"model": "model.onnx", "reading": Reading(depth=None)}, "reading.depth"),  # type: ignore[arg-type]
-        ("run", {"recipe": "toy.yaml", "place": Placement(jobs="all")}, "place.jobs"),  # type: ignore[arg-type]
-        ("init", {"model": "model.onnx", "options": RecipeOptions(shapes={1: "x"})}, "options.shapes"),  # type: ignore[dict-item]
+        ("compare", {"subjects": ["a", "b"], "rules": Rules(threshold="x")}),  # type: ignore[arg-type]
+        ("compare", {"subjects": ["a", "b"], "rules": Rules(allow=3)}),  # type: ignore[arg-type]
+        ("inspect", {"model": "model.onnx", "query": Query(nodes="Conv")}),  # type: ignore[arg-type]
+        ("inspect", {"model": "model.onnx", "query": Query(group_by="x")}),  # type: ignore[arg-type]
+        ("draw", {"model": "model.onnx", "look": Look(scale="big")}),  # type: ignore[arg-type]
+        ("draw", {"model": "model.onnx", "reading": Reading(depth=None)}),  # type: ignore[arg-type]
+        ("run", {"recipe": "toy.yaml", "place": Placement(jobs="all")}),  # type: ignore[arg-type]
+        ("init", {"model": "model.onnx", "options": RecipeOptions(shapes={1: "x"})}),  # type: ignore[dict-item]
     ],
 )
 def test_values_of_other_types_inside_an_argument_are_refused(
-    name: str, arguments: dict[str, Any], words: str, here: Path
+    name: str, arguments: dict[str, Any], here: Path, check_message: CheckMessage
 ) -> None:
-    with pytest.raises(RequestError, match=words):
+    with pytest.raises(RequestError) as caught:
         FUNCTIONS[name](**arguments)
+    check_message(caught.value)
 
 
 def test_the_message_names_the_function_the_argument_and_the_value() -> None:

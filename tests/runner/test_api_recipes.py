@@ -16,6 +16,7 @@ from ndld_flow.execution.request import Placement
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.sweep.plan_sweep import SweepPlan
 from tests.support.command_line import ndld_flow
+from tests.support.message_files import CheckMessage
 from tests.support.sweep_toys import RECIPE as SWEEP_RECIPE
 from tests.support.sweep_toys import make_sweep_toy
 from tests.support.toys import RECIPE, make_toy
@@ -62,20 +63,24 @@ def test_the_folder_of_a_dictionary_repeats_its_run(recipe: dict[str, Any], tmp_
     assert yaml.safe_load((folder / "recipe.yaml").read_text())["steps"]["first"]["word"] == "z"
 
 
-def test_a_mistake_in_a_dictionary_has_its_path_and_no_line(recipe: dict[str, Any]) -> None:
+def test_a_mistake_in_a_dictionary_has_its_path_and_no_line(
+    recipe: dict[str, Any], check_message: CheckMessage
+) -> None:
     recipe["steps"]["first"]["wrod"] = "x"
-    with pytest.raises(RecipeError, match=r"^recipe: steps\.first\.wrod: ") as caught:
+    with pytest.raises(RecipeError) as caught:
         api.plan(recipe, trust=True)
-    assert 'did you mean "word"' in str(caught.value)
+    check_message(caught.value)
 
 
-def test_a_dictionary_must_hold_plain_data(recipe: dict[str, Any]) -> None:
-    with pytest.raises(RecipeError, match="not plain data: <object"):
+def test_a_dictionary_must_hold_plain_data(recipe: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(RecipeError) as caught:
         api.run({**recipe, "steps": {"first": {"step": "stamp", "word": object()}}}, trust=True)
+    check_message(caught.value)
     endless: dict[str, Any] = {}
     endless["steps"] = endless
-    with pytest.raises(RecipeError, match="levels deep"):
+    with pytest.raises(RecipeError) as caught:
         api.run(endless)
+    check_message(caught.value)
 
 
 def test_code_that_a_dictionary_names_needs_trust(recipe: dict[str, Any]) -> None:
@@ -106,18 +111,22 @@ def test_a_dictionary_is_swept_in_worker_processes(swept: dict[str, Any], isolat
     assert finished.passed
 
 
-def test_overrides_sweep_over_a_dictionary(recipe: dict[str, Any]) -> None:
+def test_overrides_sweep_over_a_dictionary(recipe: dict[str, Any], check_message: CheckMessage) -> None:
     planned = api.plan(recipe, ["steps.first.word=a,b,c"], trust=True, multirun=True)
     assert isinstance(planned, SweepPlan)
     assert planned.point_count == 3
     decisions = api.plan(recipe, trust=True)
     assert isinstance(decisions, list)
     assert [decision.step.name for decision in decisions] == ["first", "second", "aside"]
-    with pytest.raises(RequestError, match="nothing to sweep over"):
+    with pytest.raises(RequestError) as caught:
         api.sweep(recipe, trust=True)
+    check_message(caught.value)
 
 
-def test_the_best_point_of_a_dictionary_has_no_text_to_edit(swept: dict[str, Any], in_folder: Path) -> None:
-    with pytest.raises(RequestError, match=r"--best best.yaml: it needs"):
+def test_the_best_point_of_a_dictionary_has_no_text_to_edit(
+    swept: dict[str, Any], in_folder: Path, check_message: CheckMessage
+) -> None:
+    with pytest.raises(RequestError) as caught:
         api.run(swept, trust=True, apply="best.yaml")
+    check_message(caught.value)
     assert not (in_folder / "outputs/sweeps").exists()

@@ -33,6 +33,7 @@ from ndld_flow.runner.held_out_check import find_check
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.digest import sha256_of
 from tests.support.command_line import ndld_flow
+from tests.support.message_files import CheckMessage
 from tests.support.models import GraphBuilder
 from tests.support.models_run import write_model
 
@@ -91,14 +92,15 @@ def test_sizes_that_nobody_gave_are_named_beside_the_speed(in_folder: Path) -> N
     assert f"x {measured.shape_text(shape)} " in latency_words(summary)
 
 
-def test_sizes_that_the_candidate_has_fixed_are_those_of_both(in_folder: Path) -> None:
+def test_sizes_that_the_candidate_has_fixed_are_those_of_both(in_folder: Path, check_message: CheckMessage) -> None:
     for name, shape in (("free", "batch, steps"), ("fixed", "1, 5"), ("other", "1, 6"), ("row", "5")):
         write_model(Path(f"{name}.onnx"), f"g (float[{shape}] x) => (float[{shape}] y) {{ y = Tanh(x) }}")
     compared = api.compare_models([Path("free.onnx"), Path("fixed.onnx")], rules=FEW_ROUNDS)
     assert [item.shape for profile in compared.profiles for item in profile.inputs] == [(1, 5), (1, 5)]
     for base, candidate in (("fixed", "other"), ("free", "row")):
-        with pytest.raises(RequestError, match=rf"\bx\b.*{base}.*{candidate}.*--allow batch"):
+        with pytest.raises(RequestError) as caught:
             api.compare_models([Path(f"{base}.onnx"), Path(f"{candidate}.onnx")])
+        check_message(caught.value)
 
 
 def test_a_wrong_candidate_fails_with_exit_1(models: tuple[Path, Path]) -> None:
@@ -266,12 +268,15 @@ def test_what_does_not_fit_is_refused_before_anything_runs(
     assert not Path("outputs/runs").exists()
 
 
-def test_models_of_other_inputs_are_refused_before_anything_is_written(models: tuple[Path, Path]) -> None:
+def test_models_of_other_inputs_are_refused_before_anything_is_written(
+    models: tuple[Path, Path], check_message: CheckMessage
+) -> None:
     other = onnx.load(models[1])
     other.graph.input[0].name = other.graph.node[0].input[0] = "rows"
     onnx.save(other, models[1])
-    with pytest.raises(RequestError, match=r"net.onnx alone has x; other.onnx"):
+    with pytest.raises(RequestError) as caught:
         api.compare_models(models)
+    check_message(caught.value)
     assert not Path("outputs").exists()
 
 

@@ -18,6 +18,7 @@ from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import ExportRecord
 from ndld_flow.runner.export import Export, export_results
 from tests.support.command_line import ndld_flow
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn, make_ext
 
 
@@ -93,19 +94,23 @@ def test_the_path_is_the_last_line(recipe: Path, in_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("there", ["foreign", "changed"])
-def test_a_file_of_the_user_is_never_replaced(there: str, recipe: Path, in_folder: Path) -> None:
+def test_a_file_of_the_user_is_never_replaced(
+    there: str, recipe: Path, in_folder: Path, check_message: CheckMessage
+) -> None:
     target = in_folder / "mine.onnx"
     if there == "changed":
         run(recipe, output="mine.onnx")
     target.write_bytes(b"mine")
-    with pytest.raises(RequestError, match="earlier run exported"):
+    with pytest.raises(RequestError) as caught:
         run(recipe, output="mine.onnx")
+    check_message(caught.value)
     assert target.read_bytes() == b"mine"
 
 
-def test_the_source_cannot_be_replaced(recipe: Path, in_folder: Path) -> None:
-    with pytest.raises(RequestError, match="earlier run exported"):
+def test_the_source_cannot_be_replaced(recipe: Path, in_folder: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         run(recipe, output="model.onnx")
+    check_message(caught.value)
 
 
 def locations(model: Path) -> set[str]:
@@ -182,12 +187,15 @@ def test_no_model_is_seen_with_the_weights_of_another(in_folder: Path, monkeypat
 
 
 @pytest.mark.parametrize("file", ["big.onnx", "big.onnx.data", "big.onnx.data.1", "big.onnx.json"])
-def test_no_file_of_the_user_is_replaced_and_nothing_runs(file: str, in_folder: Path) -> None:
+def test_no_file_of_the_user_is_replaced_and_nothing_runs(
+    file: str, in_folder: Path, check_message: CheckMessage
+) -> None:
     make_ext(in_folder / "model.onnx")
     (in_folder / file).write_bytes(b"mine")
     (in_folder / "big.onnx.database").write_bytes(b"mine, and no target")
-    with pytest.raises(RequestError, match=f"^{file}: it exists"):
+    with pytest.raises(RequestError) as caught:
         run(write(in_folder), output="big.onnx")
+    check_message(caught.value)
     assert (in_folder / file).read_bytes() == b"mine"
     assert not [*(in_folder / "outputs/runs").glob("*")]
     (in_folder / file).unlink()
@@ -196,37 +204,42 @@ def test_no_file_of_the_user_is_replaced_and_nothing_runs(file: str, in_folder: 
 
 
 @pytest.mark.parametrize(
-    ("output", "message"),
-    [("engine.plan", "no step .* produces"), ("model.txt", "a result ends in .onnx")],
+    "output",
+    ["engine.plan", "model.txt"],
 )
-def test_what_no_step_makes_is_refused_before_anything_runs(output: str, message: str, recipe: Path) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_what_no_step_makes_is_refused_before_anything_runs(
+    output: str, recipe: Path, check_message: CheckMessage
+) -> None:
+    with pytest.raises(RequestError) as caught:
         run(recipe, output=output)
+    check_message(caught.value)
     assert not list(Path("outputs/runs").glob("*")) if Path("outputs/runs").exists() else True
 
 
-@pytest.mark.representatives(
-    "{x.onnx: 1}-expected text", "[x.onnx]-expected a mapping", '{x.onnx: hlaf}-did you mean "half"'
-)
+@pytest.mark.representatives("{x.onnx: 1}", "[x.onnx]", "{x.onnx: hlaf}")
 @pytest.mark.parametrize(
-    ("export", "message"),
+    "export",
     [
-        ("{../x.onnx: half}", "not inside the current"),
-        ("{/tmp/x.onnx: half}", "not inside the current"),
-        ("{x.onnx: hlaf}", 'did you mean "half"'),
-        ("{x.onnx: 1}", "expected text"),
-        ("[x.onnx]", "expected a mapping"),
+        "{../x.onnx: half}",
+        "{/tmp/x.onnx: half}",
+        "{x.onnx: hlaf}",
+        "{x.onnx: 1}",
+        "[x.onnx]",
     ],
 )
-def test_wrong_exports_are_problems_of_the_recipe(export: str, message: str, recipe: Path, in_folder: Path) -> None:
+def test_wrong_exports_are_problems_of_the_recipe(
+    export: str, recipe: Path, in_folder: Path, check_message: CheckMessage
+) -> None:
     write(in_folder, f"export: {export}\n")
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(RecipeError) as caught:
         run(recipe)
+    check_message(caught.value)
 
 
-def test_a_sweep_has_no_single_result(recipe: Path) -> None:
-    with pytest.raises(NdldFlowError, match=r"--output x\.onnx: .*`--best"):
+def test_a_sweep_has_no_single_result(recipe: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(NdldFlowError) as caught:
         api.run(recipe, ["steps.half.keep_io=true,false"], multirun=True, output="x.onnx")
+    check_message(caught.value)
 
 
 def test_programs_get_the_paths_as_json(recipe: Path, in_folder: Path) -> None:

@@ -13,6 +13,7 @@ from ndld_flow.execution.events import RunFinished
 from ndld_flow.recipe.gates import GateError, parse_condition, parse_constraint, parse_gate
 from ndld_flow.records.measurement import Metric
 from tests.support.command_line import ndld_flow
+from tests.support.message_files import CheckMessage
 from tests.support.sweep_toys import SweepToy, make_sweep_toy
 
 MS = {"speed.ms": Metric(value=10.2, unit="ms"), "history.best": Metric(value=10.0, unit="ms")}
@@ -38,22 +39,24 @@ def test_a_percentage_is_relative_to_the_level(gate: str, passed: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parse", "text", "message"),
+    ("parse", "text"),
     [
-        (parse_gate, "a.ms + b.ms <= history.best", "must name one"),
-        (parse_gate, "history.best <= history.last", "names at least"),
-        (parse_condition, "ms <= history.best", "history is for gates"),
-        (parse_constraint, "a.ms <= history.best", "sweep have no history"),
+        (parse_gate, "a.ms + b.ms <= history.best"),
+        (parse_gate, "history.best <= history.last"),
+        (parse_condition, "ms <= history.best"),
+        (parse_constraint, "a.ms <= history.best"),
     ],
 )
-def test_a_level_without_a_meaning_is_refused(parse: object, text: str, message: str) -> None:
-    with pytest.raises(GateError, match=message):
+def test_a_level_without_a_meaning_is_refused(parse: object, text: str, check_message: CheckMessage) -> None:
+    with pytest.raises(GateError) as caught:
         parse(text)  # type: ignore[operator]
+    check_message(caught.value)
 
 
-def test_a_level_has_the_unit_of_the_metric() -> None:
-    with pytest.raises(GateError, match="ms cannot be compared"):
+def test_a_level_has_the_unit_of_the_metric(check_message: CheckMessage) -> None:
+    with pytest.raises(GateError) as caught:
         parse_gate("speed.ms - history.best <= 3 MiB").check_units(lambda _: "ms")
+    check_message(caught.value)
 
 
 @pytest.fixture
@@ -104,6 +107,7 @@ def test_terminal_and_report_have_the_reason(toy: SweepToy) -> None:
     assert recorded["gates"][0]["note"].startswith("history.best is")
 
 
-def test_a_sweep_refuses_a_gate_against_the_history(toy: SweepToy) -> None:
-    with pytest.raises(RecipeError, match="sweep have no history"):
+def test_a_sweep_refuses_a_gate_against_the_history(toy: SweepToy, check_message: CheckMessage) -> None:
+    with pytest.raises(RecipeError) as caught:
         api.run(toy.recipe, trust=True)
+    check_message(caught.value)

@@ -12,6 +12,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import BackendError, RecipeError
 from ndld_flow.cli.app import program
 from ndld_flow.records.key_parts import KeyParts
+from tests.support.message_files import CheckMessage
 from tests.support.toys import Toy, make_toy, started
 from tests.support.typed_api import plan_once
 
@@ -90,11 +91,12 @@ def test_missing_requirements_end_the_run_before_it_starts(toy: Toy, monkeypatch
     assert not list((toy.folder / "outputs/store").glob("records/*/*"))
 
 
-def test_a_profile_has_only_the_requirements_of_this_machine(in_folder: Path) -> None:
+def test_a_profile_has_only_the_requirements_of_this_machine(in_folder: Path, check_message: CheckMessage) -> None:
     """It is refused before anything is written; a target has what this machine lacks."""
     make_toy(in_folder)
-    with pytest.raises(BackendError, match=r"there is no file nowhere\.so"):
+    with pytest.raises(BackendError) as unavailable:
         api.profile("model.onnx", ["provider_library=nowhere.so"])
+    check_message(unavailable.value)
     assert not Path("outputs/runs").exists()
     for settings, on in ((["on=nowhere"], ""), ([], "nowhere")):
         with pytest.raises(api.NdldFlowError) as caught:
@@ -102,12 +104,15 @@ def test_a_profile_has_only_the_requirements_of_this_machine(in_folder: Path) ->
         assert "nowhere.so" not in str(caught.value)
 
 
-def test_reused_steps_have_no_requirements(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reused_steps_have_no_requirements(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     toy.run()
     monkeypatch.setenv("TOY_LACKS", "1")
     assert toy.run()[0].nothing_to_do
-    with pytest.raises(BackendError, match="toylib is not here") as caught:
+    with pytest.raises(BackendError) as caught:
         toy.run("steps.second.release='1.1'")
+    check_message(caught.value)
     assert "step first" not in str(caught.value)
 
 
@@ -142,14 +147,15 @@ def test_versions_and_locations_of_a_step_are_in_its_key(toy: Toy) -> None:
     assert parts("steps.first.everywhere=false").machine
 
 
-def test_a_step_may_read_additional_inputs_when_allowed(toy: Toy) -> None:
+def test_a_step_may_read_additional_inputs_when_allowed(toy: Toy, check_message: CheckMessage) -> None:
     toy.run("steps.second.also=source")
     done, _ = toy.run("steps.second.also=first")
     record = json.loads((Path(done.folder) / "run.json").read_text())["steps"]
     assert [step["record"]["summary"] for step in record] == ["copied", "also read first"]
     assert record[1]["record"]["parents"] == {"from": "first", "also": "first"}
-    with pytest.raises(RecipeError, match="no step `nobody`"):
+    with pytest.raises(RecipeError) as caught:
         toy.run("steps.second.also=nobody")
+    check_message(caught.value)
 
 
 def test_contents_of_files_that_a_step_loads_are_in_its_key(in_folder: Path, toy: Toy) -> None:

@@ -21,6 +21,7 @@ from ndld_flow.inputs import InputSpec, shape_override
 from ndld_flow.recipe.schema import describe_recipes
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.store.store import Store
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import write_model
 from tests.support.recipes import load_recipe
 from tests.support.toys import Toy, outcomes, started
@@ -115,51 +116,40 @@ def test_equal_inputs_give_equal_keys_wherever_they_are_written(toy: Toy) -> Non
     assert key(toy, both) == shared
 
 
-def test_an_input_that_no_step_reads_is_a_mistake(toy: Toy) -> None:
+def test_an_input_that_no_step_reads_is_a_mistake(toy: Toy, check_message: CheckMessage) -> None:
     text = mistakes(
         toy, "name: a\nmodel: model.onnx\ninputs: {x: {}}\nsteps: {profile: {inputs: {x: {data: zeros}}}}\n"
     )
-    assert "inputs.x: no step reads" in text
+    check_message(text)
     load_recipe(toy.write("name: a\nmodel: model.onnx\ninputs: {x: {}}\nsteps: {sanitize: {}}\n").recipe)
 
 
-def test_steps_that_read_no_inputs_have_none(toy: Toy) -> None:
+def test_steps_that_read_no_inputs_have_none(toy: Toy, check_message: CheckMessage) -> None:
     head = "name: a\nmodel: model.onnx\n"
-    assert "steps.sanitize.inputs: `sanitize` reads no" in mistakes(
-        toy, f"{head}steps: {{sanitize: {{inputs: {{x: {{}}}}}}}}\n"
-    )
-    assert "`quantize` reads no inputs" in mistakes(
-        toy, f"{head}steps: {{quantize: {{mode: dynamic, inputs: {{x: {{}}}}}}}}\n"
-    )
+    check_message(mistakes(toy, f"{head}steps: {{sanitize: {{inputs: {{x: {{}}}}}}}}\n"))
+    check_message(mistakes(toy, f"{head}steps: {{quantize: {{mode: dynamic, inputs: {{x: {{}}}}}}}}\n"))
     load_recipe(toy.write(f"{head}steps: {{profile: {{inputs: {{}}}}}}\n").recipe)
 
 
-def test_mistakes_in_own_inputs_are_reported_with_their_place(toy: Toy) -> None:
+def test_mistakes_in_own_inputs_are_reported_with_their_place(toy: Toy, check_message: CheckMessage) -> None:
     text = mistakes(toy, "name: a\nmodel: model.onnx\nsteps: {profile: {inputs: {x: {resise: crop}}}}\n")
-    assert "no setting `resise`" in text
-    assert 'did you mean "resize"?' in text
-    assert "expected a mapping" in mistakes(toy, "name: a\nmodel: model.onnx\nsteps: {profile: {inputs: 3}}\n")
+    check_message(text)
+    check_message(mistakes(toy, "name: a\nmodel: model.onnx\nsteps: {profile: {inputs: 3}}\n"))
 
 
 @pytest.mark.parametrize(
-    ("recipe", "words"),
+    "recipe",
     [
-        (
-            "inputs: {X: {}}\nsteps: {half: {step: convert_fp16}, check: {step: check_accuracy, candidate: half}}",
-            'did you mean "x"',
-        ),
-        (
-            "steps: {half: {step: convert_fp16}, speed: {step: profile, inputs: {y: {}}}}",
-            "steps.speed.inputs.y: no input",
-        ),
+        "inputs: {X: {}}\nsteps: {half: {step: convert_fp16}, check: {step: check_accuracy, candidate: half}}",
+        "steps: {half: {step: convert_fp16}, speed: {step: profile, inputs: {y: {}}}}",
     ],
 )
-def test_unknown_inputs_are_found_before_anything_runs(toy: Toy, recipe: str, words: str) -> None:
+def test_unknown_inputs_are_found_before_anything_runs(toy: Toy, recipe: str, check_message: CheckMessage) -> None:
     toy.write(f"name: a\nmodel: model.onnx\n{recipe}\n")
     events: list[Event] = []
     with pytest.raises(RequestError) as error:
         run_once(toy.recipe, outputs=toy.folder / "outputs", listener=events.append)
-    assert words in str(error.value)
+    check_message(error.value)
     assert started(events) == []
 
 
@@ -282,7 +272,9 @@ def test_a_recipe_that_is_refused_before_anything_is_computed_leaves_no_run(toy:
     assert not list((toy.folder / "outputs/runs").glob("*"))
 
 
-def test_an_override_in_an_error_sets_the_inputs_that_the_failing_step_reads(toy: Toy) -> None:
+def test_an_override_in_an_error_sets_the_inputs_that_the_failing_step_reads(
+    toy: Toy, check_message: CheckMessage
+) -> None:
     weights = f"<float[4,3,3,3] w = {{{','.join(['0.1'] * 108)}}}>"
     write_model(
         toy.folder / "model.onnx", f"g (float[n,3,h,w_] x) => (float[n,4,a,b] y) {weights} {{ y = Conv(x, w) }}"
@@ -292,7 +284,7 @@ def test_an_override_in_an_error_sets_the_inputs_that_the_failing_step_reads(toy
     )
     with pytest.raises(RequestError) as error:
         toy.run()
-    assert "check `steps.agree.inputs:` (" in error.value.message
+    check_message(error.value)
     (override,) = re.findall(r"'(steps\.agree\.inputs\.x\.shape=[^']*)'", error.value.message)
     assert outcomes(toy.run(override)[1]) == {"agree": "done"}
 

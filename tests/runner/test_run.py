@@ -19,6 +19,7 @@ from ndld_flow.records.run_folder import OPTIMIZATION_RECORD
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.store import Store
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn, make_ext
 from tests.support.models_run import write_model
 from tests.support.toys import RECIPE, STAMP, make_toy, outcomes, started
@@ -202,13 +203,14 @@ def test_a_damaged_artifact_is_set_aside_and_rebuilt(in_folder: Path, change: st
     assert again.passed
 
 
-def test_forced_steps_run_again(in_folder: Path) -> None:
+def test_forced_steps_run_again(in_folder: Path, check_message: CheckMessage) -> None:
     toy = make_toy(in_folder)
     toy.run()
     _, events = toy.run(force=["first"])
     assert started(events) == ["first"]
-    with pytest.raises(RequestError, match="no such step"):
+    with pytest.raises(RequestError) as caught:
         toy.run(force=["frist"])
+    check_message(caught.value)
 
 
 def test_a_failed_gate_fails_the_run_and_writes_the_report(in_folder: Path) -> None:
@@ -221,10 +223,11 @@ def test_a_failed_gate_fails_the_run_and_writes_the_report(in_folder: Path) -> N
     assert not again.passed  # nothing to do is no reason to forget that the answer was no
 
 
-def test_a_gate_on_a_missing_metric_names_the_available_ones(in_folder: Path) -> None:
+def test_a_gate_on_a_missing_metric_names_the_available_ones(in_folder: Path, check_message: CheckMessage) -> None:
     toy = make_toy(in_folder, RECIPE.replace("second.length", "second.lenght"))
-    with pytest.raises(RequestError, match=r'did you mean "second.length"'):
+    with pytest.raises(RequestError) as caught:
         toy.run()
+    check_message(caught.value)
 
 
 def test_other_steps_continue_after_a_step_fails(in_folder: Path) -> None:
@@ -257,12 +260,13 @@ def test_the_run_folder_repeats_itself(in_folder: Path, tmp_path_factory: pytest
     assert first == second
 
 
-def test_a_resolved_recipe_refuses_another_model(in_folder: Path) -> None:
+def test_a_resolved_recipe_refuses_another_model(in_folder: Path, check_message: CheckMessage) -> None:
     toy = make_toy(in_folder)
     done, _ = toy.run()
     make_ext(in_folder / "model.onnx")
-    with pytest.raises(RequestError, match="the recipe expects"):
+    with pytest.raises(RequestError) as caught:
         api.run(Path(done.folder) / "recipe.yaml", outputs=in_folder / "outputs", trust=True)
+    check_message(caught.value)
 
 
 def test_artifacts_in_the_store_and_in_the_run_folder_are_separate_files(in_folder: Path) -> None:
@@ -274,11 +278,12 @@ def test_artifacts_in_the_store_and_in_the_run_folder_are_separate_files(in_fold
     assert toy.plan()["first"][0] == "reused"
 
 
-def test_a_step_that_writes_nothing_is_reported(in_folder: Path) -> None:
+def test_a_step_that_writes_nothing_is_reported(in_folder: Path, check_message: CheckMessage) -> None:
     toy = make_toy(in_folder)
     toy.write(RECIPE, STAMP.replace("onnx.save(model, out / Onnx.main)", "pass"))
-    with pytest.raises(RequestError, match=r"wrote no model\.onnx"):
+    with pytest.raises(RequestError) as caught:
         toy.run()
+    check_message(caught.value)
     assert objects(in_folder) == []
 
 
@@ -291,10 +296,11 @@ def test_a_step_that_raises_leaves_no_incomplete_files(in_folder: Path) -> None:
     assert list((in_folder / "outputs/store/building").iterdir()) == []
 
 
-def test_a_missing_model_is_reported_with_similar_names(in_folder: Path) -> None:
+def test_a_missing_model_is_reported_with_similar_names(in_folder: Path, check_message: CheckMessage) -> None:
     toy = make_toy(in_folder, RECIPE.replace("model.onnx", "modle.onnx"))
-    with pytest.raises(ModelError, match=r'did you mean "model\.onnx"'):
+    with pytest.raises(ModelError) as caught:
         toy.run()
+    check_message(caught.value)
 
 
 def test_an_outputs_folder_that_cannot_be_created_is_an_error(in_folder: Path) -> None:
@@ -376,15 +382,18 @@ def test_runs_of_one_second_are_ordered_by_their_end(in_folder: Path) -> None:
     assert [folder.name[-6] for folder in outputs.folders()] == [ordered.name[-6], "c", "a", "b"]
 
 
-def test_errors_name_the_step_whose_model_fails_and_no_path_of_the_store(in_folder: Path) -> None:
+def test_errors_name_the_step_whose_model_fails_and_no_path_of_the_store(
+    in_folder: Path, check_message: CheckMessage
+) -> None:
     graph = "g (float[n,3] x) => (float[m] y) <int64[1] s = {9}> { a = Neg(x) b = Neg(a) y = Reshape(b, s) }"
     write_model(in_folder / "model.onnx", graph)
     quick = "runs: 1, passes: 1, duration: 0, stable: 0 %, warmup: 0, warmup_passes: 0, layer_passes: 0"
     (in_folder / "r.yaml").write_text(
         f"model: model.onnx\nsteps: {{sanitize: {{}}, speed: {{step: profile, {quick}}}}}\n"
     )
-    with pytest.raises(RequestError, match=r"model\.onnx of step sanitize") as raised:
+    with pytest.raises(RequestError) as raised:
         api.run("r.yaml")
+    check_message(raised.value)
     assert "objects" not in str(raised.value)
 
 

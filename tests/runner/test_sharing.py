@@ -25,6 +25,7 @@ from ndld_flow.runs.cache_settings import PROJECT_FILE, user_settings_file
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.files import make_folder, write_text_atomically
 from ndld_flow.store.store import Store
+from tests.support.message_files import CheckMessage
 from tests.support.representatives import thorough_except
 from tests.support.sweep_toys import make_sweep_toy
 from tests.support.toys import make_toy
@@ -198,11 +199,14 @@ def test_new_outputs_are_for_the_group_if_the_user_says_so(tmp_path: Path, monke
     assert not stat.S_IMODE(Path("others").stat().st_mode) & 0o020
 
 
-def test_a_project_cannot_open_folders_to_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_project_cannot_open_folders_to_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path(PROJECT_FILE).write_text("shared: group\n")
-    with pytest.raises(RequestError, match="project cannot decide who"):
+    with pytest.raises(RequestError) as caught:
         Outputs(Path("outputs")).prepare()
+    check_message(caught.value)
     assert not Path("outputs").exists()
 
 

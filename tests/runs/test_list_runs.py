@@ -20,6 +20,7 @@ from ndld_flow.records.document import read_tree
 from ndld_flow.runs.outputs import Outputs
 from tests.support.command_line import ndld_flow
 from tests.support.long_history import lengthen_history
+from tests.support.message_files import CheckMessage
 from tests.support.sweep_toys import SweepToy, make_sweep_toy
 
 
@@ -78,13 +79,14 @@ def test_conditions_are_those_of_gates(toy: SweepToy) -> None:
     assert latencies("ms < 1 ns") == []
 
 
-def test_a_metric_without_its_step_is_that_of_one_step(toy: SweepToy) -> None:
+def test_a_metric_without_its_step_is_that_of_one_step(toy: SweepToy, check_message: CheckMessage) -> None:
     assert len(api.runs(where=["weight >= 1 B"])) == 3
     listed = api.runs(where=["weight * 1 == 1"])
     assert list(listed[0].metrics) == ["base.weight", "speed.ms"]
     assert api.runs(where=["weight >= 1 B", "ms > 12 ms"])[0].metrics.keys() == {"base.weight", "speed.ms"}
-    with pytest.raises(RequestError, match=r"run has a metric `other\.weight`"):
+    with pytest.raises(RequestError) as caught:
         api.runs(where=["other.weight >= 1 B"])
+    check_message(caught.value)
 
 
 WRONG = (
@@ -120,7 +122,7 @@ def test_runs_are_filtered_by_tag_model_and_user(toy: SweepToy) -> None:
     assert "no run matches" in ndld_flow("runs", "--user", "nobody-else", cwd=toy.folder).stdout
 
 
-def test_only_the_records_that_are_shown_are_read(toy: SweepToy) -> None:
+def test_only_the_records_that_are_shown_are_read(toy: SweepToy, check_message: CheckMessage) -> None:
     lengthen_history(Outputs(Path("outputs")), "toy", range(1, 80), [])
     with mock.patch("ndld_flow.runs.list_runs.read_tree", side_effect=read_tree) as read:
         assert len(api.runs(limit=5)) == 5
@@ -129,13 +131,13 @@ def test_only_the_records_that_are_shown_are_read(toy: SweepToy) -> None:
         assert read.call_count == 5
     done = ndld_flow("runs", cwd=toy.folder)
     assert len(done.stdout.splitlines()) == 50
-    assert "older ones are not" in done.stderr
+    check_message(done.stderr)
     assert len(ndld_flow("runs", "--all", cwd=toy.folder).stdout.splitlines()) == 82
     assert len(json.loads(ndld_flow("runs", "--json", cwd=toy.folder).stdout)) == 82
     assert len(json.loads(ndld_flow("runs", "--json", "-n", "3", cwd=toy.folder).stdout)) == 3
 
 
-def test_runs_that_cannot_be_read_are_skipped_and_named(toy: SweepToy) -> None:
+def test_runs_that_cannot_be_read_are_skipped_and_named(toy: SweepToy, check_message: CheckMessage) -> None:
     newest, second, _ = api.runs()
     (Path(newest.folder) / "run.json").write_text("{")
     (Path(second.folder) / "run.json").unlink()
@@ -146,7 +148,7 @@ def test_runs_that_cannot_be_read_are_skipped_and_named(toy: SweepToy) -> None:
     done = ndld_flow("runs", "--where", "speed.ms > 1 ms", "-n", "1", cwd=toy.folder)
     assert done.returncode == 0
     assert newest.run in done.stdout
-    assert "2 runs cannot be read" in done.stderr
+    check_message(done.stderr)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root, to become another user")

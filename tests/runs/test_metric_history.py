@@ -19,6 +19,7 @@ from ndld_flow.runner import run_state
 from ndld_flow.runner.run_state import read_commit
 from ndld_flow.runs import metric_history, run_lines
 from ndld_flow.runs.run_lines import LINES
+from tests.support.message_files import CheckMessage
 from tests.support.metric_runs import MACHINE, Course, changed, courses, run_id, write_runs
 from tests.support.simulated_series import simulate
 
@@ -135,7 +136,7 @@ def test_a_step_is_found_although_its_runs_failed(tmp_path: Path) -> None:
     assert series.best == pytest.approx(10.0, rel=0.02)
 
 
-def test_an_accepted_step_is_a_new_baseline(tmp_path: Path) -> None:
+def test_an_accepted_step_is_a_new_baseline(tmp_path: Path, check_message: CheckMessage) -> None:
     write_runs(tmp_path, course())
     change = api.accept("nightly", LATENCY, "larger input", outputs=tmp_path)
     assert (change.run, change.note) == (run_id(24), "larger input")
@@ -144,8 +145,9 @@ def test_an_accepted_step_is_a_new_baseline(tmp_path: Path) -> None:
     assert series.best == pytest.approx(11.0, rel=0.02)
     api.accept("nightly", LATENCY, "better words", at=run_id(24), outputs=tmp_path)
     assert (tmp_path / "accepted.json").read_text().count('"note"') == 1
-    with pytest.raises(RequestError, match="no step at run 2020"):
+    with pytest.raises(RequestError) as caught:
         api.accept("nightly", LATENCY, "x", at="2020", outputs=tmp_path)
+    check_message(caught.value)
 
 
 def test_an_acceptance_holds_where_its_run_does_not_exist(tmp_path: Path) -> None:
@@ -161,11 +163,12 @@ def test_an_acceptance_holds_where_its_run_does_not_exist(tmp_path: Path) -> Non
     assert history(tmp_path / "there")[0].steps[0].accepted is not None
 
 
-def test_a_damaged_file_of_accepted_changes_is_an_error(tmp_path: Path) -> None:
+def test_a_damaged_file_of_accepted_changes_is_an_error(tmp_path: Path, check_message: CheckMessage) -> None:
     write_runs(tmp_path, course(5))
     (tmp_path / "accepted.json").write_text('{"document": "accepted changes", "format_version": 1, "changes": [{}]}')
-    with pytest.raises(RequestError, match=r"accepted\.json cannot be read"):
+    with pytest.raises(RequestError) as caught:
         history(tmp_path)
+    check_message(caught.value)
 
 
 def test_the_history_follows_the_records(tmp_path: Path) -> None:
@@ -222,15 +225,18 @@ def test_two_processes_write_lines_at_once(tmp_path: Path) -> None:
     assert len(MetricHistory.model_validate_json(printed[0]).series) == 3
 
 
-def test_unknown_recipes_and_metrics_are_named(tmp_path: Path) -> None:
+def test_unknown_recipes_and_metrics_are_named(tmp_path: Path, check_message: CheckMessage) -> None:
     write_runs(tmp_path, course(5))
-    with pytest.raises(RequestError, match='did you mean "nightly"'):
+    with pytest.raises(RequestError) as caught:
         api.history("nighty", outputs=tmp_path)
-    with pytest.raises(RequestError, match=r"`latency.media`; did you mean"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         history(tmp_path, "latency.media")
+    check_message(caught.value)
     write_runs(tmp_path, course(5), recipe="weekly")
-    with pytest.raises(RequestError, match="runs of 2 recipes; name"):
+    with pytest.raises(RequestError) as caught:
         api.history(outputs=tmp_path)
+    check_message(caught.value)
 
 
 def test_the_commit_of_a_working_tree_is_that_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

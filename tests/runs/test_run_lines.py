@@ -20,6 +20,7 @@ from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.runs import list_runs, run_lines
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.runs.run_lines import LINES, read_runs
+from tests.support.message_files import CheckMessage
 from tests.support.metric_runs import courses, run_id, write_runs
 
 LATENCY = "speed.latency.median"
@@ -311,7 +312,7 @@ def test_a_copied_folder_has_its_own_answers(root: Path, tmp_path_factory: pytes
     assert answers(copy) == fresh(copy) != answers(root)
 
 
-def test_gc_shows_what_it_would_remove_and_refuses_unreadable_records(root: Path) -> None:
+def test_gc_shows_what_it_would_remove_and_refuses_unreadable_records(root: Path, check_message: CheckMessage) -> None:
     store = root / "store"
     for number in range(2):
         (store / "records" / "aa").mkdir(parents=True, exist_ok=True)
@@ -324,8 +325,9 @@ def test_gc_shows_what_it_would_remove_and_refuses_unreadable_records(root: Path
             api.gc(outputs=root, dry_run=dry_run)
     record(root, 3).unlink()
     for dry_run in (True, False):
-        with pytest.raises(RequestError, match=r"its run\.json is missing"):
+        with pytest.raises(RequestError) as caught:
             api.gc(outputs=root, dry_run=dry_run)
+        check_message(caught.value)
     shutil.rmtree(record(root, 3).parent)
     assert api.gc(outputs=root).model_copy(update={"dry_run": True}) == shown
 
@@ -347,13 +349,14 @@ def test_gc_removes_nothing_that_a_run_needs_whatever_its_line_says(root: Path) 
     assert all(path.is_file() for path in kept)
 
 
-def test_an_invalid_record_is_refused_although_it_has_a_line(root: Path) -> None:
+def test_an_invalid_record_is_refused_although_it_has_a_line(root: Path, check_message: CheckMessage) -> None:
     path = record(root, 3)
     path.write_text(path.read_text().replace('"identity"', '"identitz"'))
     assert len(api.history("nightly", [LATENCY], outputs=root).series[0].points) == COUNT
     for dry_run in (True, False):
-        with pytest.raises(RequestError, match=r"run\.json\b.*identity: "):
+        with pytest.raises(RequestError) as caught:
             api.gc(outputs=root, dry_run=dry_run)
+        check_message(caught.value)
 
 
 def test_the_text_of_a_metric_may_hold_any_letters(root: Path) -> None:

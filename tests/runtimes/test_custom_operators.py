@@ -17,6 +17,7 @@ from ndld_flow.execution.events import RunFinished
 from tests.support import models
 from tests.support.custom_libraries import compile_library
 from tests.support.editing_fixtures import parse
+from tests.support.message_files import CheckMessage
 from tests.support.recipes import load_recipe
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>
@@ -87,6 +88,7 @@ def test_a_run_can_be_repeated_from_its_folder(folder: Path, tmp_path: Path, mon
     assert not changed.nothing_to_do, "the contents of a library are part of the key"
 
 
-def test_mistakes_are_reported_at_their_place(folder: Path) -> None:
-    with pytest.raises(RecipeError, match=r"custom_operators\.com\.acme::Scaled: give a `library`"):
+def test_mistakes_are_reported_at_their_place(folder: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(RecipeError) as caught:
         load_recipe(write(folder, {"sanitize": {}}, com_acme__Scaled={}), trust=True)
+    check_message(caught.value)

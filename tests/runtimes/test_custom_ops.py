@@ -17,6 +17,7 @@ from tests.support import models
 from tests.support.command_line import ndld_flow
 from tests.support.custom_libraries import compile_library
 from tests.support.editing_fixtures import parse
+from tests.support.message_files import CheckMessage
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17, "com.acme" : 1]>
 g (float[2, 64] x) => (float[2, 64] y) {
@@ -50,10 +51,11 @@ def write_recipe(folder: Path, steps: dict[str, dict[str, Any]], libraries: bool
 QUICK = {"runs": 1, "passes": 3, "duration": 0, "stable": 0, "warmup": 0, "layer_passes": 2}
 
 
-def test_a_session_has_the_operators_of_the_library(folder: Path) -> None:
+def test_a_session_has_the_operators_of_the_library(folder: Path, check_message: CheckMessage) -> None:
     x = np.ones((2, 64), np.float32)
-    with pytest.raises(ModelError, match=r"com.acme:Scaled.* `custom_ops` loads a library"):
+    with pytest.raises(ModelError) as caught:
         open_model(folder / "model.onnx", SessionSettings())
+    check_message(caught.value)
     results = []
     for factor in (2, 6):
         library = compile_library(folder / f"lib{factor}.so", factor)
@@ -64,11 +66,14 @@ def test_a_session_has_the_operators_of_the_library(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no library", b""])
-def test_a_library_that_does_not_load_is_named_with_the_reason(tmp_path: Path, content: bytes) -> None:
+def test_a_library_that_does_not_load_is_named_with_the_reason(
+    tmp_path: Path, content: bytes, check_message: CheckMessage
+) -> None:
     (tmp_path / "libbad.so").write_bytes(content)
     models.save(parse("g (float[2] x) => (float[2] y) { y = Relu (x) }"), tmp_path / "model.onnx")
-    with pytest.raises(BackendError, match=r"libbad\.so: .* must export `RegisterCustomOps`"):
+    with pytest.raises(BackendError) as caught:
         open_model(tmp_path / "model.onnx", SessionSettings(custom_ops=(str(tmp_path / "libbad.so"),)))
+    check_message(caught.value)
 
 
 @pytest.mark.thorough
@@ -149,23 +154,26 @@ def test_steps_that_examine_models_load_the_library(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("libraries", [True, False])
-def test_a_result_that_the_operators_of_the_library_reject_is_refused(folder: Path, libraries: bool) -> None:
+def test_a_result_that_the_operators_of_the_library_reject_is_refused(
+    folder: Path, libraries: bool, check_message: CheckMessage
+) -> None:
     """Without the library neither model loads, so that nothing can be said of the result."""
     cast = {"insert_node": {"op_type": "Cast", "attributes": {"to": "float16"}, "before": "scale", "input": 0}}
     write_recipe(folder, {"edit": {"operations": [cast]}}, libraries)
     done = ndld_flow("run", "r.yaml", "--trust", cwd=folder)
     if libraries:
         assert done.returncode == 2, done.stdout
-        assert "ONNX Runtime loads" in done.stderr
-        assert "node (scale) is invalid" in done.stderr
+        check_message(done.stderr)
     else:
         assert done.returncode == 0, done.stderr
         assert "does not load" in (folder / "outputs/runs/r/latest/log.txt").read_text()
 
 
-def test_a_library_that_does_not_load_stops_a_step_that_examines_models(folder: Path) -> None:
+def test_a_library_that_does_not_load_stops_a_step_that_examines_models(
+    folder: Path, check_message: CheckMessage
+) -> None:
     (folder / "libacme.so").write_bytes(b"no library")
     write_recipe(folder, {"sanitize": {}})
     done = ndld_flow("run", "r.yaml", "--trust", cwd=folder)
     assert done.returncode == 2
-    assert "`custom_ops`: ONNX Runtime does" in done.stderr
+    check_message(done.stderr)

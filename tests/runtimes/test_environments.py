@@ -24,6 +24,7 @@ from ndld_flow.runs.collect_garbage import collect_libraries, find_kept_librarie
 from ndld_flow.runtimes import environments
 from ndld_flow.runtimes.environments import Environment, find_environment, provide_environment
 from tests.support.environments import write_environment, write_wheel
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 from tests.support.typed_api import plan_once, run_once
 
@@ -139,11 +140,12 @@ def outcomes(run: RunFinished) -> dict[str, str]:
     return {step.name: step.outcome for step in read_run_record(Path(run.folder)).steps}
 
 
-def test_environments_need_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_need_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage) -> None:
     monkeypatch.setattr(environments, "create_environment", lambda *_: pytest.fail("pip ran without trust"))
     wanted = recipe(tmp_path, now={"onnxruntime": "1.90.0"}, next={"onnxruntime": "1.91.0"})
-    with pytest.raises(RecipeError, match=r"pip installs onnxruntime==1\.90\.0\s.*--trust"):
+    with pytest.raises(RecipeError) as caught:
         api.run(wanted, outputs=tmp_path / "outputs")
+    check_message(caught.value)
     plan = plan_once(wanted, outputs=tmp_path / "outputs", trust=True)
     assert plan[1].step.step.foresee().notes[0].startswith("environment onnxruntime 1.91.0, ")
 
@@ -172,23 +174,26 @@ def test_only_exact_releases_of_packages_are_accepted(environment: dict[str, Any
         api.plan(recipe(tmp_path, now=environment, next=environment), outputs=tmp_path / "outputs", trust=True)
 
 
-def test_an_unknown_environment_is_named(tmp_path: Path) -> None:
+def test_an_unknown_environment_is_named(tmp_path: Path, check_message: CheckMessage) -> None:
     wanted = recipe(tmp_path, now={"onnxruntime": "1.90.0"})
-    with pytest.raises(RecipeError, match="no environment 'next'"):
+    with pytest.raises(RecipeError) as caught:
         api.plan(wanted, outputs=tmp_path / "outputs", trust=True)
+    check_message(caught.value)
 
 
-def test_a_step_on_a_target_has_no_environment(tmp_path: Path) -> None:
+def test_a_step_on_a_target_has_no_environment(tmp_path: Path, check_message: CheckMessage) -> None:
     wanted = recipe(tmp_path, now=str(write_environment(tmp_path / "now", "1.90.0")))
     wanted["steps"] = {"now": wanted["steps"]["now"] | {"on": "ssh://nowhere.invalid"}}
-    with pytest.raises(RequestError, match="on this machine only"):
+    with pytest.raises(RequestError) as caught:
         api.plan(wanted, outputs=tmp_path / "outputs", trust=True)
+    check_message(caught.value)
 
 
-def test_a_folder_without_an_environment_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_an_environment_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     wanted = recipe(tmp_path, now=str(tmp_path / "nothing"), next=str(tmp_path / "nothing"))
-    with pytest.raises(BackendError, match="virtual environment of Python"):
+    with pytest.raises(BackendError) as caught:
         api.run(wanted, outputs=tmp_path / "outputs", trust=True)
+    check_message(caught.value)
 
 
 @pytest.fixture
@@ -203,11 +208,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.thorough
-def test_pip_creates_an_environment_once_and_gc_spares_it_while_in_use(index: Path, tmp_path: Path) -> None:
+def test_pip_creates_an_environment_once_and_gc_spares_it_while_in_use(
+    index: Path, tmp_path: Path, check_message: CheckMessage
+) -> None:
     write_wheel(index, "1.90.0")
     missing = Environment(packages={"onnxruntime": "1.99.0"})
-    with pytest.raises(BackendError, match=r"cannot install onnxruntime==1\.99\.0 .*PIP_INDEX_URL.*folder"):
+    with pytest.raises(BackendError) as caught:
         provide_environment(missing, lambda _: None)
+    check_message(caught.value)
 
     environment, lines = Environment(packages={"onnxruntime": "1.90.0"}), list[str]()
     created = provide_environment(environment, lines.append)

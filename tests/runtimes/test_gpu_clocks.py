@@ -26,6 +26,7 @@ from ndld_flow.measure.process_runs import MeasuringPlan, ProfilingRequest, Side
 from ndld_flow.processes.launch import run_worker_module
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import Timing
+from tests.support.message_files import CheckMessage
 
 SOON_S = 30.0
 PYNVML = """
@@ -119,10 +120,13 @@ def test_of_two_measurements_on_a_gpu_one_knows_its_lock(locks: Locks, monkeypat
     assert locks() == {"gpu1": [1200, 1305]}
 
 
-def test_a_lock_stays_where_locking_is_not_permitted(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_stays_where_locking_is_not_permitted(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setenv("REFUSES", "1")
-    with pytest.raises(BackendError, match=r"Insufficient Permissions.*Only root"), locked_clocks(1):
+    with pytest.raises(BackendError) as caught, locked_clocks(1):
         pytest.fail("it was not locked")
+    check_message(caught.value)
     assert locks() == {"gpu1": [1200, 1305]}
 
 
@@ -166,12 +170,15 @@ def test_signals_to_a_whole_group_do_not_end_the_locking_process(
     assert locks()["gpu0"] is None
 
 
-def test_without_nvml_it_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvml_it_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     (tmp_path / "pynvml.py").write_text("raise ImportError('hidden')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(BackendError, match="pip install nvidia-ml-py"), locked_clocks(0):
+    with pytest.raises(BackendError) as caught, locked_clocks(0):
         pytest.fail("it was not locked")
+    check_message(caught.value)
 
 
 def test_a_locking_process_that_never_began_is_not_followed_by_a_reset(
@@ -286,7 +293,9 @@ def _side(called: str, provider: str, **asked: Any) -> Side:
     return Side(request, Path(), lambda *_: None, called)
 
 
-def test_all_profiles_of_the_session_get_the_notes(locks: Locks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_profiles_of_the_session_get_the_notes(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setattr(OnnxruntimeRequest, "measured_gpu", lambda self: None if self.provider == "cpu" else 0)
     asks, other, cpu = _side("a", "cuda", lock_clocks=True), _side("b", "cuda"), _side("c", "cpu")
     timing = Timing([1.0], [0.0], began_s=5.0)
@@ -298,8 +307,9 @@ def test_all_profiles_of_the_session_get_the_notes(locks: Locks, monkeypatch: py
         assert watch.describe(cpu.request, [timing]) == ({}, [])
         assert locks()["gpu0"] == [TDP, TDP]
     monkeypatch.setenv("REFUSES", "1")
-    with pytest.raises(BackendError, match=r"^step a: lock_clocks: "), watched_gpus([asks]):
+    with pytest.raises(BackendError) as caught, watched_gpus([asks]):
         pytest.fail("it was not locked")
+    check_message(caught.value)
     watch.samples[0] = GpuSamples(at_s=[5.0005, 6.0], read=[{"power_w": 70.0}, {"power_w": 20.0}])
     conditions, _ = watch.describe(other.request, [timing])
     assert conditions["gpu_samples"] == {"samples": 1, "power_w": {"median": 70.0, "min": 70.0, "max": 70.0}}

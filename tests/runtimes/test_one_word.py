@@ -20,6 +20,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.outcome import find_own_point
 from tests.support.accuracy_cases import IMAGES
+from tests.support.message_files import CheckMessage
 from tests.support.model_trials.subjects import WHEELS
 from tests.support.models import make_cnn
 from tests.support.recipes import load_recipe
@@ -169,27 +170,25 @@ def test_settings_of_onnxruntime_reach_the_steps_that_have_them(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    "word",
     [
-        ("openvno", "'onnxruntime' or 'openvino', found"),
-        ("tensorrt", "'openvino', found 'tensorrt'"),
-        (
-            {"backend": "openvino", "thread": 1},
-            'did you mean "threads"',
-        ),
-        ({"threads": 1}, "`backend`, found {'threads': 1}"),
+        "openvno",
+        "tensorrt",
+        {"backend": "openvino", "thread": 1},
+        {"threads": 1},
     ],
 )
-def test_a_wrong_runtime_is_one_mistake(word: Any, message: str, tmp_path: Path) -> None:
+def test_a_wrong_runtime_is_one_mistake(word: Any, tmp_path: Path, check_message: CheckMessage) -> None:
     with pytest.raises(RecipeError) as caught:
         plan_of(tmp_path, word, speed={"step": "profile"}, agree={"step": "check_accuracy", "candidate": "source"})
-    assert message in str(caught.value)
+    check_message(caught.value)
     assert len(caught.value.problems) == 1
 
 
-def test_a_step_reports_a_setting_of_another_runtime(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="`optimization`: for ONNX Runtime"):
+def test_a_step_reports_a_setting_of_another_runtime(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(RecipeError) as caught:
         plan_of(tmp_path, speed={"step": "profile", "optimization": "basic"})
+    check_message(caught.value)
 
 
 @pytest.mark.thorough

@@ -31,6 +31,7 @@ from ndld_flow.runtimes.onnxruntime.onnxruntime_session import (
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.onnxruntime.settings import OnnxruntimeSettings
 from ndld_flow.store.kinds import Artifact, Onnx
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import write_model
 
 RELU = "g (float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }"
@@ -100,7 +101,7 @@ def test_unknown_providers_name_the_nearest() -> None:
     assert short_name("CUDAExecutionProvider") == "cuda"
 
 
-def test_fallbacks_of_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fallbacks_of_providers(monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage) -> None:
     available = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(ort, "get_available_providers", lambda: available)
     chain = with_fallbacks("TensorrtExecutionProvider", {"device_id": "1", "trt_fp16_enable": "1"})
@@ -108,17 +109,22 @@ def test_fallbacks_of_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chain[1][1] == {"device_id": "1"}
     assert memory_of("CUDAExecutionProvider", {"device_id": "1"}) == ("cuda", 1)
     assert memory_of("CPUExecutionProvider", {}) == ("cpu", 0)
-    with pytest.raises(BackendError, match='device_id is "first"'):
+    with pytest.raises(BackendError) as caught:
         memory_of("CUDAExecutionProvider", {"device_id": "first"})
+    check_message(caught.value)
 
 
-def test_models_that_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_models_that_are_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], check_message: CheckMessage
+) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"not a model at all")
-    with pytest.raises(ModelError, match=r"rejects .*broken\.onnx"):
+    with pytest.raises(ModelError) as caught:
         open_model(broken, SessionSettings())
-    with pytest.raises(ModelError, match="no model file"):
+    check_message(caught.value)
+    with pytest.raises(ModelError) as caught:
         open_model(tmp_path / "missing.onnx", SessionSettings())
+    check_message(caught.value)
     unknown = write_model(tmp_path / "unknown.onnx", "g (float[n] x) => (float[n] y) { y = Nonsense(x) }")
     with pytest.raises(ModelError, match="Nonsense") as error:
         open_model(unknown, SessionSettings())
@@ -126,13 +132,17 @@ def test_models_that_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert capfd.readouterr() == ("", "")
 
 
-def test_models_that_fail_when_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_models_that_fail_when_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], check_message: CheckMessage
+) -> None:
     graph = "g (float[n] x) => (float[m] y) <int64[1] s = {7}> { y = Reshape(x, s) }"
     model = open_model(write_model(tmp_path / "m.onnx", graph), SessionSettings())
-    with pytest.raises(ModelError, match="inputs were x float32 3"):
+    with pytest.raises(ModelError) as caught:
         model.bind({"x": np.zeros(3, np.float32)}).run()
-    with pytest.raises(ModelError, match="Unexpected input data type"):
+    check_message(caught.value)
+    with pytest.raises(ModelError) as caught:
         model.bind({"x": np.zeros(7, np.float64)}).run()
+    check_message(caught.value)
     assert capfd.readouterr() == ("", "")
 
 
@@ -260,17 +270,18 @@ def test_threads_catch_output_in_turn() -> None:
     assert sorted(texts) == [word * 20 for word in "abcd"]
 
 
-def test_a_plugin_that_does_not_load_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_plugin_that_does_not_load_is_refused_with_the_reason(tmp_path: Path, check_message: CheckMessage) -> None:
     model = write_model(tmp_path / "m.onnx", "g (float[2] x) => (float[2] y) { y = Relu(x) }")
     missing = str(tmp_path / "missing.so")
-    with pytest.raises(BackendError, match=r"does not load .*missing\.so"):
+    with pytest.raises(BackendError) as caught:
         open_model(model, SessionSettings(provider="own", provider_library=missing))
+    check_message(caught.value)
     no_plugin = onnx.onnx_cpp2py_export.__file__
     with pytest.raises(BackendError, match="CreateEpFactories"):
         open_model(model, SessionSettings(provider="own", provider_library=no_plugin))
 
 
-def test_a_plugin_that_lacks_the_driver_names_it(tmp_path: Path) -> None:
+def test_a_plugin_that_lacks_the_driver_names_it(tmp_path: Path, check_message: CheckMessage) -> None:
     """As that of TensorRT-RTX 0.5 on a machine without an NVIDIA driver."""
     if HAS_GPU or shutil.which("cc") is None:
         pytest.skip("needs a C compiler, and no GPU")
@@ -281,8 +292,9 @@ def test_a_plugin_that_lacks_the_driver_names_it(tmp_path: Path) -> None:
         subprocess.run(["cc", "-shared", "-fPIC", "-o", target, source, *more], check=True, cwd=tmp_path)
     (tmp_path / "libcuda.so.1").unlink()
     model = write_model(tmp_path / "m.onnx", RELU)
-    with pytest.raises(BackendError, match=r"libcuda\.so\.1: .*Install NVIDIA's driver"):
+    with pytest.raises(BackendError) as caught:
         open_model(model, SessionSettings(provider="own", provider_library=str(plugin)))
+    check_message(caught.value)
 
 
 def test_a_plugin_without_a_device_is_refused(tmp_path: Path) -> None:
@@ -326,8 +338,9 @@ def test_only_threads_of_measured_sessions_busy_wait(tmp_path: Path) -> None:
     assert _entries(request_of(OnnxruntimeSettings(spinning=False)).timed()) == sleeping
 
 
-def test_affinities_must_fit_the_threads() -> None:
-    with pytest.raises(ValidationError, match="set `threads: 3`"):
+def test_affinities_must_fit_the_threads(check_message: CheckMessage) -> None:
+    with pytest.raises(ValidationError) as caught:
         OnnxruntimeSettings(affinity="1;2-3", threads=2)
+    check_message(caught.value)
     with pytest.raises(ValidationError, match="affinity"):
         OnnxruntimeSettings(affinity="1;rm -rf", threads=3)

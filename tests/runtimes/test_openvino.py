@@ -33,6 +33,7 @@ from ndld_flow.steps.inspect_activations import InspectActivations
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.steps.quantize import Quantize
 from ndld_flow.store.kinds import AccuracyDocument, ActivationsDocument, Onnx, ProfileDocument
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn, make_func, make_tfm
 from tests.support.models_people_have import practical_models
 from tests.support.models_run import Given, run_step, write_model
@@ -230,37 +231,41 @@ def test_names_of_strangers_are_neither_split_nor_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "message"),
+    "graph",
     [
-        ("g (string[2] x) => (string[2] y) { y = Identity(x) }", 'input "x" of strings'),
-        ("g (float[2] x) => (float[2] y) { y = my.Own (x) }", r"has no operator my\.Own.*custom_ops"),
+        "g (string[2] x) => (string[2] y) { y = Identity(x) }",
+        "g (float[2] x) => (float[2] y) { y = my.Own (x) }",
     ],
 )
-def test_refusals_name_their_reason(graph: str, message: str, tmp_path: Path) -> None:
+def test_refusals_name_their_reason(graph: str, tmp_path: Path, check_message: CheckMessage) -> None:
     path = tmp_path / "m.onnx"
     text = f'<ir_version: 8, opset_import: ["" : 17, "my" : 1]>\n{graph}'
     onnx.save(onnx.parser.parse_model(text), path)
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(ModelError) as caught:
         OpenvinoRequest().open(path)
+    check_message(caught.value)
 
 
-def test_refusals_of_files_and_feeds(cnn: Path, tmp_path: Path) -> None:
+def test_refusals_of_files_and_feeds(cnn: Path, tmp_path: Path, check_message: CheckMessage) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"not a model")
-    with pytest.raises(ModelError, match=r"OpenVINO .* rejects .*bad\.onnx: Model"):
+    with pytest.raises(ModelError) as broken:
         OpenvinoRequest().open(tmp_path / "bad.onnx")
-    with pytest.raises(ModelError, match="no model file"):
+    check_message(broken.value)
+    with pytest.raises(ModelError) as broken:
         OpenvinoRequest().open(tmp_path / "missing.onnx")
+    check_message(broken.value)
     with pytest.raises(ModelError, match=r"local\.Block.*inline_functions"):
         OpenvinoRequest().open(make_func(tmp_path / "func.onnx"))
     session = F32.open(cnn)
     with pytest.raises(RequestError, match='"x"'):
         session.bind({})
-    with pytest.raises(RequestError, match=r'"x".*does not accept int64'):
+    with pytest.raises(RequestError) as refused:
         session.bind({"x": np.zeros((1, 3, 16, 16), np.int64)})
+    check_message(refused.value)
     fixed = write_model(tmp_path / "fixed.onnx", "g (float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }")
-    with pytest.raises(UnknownNameError) as caught:
+    with pytest.raises(UnknownNameError) as unknown:
         OpenvinoRequest(free_dimensions={"m": 3}).open(fixed)
-    assert caught.value.name == "m"
+    assert unknown.value.name == "m"
 
 
 @pytest.mark.parametrize(("precision", "computed"), [("f32", "computed in float32"), ("default", "computed in ")])
@@ -318,7 +323,9 @@ def test_trials_of_a_search_run_in_the_runtime(cnn: Path, tmp_path: Path) -> Non
     assert 0 < abs(ran.result.metrics["cosine"] - here.result.metrics["cosine"]) < 1e-3
 
 
-def test_a_search_is_refused_where_its_rounding_is_removed(cnn: Path, tmp_path: Path) -> None:
+def test_a_search_is_refused_where_its_rounding_is_removed(
+    cnn: Path, tmp_path: Path, check_message: CheckMessage
+) -> None:
     assert rounds_to(OnnxruntimeRequest(), "fp16")
     assert rounds_to(OnnxruntimeRequest(), "bf16")
     import openvino
@@ -326,8 +333,9 @@ def test_a_search_is_refused_where_its_rounding_is_removed(cnn: Path, tmp_path: 
     # Where the CPU has no bfloat16, OpenVINO removes those Casts too.
     assert rounds_to(F32, "bf16") == ("BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
     assert not rounds_to(F32, "fp16")  # OpenVINO removes the Casts: every trial would pass
-    with pytest.raises(RequestError, match="would compute in fp16"):
+    with pytest.raises(RequestError) as caught:
         run_step(FindPrecision, cnn, tmp_path, {"runtime": F32_SETTINGS, "precision": "fp16"}, SAMPLES)
+    check_message(caught.value)
 
 
 def test_calibration_runs_in_the_runtime(cnn: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import EngineBackend
 from ndld_flow.runtimes.tensorrt.release_names import known_releases, names_of_bindings, names_of_release, releases_with
+from tests.support.message_files import CheckMessage
 from tests.support.tensorrt_standin.write_release_names import SHIPPED, read_names, shipped_form
 
 CLASSES_WE_USE = (
@@ -76,14 +77,16 @@ def test_a_release_has_its_names_or_those_of_the_nearest(asked: str, found: str,
 
 
 @pytest.mark.parametrize("asked", ["10.7", "8.6.1", "9", "", "newest", "٣.1"])
-def test_old_releases_and_invalid_versions_are_refused(asked: str) -> None:
-    with pytest.raises(RequestError, match=r"10\.8 or later, such as 11\.4"):
+def test_old_releases_and_invalid_versions_are_refused(asked: str, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         names_of_release("tensorrt", asked)
+    check_message(caught.value)
 
 
-def test_old_releases_of_rtx_are_refused_by_its_name() -> None:
-    with pytest.raises(RequestError, match=r"TensorRT-RTX 1\.4 is not supported"):
+def test_old_releases_of_rtx_are_refused_by_its_name(check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         names_of_release("tensorrt_rtx", "1.4")
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from ndld_flow.runtimes.tensorrt.library import Library, find_library
 from ndld_flow.runtimes.tensorrt.required_library import choose_library, exact_release, provide_library
 from ndld_flow.steps.build_engine import BuildEngine
 from tests.support.engine_builds import Asked
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 from tests.support.tensorrt_standin import write_standin
 
@@ -252,13 +253,11 @@ def test_no_module_of_the_current_directory_is_imported(
 
 
 @pytest.mark.thorough
-def test_what_pip_cannot_install_is_described(index: Path, cache: Path) -> None:
+def test_what_pip_cannot_install_is_described(index: Path, cache: Path, check_message: CheckMessage) -> None:
     with pytest.raises(BackendError) as raised:
         provide_library(choose_library("tensorrt", "10.16", None), lambda _: None)
     text = str(raised.value)
-    assert "TensorRT 10.16.1.11 is not installed" in text
-    assert "No matching distribution found" in text
-    assert "archive from https://developer.nvidia.com/tensorrt" in text
+    check_message(text)
     assert "\n" not in text
     assert not list((cache / "tensorrt/building").iterdir())
     with pytest.raises(BackendError, match=r"https://developer\.nvidia\.com/tensorrt-rtx,"):
@@ -266,21 +265,23 @@ def test_what_pip_cannot_install_is_described(index: Path, cache: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_package_without_its_libraries_is_not_kept(index: Path) -> None:
+def test_a_package_without_its_libraries_is_not_kept(index: Path, check_message: CheckMessage) -> None:
     """NVIDIA's stub on PyPI is installed by pip although it could not fetch the libraries."""
     with zipfile.ZipFile(index / "tensorrt-10.16.1.11-py3-none-any.whl", "w") as wheel:
         info = "tensorrt-10.16.1.11.dist-info"
         wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tensorrt\nVersion: 10.16.1.11\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
-    with pytest.raises(BackendError, match=r"tensorrt==10\.16\.1\.11 did not contain"):
+    with pytest.raises(BackendError) as caught:
         provide_library(choose_library("tensorrt", "10.16", None), lambda _: None)
+    check_message(caught.value)
 
 
-def test_a_cache_that_cannot_be_written_is_named(cache: Path, index: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_named(cache: Path, index: Path, check_message: CheckMessage) -> None:
     cache.write_text("a file")
-    with pytest.raises(BackendError, match=f"kept in {cache}/tensorrt"):
+    with pytest.raises(BackendError) as caught:
         provide_library(choose_library("tensorrt", "10.16", None), lambda _: None)
+    check_message(caught.value)
 
 
 @pytest.mark.thorough
@@ -327,10 +328,13 @@ def test_the_key_names_the_release_that_will_build(
 
 
 @pytest.mark.thorough
-def test_an_engine_of_another_release_than_the_key_is_refused(index: Path, tmp_path: Path) -> None:
+def test_an_engine_of_another_release_than_the_key_is_refused(
+    index: Path, tmp_path: Path, check_message: CheckMessage
+) -> None:
     write_wheel(index, "tensorrt", "10.16.1.11", release="10.15.1.29")
-    with pytest.raises(BackendError, match=r"TensorRT 10\.16\.1\.11 \(private environment\)"):
+    with pytest.raises(BackendError) as caught:
         build(tmp_path, backend="tensorrt", release="10.16")
+    check_message(caught.value)
 
 
 def test_a_library_that_does_not_exist_yet_is_never_replaced_by_the_installed_one(tmp_path: Path) -> None:

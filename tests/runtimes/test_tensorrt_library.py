@@ -14,6 +14,7 @@ import pytest
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EXTRAS, EngineBackend
 from ndld_flow.runtimes.tensorrt.library import Library, find_library
+from tests.support.message_files import CheckMessage
 
 OURS = f"3.{sys.version_info.minor}"
 TAG = f"cp3{sys.version_info.minor}"
@@ -179,13 +180,14 @@ def test_a_relative_folder_is_accepted(in_folder: Path) -> None:
     assert library.origin == f"environment {in_folder}/venv"
 
 
-def test_bindings_of_another_python_are_refused(tmp_path: Path) -> None:
+def test_bindings_of_another_python_are_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     by_folder = make_environment(tmp_path / "venv", python="3.8")
     by_tag = make_site(tmp_path / "Lib/site-packages", tag="cp38")
     by_wheel = make_archive(tmp_path / "archive", {"tensorrt-10.8.0.43-cp38-none-linux_x86_64.whl": {}})
     for place in (by_folder, by_tag, by_wheel):
-        with pytest.raises(BackendError, match=f"3\\.8, and this is Python {OURS}"):
+        with pytest.raises(BackendError) as caught:
             find_library("tensorrt", place)
+        check_message(caught.value)
 
 
 def test_our_python_is_chosen_in_an_environment_with_two(tmp_path: Path) -> None:
@@ -195,16 +197,21 @@ def test_our_python_is_chosen_in_an_environment_with_two(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("backend", ["tensorrt", "tensorrt_rtx"])
-def test_a_place_with_the_other_backend_or_nothing_is_refused(tmp_path: Path, backend: EngineBackend) -> None:
+def test_a_place_with_the_other_backend_or_nothing_is_refused(
+    tmp_path: Path, backend: EngineBackend, check_message: CheckMessage
+) -> None:
     other = "tensorrt_rtx" if backend == "tensorrt" else "tensorrt"
     environment = make_environment(tmp_path / "venv", other, "1.7.1")
-    with pytest.raises(BackendError, match=rf"set `backend: {other}`"):
+    with pytest.raises(BackendError) as caught:
         find_library(backend, environment)
+    check_message(caught.value)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BackendError, match=rf"{tmp_path}/empty has no TensorRT.*site-packages.*archive"):
+    with pytest.raises(BackendError) as caught:
         find_library(backend, tmp_path / "empty")
-    with pytest.raises(BackendError, match=rf"{tmp_path}/nowhere: no such folder"):
+    check_message(caught.value)
+    with pytest.raises(BackendError) as caught:
         find_library(None, tmp_path / "nowhere")
+    check_message(caught.value)
 
 
 def test_an_archive_is_unpacked_for_the_child_and_installed_libraries_stay_out(tmp_path: Path) -> None:
@@ -225,32 +232,35 @@ def test_an_archive_is_unpacked_for_the_child_and_installed_libraries_stay_out(t
     assert not list(archive.glob("**/__pycache__")), "the archive itself stays as it is"
 
 
-def test_an_archive_without_its_libraries_is_refused(tmp_path: Path) -> None:
+def test_an_archive_without_its_libraries_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     archive = make_archive(tmp_path / "archive", {f"tensorrt-10.8.0.43-{TAG}-none-linux_x86_64.whl": {}})
     (archive / "targets/x86_64-linux-gnu/lib/libnvinfer.so.10").unlink()
-    with pytest.raises(BackendError, match=r"no libnvinfer.*unpack the whole"):
+    with pytest.raises(BackendError) as caught:
         find_library("tensorrt", archive)
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize("member", ["../escaped.py", "/tmp/escaped.py", "a/../../escaped.py", "..\\escaped.py"])
-def test_a_wheel_that_writes_elsewhere_is_refused(tmp_path: Path, member: str) -> None:
+def test_a_wheel_that_writes_elsewhere_is_refused(tmp_path: Path, member: str, check_message: CheckMessage) -> None:
     members = {"tensorrt/__init__.py": "", member: ""}
     archive = make_archive(tmp_path / "archive", {f"tensorrt-10.8.0.43-{TAG}-none-linux_x86_64.whl": members})
     library = find_library("tensorrt", archive)
-    with pytest.raises(BackendError, match="would write outside"):
+    with pytest.raises(BackendError) as caught:
         library.environment(tmp_path)
+    check_message(caught.value)
     assert not list(tmp_path.glob("library-*/*")), "nothing of it is unpacked"
 
 
-def test_a_damaged_wheel_is_an_error(tmp_path: Path) -> None:
+def test_a_damaged_wheel_is_an_error(tmp_path: Path, check_message: CheckMessage) -> None:
     name = f"tensorrt-10.8.0.43-{TAG}-none-linux_x86_64.whl"
     archive = make_archive(tmp_path / "archive", {name: {"tensorrt/__init__.py": "x" * 4000}})
     wheel = archive / "python" / name
     whole = wheel.read_bytes()
     for damaged in (b"no zip", whole[:-30], whole.replace(b"xxxx", b"xxyx", 1)):
         wheel.write_bytes(damaged)
-        with pytest.raises(BackendError, match="is damaged"):
+        with pytest.raises(BackendError) as caught:
             find_library("tensorrt", archive).environment(tmp_path)
+        check_message(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ _VARIABLE = re.compile(
             r"\b[0-9a-f]{64}\b",
             r"\b\d{8}T\d{6}Z-\w{6}\b",
             r"\S+(?=/site-packages/)",
+            r"(?<=Python )3\.1\d\b|(?<=-)cp31\d",
             r"(?<=the bytes differ )\(.*?\)",
             r"((?<=ONNX Runtime )|(?<=OpenVINO )|(?<=but ))\d[\d.]+\d(; known: .*)?",
             r"(\[(ONNXRuntime|ShapeInference|TypeInference|Parse)Error\b|Non-zero status|This is an invalid|Fatal error"

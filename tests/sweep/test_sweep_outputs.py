@@ -18,6 +18,7 @@ from ndld_flow.runs.outputs import NoPointError, Outputs, name_folder
 from ndld_flow.runs.references import find_model
 from ndld_flow.store.kinds import Onnx
 from tests.support.command_line import ndld_flow
+from tests.support.message_files import CheckMessage
 from tests.support.sweep_toys import SweepToy, make_sweep_toy
 
 TRIED = """
@@ -84,13 +85,17 @@ def test_a_recipe_name_refers_to_its_newest_run_or_sweep(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("reference", ["{id}", "toy/{id}", "outputs/sweeps/toy/{id}"])
-def test_a_sweep_in_place_of_a_run_is_refused_with_a_hint_at_points(kept: Kept, reference: str) -> None:
+def test_a_sweep_in_place_of_a_run_is_refused_with_a_hint_at_points(
+    kept: Kept, reference: str, check_message: CheckMessage
+) -> None:
     named = reference.format(id=kept.sweep.name)
     for ask in (lambda: kept.outputs.find(named), lambda: api.compare([named, named], outputs=kept.toy.outputs)):
-        with pytest.raises(NoPointError, match=f"`{named}#4`"):
+        with pytest.raises(NoPointError) as caught:
             ask()
-    with pytest.raises(NoPointError, match="is a sweep"):
+        check_message(caught.value)
+    with pytest.raises(NoPointError) as caught:
         find_model(named, kept.outputs)
+    check_message(caught.value)
 
 
 def test_a_point_that_failed_has_a_folder_with_the_reason(kept: Kept) -> None:
@@ -104,15 +109,17 @@ def test_a_point_that_failed_has_a_folder_with_the_reason(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("point", ["9", "0", "-1", "first", "1.5", "²", "../0001"])
-def test_an_unknown_point_is_reported(kept: Kept, point: str) -> None:
-    with pytest.raises(NoPointError, match="such as `toy#4`"):
+def test_an_unknown_point_is_reported(kept: Kept, point: str, check_message: CheckMessage) -> None:
+    with pytest.raises(NoPointError) as caught:
         kept.outputs.find(f"toy#{point}")
+    check_message(caught.value)
 
 
-def test_runs_have_no_points(kept: Kept) -> None:
+def test_runs_have_no_points(kept: Kept, check_message: CheckMessage) -> None:
     for reference in ("nothing#1", f"{kept.run.name}#1", "#1", "#"):
-        with pytest.raises(RequestError, match="no such run, tag"):
+        with pytest.raises(RequestError) as caught:
             kept.outputs.find(reference)
+        check_message(caught.value)
 
 
 def test_sweeps_and_points_have_tags(kept: Kept) -> None:
@@ -150,14 +157,15 @@ def test_a_sweep_with_a_damaged_record_is_listed_and_its_points_are_found(kept: 
         kept.outputs.find("toy#best")
 
 
-def test_reports_of_sweeps_and_points_are_drawn_again(kept: Kept) -> None:
+def test_reports_of_sweeps_and_points_are_drawn_again(kept: Kept, check_message: CheckMessage) -> None:
     for reference, folder in (("toy", kept.sweep), ("toy#2", kept.sweep / "points" / "0002")):
         before = (folder / "report.html").read_bytes()
         (folder / "report.html").unlink()
         assert api.report(reference, outputs=kept.toy.outputs) == folder / "report.html"
         assert (folder / "report.html").read_bytes() == before
-    with pytest.raises(RequestError, match="Remove --to"):
+    with pytest.raises(RequestError) as caught:
         api.report("toy#2", outputs=kept.toy.outputs, to=kept.toy.folder / "x.html")
+    check_message(caught.value)
 
 
 def test_models_of_points_are_found(kept: Kept) -> None:

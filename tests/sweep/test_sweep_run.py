@@ -12,6 +12,7 @@ from ndld_flow.execution.events import PointFinished, RunFinished, SweepFinished
 from ndld_flow.execution.request import Placement, Request
 from ndld_flow.records.run_record import metrics_of
 from ndld_flow.sweep.run_request import run_request
+from tests.support.message_files import CheckMessage
 from tests.support.sweep_toys import SweepToy, count_by_type, make_sweep_toy, table
 
 
@@ -69,18 +70,21 @@ def test_the_first_measurements_are_short_and_the_best_are_measured_in_full(toy:
 
 
 @pytest.mark.parametrize(
-    ("short", "problem"),
+    "short",
     [
-        ("{sped.offset: 1}", "no step `sped`"),
-        ("{speed.threads: 1}", "`speed.threads` sets it too"),
-        ("{speed.offset: much}", "much"),
-        ("{speed.offset: 1}\n  winners: 0", "nothing is measured"),
+        "{sped.offset: 1}",
+        "{speed.threads: 1}",
+        "{speed.offset: much}",
+        "{speed.offset: 1}\n  winners: 0",
     ],
 )
-def test_wrong_settings_of_short_measurements_are_refused(toy: SweepToy, short: str, problem: str) -> None:
+def test_wrong_settings_of_short_measurements_are_refused(
+    toy: SweepToy, short: str, check_message: CheckMessage
+) -> None:
     toy.write(toy.recipe.read_text() + f"  short: {short}\n")
-    with pytest.raises(api.RecipeError, match=problem):
+    with pytest.raises(api.RecipeError) as caught:
         toy.plan()
+    check_message(caught.value)
 
 
 def test_points_are_tried_as_listed_without_mixing(toy: SweepToy) -> None:
@@ -237,22 +241,26 @@ def test_the_best_point_is_written_as_a_recipe(toy: SweepToy) -> None:
     assert toy.apply(best).nothing_to_do  # a file of ours may be written anew
 
 
-def test_user_files_are_not_overwritten(toy: SweepToy) -> None:
+def test_user_files_are_not_overwritten(toy: SweepToy, check_message: CheckMessage) -> None:
     (toy.folder / "mine.yaml").write_text("name: mine\n")
-    with pytest.raises(RequestError, match=r"mine\.yaml: the file exists"):
+    with pytest.raises(RequestError) as caught:
         toy.apply(toy.folder / "mine.yaml")
-    with pytest.raises(RequestError, match="next to it"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         toy.apply(toy.folder / "aside" / "best.yaml")
-    with pytest.raises(RequestError, match="no best point"):
+    check_message(caught.value)
+    with pytest.raises(RequestError) as caught:
         run_request(Request(toy.recipe, ("~sweep",), toy.outputs, trust=True, apply=Path("x.yaml")), lambda _: None)
+    check_message(caught.value)
     assert not toy.log
 
 
-def test_the_best_point_is_written_only_where_its_presets_are_found(toy: SweepToy) -> None:
+def test_the_best_point_is_written_only_where_its_presets_are_found(toy: SweepToy, check_message: CheckMessage) -> None:
     (toy.folder / "base.yaml").write_text(toy.recipe.read_text())
     toy.write("defaults: [base, _self_]\n")
-    with pytest.raises(RequestError, match="`defaults:` names files relative"):
+    with pytest.raises(RequestError) as caught:
         toy.apply(toy.folder / "aside" / "best.yaml")
+    check_message(caught.value)
 
 
 def test_a_plan_reports_shared_and_stored_steps(toy: SweepToy) -> None:
@@ -293,6 +301,7 @@ def test_impossible_points_are_reported_with_the_reason(toy: SweepToy) -> None:
     assert not record.points[2].steps
 
 
-def test_sweep_options_are_refused_for_a_single_run(toy: SweepToy) -> None:
-    with pytest.raises(RequestError, match="--jobs distributes the points"):
+def test_sweep_options_are_refused_for_a_single_run(toy: SweepToy, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         run_request(Request(toy.recipe, ("~sweep",), toy.outputs, trust=True, place=Placement(jobs=2)), lambda _: None)
+    check_message(caught.value)
