@@ -241,10 +241,11 @@ class RaceSearch(Search):
             return TriedVariant(name=name, runtime=variant.runtime, outcome=outcome, why=why)
         proof = self._proofs.get(name)
         speed = proof.speed if proof is not None and proof.speed is not None else tried.speed
+        raced = f"{times_as_fast(tried.speed.ratio)} in the race" if tried.speed is not None else ""
         metrics = proof.metrics if proof is not None and proof.outcome in _NOT_RIGHT else tried.metrics
         tried = tried.model_copy(update={"runtime": variant.runtime, "speed": speed, "metrics": dict(metrics)})
         if name == self._best.variant.name:
-            return tried.model_copy(update={"outcome": "delivered", "why": ""})
+            return tried.model_copy(update={"outcome": "delivered", "why": f"as proved; {raced}" if raced else ""})
         if proof is not None:
             passed = {"outcome": "not the best", "why": "; ".join(gain.describe() for gain in proof.gains)}
             return tried.model_copy(update=passed if proof.passed else {"outcome": proof.outcome, "why": proof.why})
@@ -253,7 +254,7 @@ class RaceSearch(Search):
             return tried.model_copy(update={"outcome": "not proved", "why": why})
         if tried.outcome == "not proved" and tried.speed is not None and not self._may_be_better(tried):
             outcome = "not faster" if self._best is self._source else "not the best"
-            compared = f"{times_as_fast(tried.speed.ratio)} in the race"
+            compared = raced
             best = self._speed_of_best
             if best is not None:  # its proof may measure another ratio, by another clock
                 compared += f", {self._best.variant.name} {times_as_fast(best.ratio)}"

@@ -46,6 +46,7 @@ def verdict_lines(summary: Summary) -> list[str]:
         *engines,
         *searches,
         f"accuracy {accuracy_words(summary)}",
+        *([f"next {remedy}"] if (remedy := remedy_words(summary)) else []),
         f"latency {latency_words(summary)}",
         f"gates {gate_words(summary)}",
         *(f"warning {warning}" for warning in summary.warnings),
@@ -114,6 +115,15 @@ def accuracy_words(summary: Summary) -> str:
     if accuracy.max_abs is not None:
         parts.append(f"max abs {number(accuracy.max_abs)}")
     return f"{', '.join(parts)} ({tolerance_words(accuracy)})".lstrip()
+
+
+def remedy_words(summary: Summary) -> str:
+    """Return what to do about a reduced precision that is not accurate enough; empty for other runs."""
+    steps = {step.step for step in summary.run.steps}
+    failed = summary.accuracy is not None and summary.accuracy.accuracy.outcome == "failed"
+    if not failed or "find_precision" in steps or not steps & {"quantize", "convert_fp16"}:
+        return ""
+    return "a step `find_precision`, or `ndld-flow optimize`, finds the layers that must keep their precision"
 
 
 def tolerance_words(accuracy: AccuracyOutcome) -> str:

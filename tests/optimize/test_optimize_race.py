@@ -461,6 +461,7 @@ def test_a_variant_that_was_proved_has_the_speed_of_its_proof(net: Path) -> None
     )
     delivered = search._found().variants[0]
     assert (delivered.name, delivered.outcome, delivered.speed and delivered.speed.ratio) == ("clean", "delivered", 0.8)
+    assert "0.97x in the race" in delivered.why, "the other rows of the table have the speeds of the race"
 
 
 @pytest.mark.thorough

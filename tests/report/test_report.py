@@ -8,10 +8,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,7 +57,7 @@ from ndld_flow.report.render import (
 )
 from ndld_flow.report.run_page import RunPage, collect_page, draw_report
 from ndld_flow.report.sweep.page import SWEEP_PAGE
-from ndld_flow.report.verdict import describe_results, summarize_run
+from ndld_flow.report.verdict import describe_results, remedy_words, summarize_run
 from tests.support.page_data import data_of, texts_of
 from tests.support.run_fixtures import (
     HOSTILE_NAMES,
@@ -123,7 +125,9 @@ def test_a_result_is_faster_only_if_that_is_proved(
 
 def test_the_verdict_of_a_failed_run_names_the_failed_checks(tmp_path: Path) -> None:
     lines = verdict_of(write_failed(tmp_path))
-    assert [line.partition(" ")[0] for line in lines] == ["FAILED", "and", "graph", "accuracy", "latency", "gates"]
+    assert [line.partition(" ")[0] for line in lines] == [
+        "FAILED", "and", "graph", "accuracy", "next", "latency", "gates"
+    ]  # fmt: skip
     assert lines[0].startswith("FAILED ppocr-det in 2.1 s: agree: ")
     assert lines[1].startswith("and gate agree.cosine >= 0.999:")
     assert [numbers_in(line) for line in lines] == [
@@ -131,6 +135,7 @@ def test_the_verdict_of_a_failed_run_names_the_failed_checks(tmp_path: Path) -> 
         [0.999, 0.0312, 0.999],
         [672, 337, 4.53, 2.28],
         [0.0312, 0.99987, 0.0312, 0.999, 1],
+        [],
         [],
         [0, 2, 1],
     ]
@@ -772,3 +777,21 @@ def test_bars_of_fractions_of_a_millisecond_are_long() -> None:
 def test_a_setting_in_a_warning_is_code(tmp_path: Path) -> None:
     write_run(tmp_path, run_record(quickstart_steps()).model_copy(update={"doubts": ("Add `check_accuracy` <b>",)}), {})
     assert "Add <code>check_accuracy</code> &lt;b&gt;" in draw_report(tmp_path).read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("steps", "outcome", "advised"),
+    [
+        (("quantize",), "failed", True),
+        (("convert_fp16",), "failed", True),
+        (("quantize",), "passed", False),
+        (("find_precision", "quantize"), "failed", False),
+        (("sanitize",), "failed", False),
+    ],
+)
+def test_a_search_is_advised_where_a_reduced_precision_fails_its_check(
+    steps: Sequence[str], outcome: str, advised: bool
+) -> None:
+    run = SimpleNamespace(steps=[SimpleNamespace(step=name) for name in (*steps, "check_accuracy")])
+    summary: Any = SimpleNamespace(run=run, accuracy=SimpleNamespace(accuracy=SimpleNamespace(outcome=outcome)))
+    assert ("find_precision" in remedy_words(summary)) is advised
