@@ -22,8 +22,8 @@ from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
 from ndld_flow.records.build import Build
+from ndld_flow.records.images import RenderedImages
 from ndld_flow.records.precision_search import PrecisionSearch
-from ndld_flow.records.rendered_images import RenderedImages
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepRecord

@@ -14,7 +14,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted, number, percent
 from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array, shape_text
-from ndld_flow.records.rendered_images import Side
+from ndld_flow.records.images import Side
 from ndld_flow.rendering.detections import Boxes, PredictionDecoder, find_regions, read_detections
 from ndld_flow.rendering.pixels import MODELS, NONFINITE, Drawn, Panel, SampleValues, planes_of
 from ndld_flow.rendering.settings import HeatMap, Labels, Mask, OverlaySettings

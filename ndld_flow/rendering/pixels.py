@@ -15,7 +15,7 @@ from PIL import Image
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted, number, percent
 from ndld_flow.models.tensors import Array, shape_text
-from ndld_flow.records.rendered_images import MOST_ENCODED, Side, Thumbnail
+from ndld_flow.records.images import MOST_ENCODED, Side, Thumbnail
 from ndld_flow.rendering.formula import evaluate, parse_formula
 from ndld_flow.rendering.settings import ImageSettings, TensorLayout
 from ndld_flow.samples.images import find_layout

@@ -26,7 +26,7 @@ from ndld_flow.graph.edit.operations.add_nms import class_names
 from ndld_flow.inputs import Data, InputSpec
 from ndld_flow.models.files import load_model, model_inputs, model_outputs
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
-from ndld_flow.records.rendered_images import MOST_ENCODED_TOGETHER, ImageFile, ImageRow, RenderedImage, RenderedImages
+from ndld_flow.records.images import MOST_ENCODED_TOGETHER, ImageFile, ImageRow, RenderedImage, RenderedImages
 from ndld_flow.rendering.overlays import Overlay
 from ndld_flow.rendering.pixels import Drawn, Panel, SampleValues, TensorImage, as_bytes, thumbnail_of
 from ndld_flow.rendering.settings import ImageSettings, OverlaySettings

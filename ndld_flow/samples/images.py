@@ -23,7 +23,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import require
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.tensors import Array, shape_text
-from ndld_flow.records.received_inputs import MOST_ENCODED, ReceivedImage, ReceivedInputs
+from ndld_flow.records.images import MOST_RECEIVED, ReceivedImage, ReceivedInputs
 from ndld_flow.samples.generated_values import is_float, is_integer
 from ndld_flow.samples.wanted_inputs import Feed, ImageOrigin, Pattern, WantedInput, shape_unknown
 
@@ -478,4 +478,4 @@ def _encode(pixels: Array) -> str:
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=_QUALITY)
     encoded = base64.b64encode(file.getvalue()).decode("ascii")
-    return encoded if len(encoded) <= MOST_ENCODED else ""
+    return encoded if len(encoded) <= MOST_RECEIVED else ""

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.tensors import Array
-from ndld_flow.records.rendered_images import ImageFile, RenderedImages
+from ndld_flow.records.images import ImageFile, RenderedImages
 from ndld_flow.rendering.detections import Boxes, find_regions, read_detections
 from ndld_flow.rendering.settings import Detections
 from ndld_flow.steps.render_images import RenderImages

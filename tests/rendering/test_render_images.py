@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.tensors import Array
-from ndld_flow.records.rendered_images import ImageFile, RenderedImages
+from ndld_flow.records.images import ImageFile, RenderedImages
 from ndld_flow.rendering.pixels import Range, choose_range, draw_image, draw_tiles, planes_of, psnr
 from ndld_flow.steps.render_images import RenderImages
 from ndld_flow.store.kinds import ImagesDocument, Onnx

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from ndld_flow.records.document import read_document
-from ndld_flow.records.rendered_images import RenderedImages
+from ndld_flow.records.images import RenderedImages
 from ndld_flow.report.run_page import draw_report
 from tests.support.run_fixtures import TAG_BREAKER
 from tests.support.toys import Toy, make_toy

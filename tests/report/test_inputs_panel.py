@@ -14,7 +14,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from ndld_flow.records.document import read_document
-from ndld_flow.records.received_inputs import ReceivedImage, ReceivedInputs
+from ndld_flow.records.images import ReceivedImage, ReceivedInputs
 from ndld_flow.report.run_page import draw_report
 from tests.support.run_fixtures import TAG_BREAKER
 from tests.support.toys import Toy, make_toy

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from ndld_flow.base.quantities import counted
 from ndld_flow.base.text import short_name
 from ndld_flow.records.document import is_inner_path
-from ndld_flow.records.rendered_images import ImageFile, ImageRow, RenderedImage, RenderedImages
+from ndld_flow.records.images import ImageFile, ImageRow, RenderedImage, RenderedImages
 from ndld_flow.records.run_folder import RunDocuments, find_file
 from ndld_flow.report.panel import Panel
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ndld_flow.base.quantities import percent
 from ndld_flow.base.text import short_name
-from ndld_flow.records.received_inputs import ReceivedImage, ReceivedInputs
+from ndld_flow.records.images import ReceivedImage, ReceivedInputs
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.measured import Fact, facts_of
 from ndld_flow.report.panel import Panel
