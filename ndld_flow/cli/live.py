@@ -31,7 +31,6 @@ from ndld_flow.cli.plain import (
     print_end,
 )
 from ndld_flow.execution import events
-from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible
 
 MARKS = {
     "done": ("✓", "green"),
@@ -373,7 +372,7 @@ def _rank(event: events.VariantTried) -> tuple[int, float]:
     """Return the key of the order: the leader, then those that are right, each the fastest first."""
     speed = event.variant.speed
     rank = _LEADS if event.leads else _RANKS.get(event.variant.outcome, _LAST)
-    return rank, speed.ratio if speed is not None and is_possible(speed) else float("inf")
+    return rank, speed.ratio if speed is not None and speed.is_possible else float("inf")
 
 
 def draw_variants(variants: Iterable[events.VariantTried], width: int, height: int) -> Table:
@@ -389,10 +388,10 @@ def draw_variants(variants: Iterable[events.VariantTried], width: int, height: i
     for event in shown:
         rank, _ = _rank(event)
         tried, style = event.variant, "bold" if event.leads else "dim" if rank == _LAST else ""
-        times = describe_times(tried.speed)[0] if tried.speed is not None and is_possible(tried.speed) else ""
+        times = tried.speed.describe()[0] if tried.speed is not None and tried.speed.is_possible else ""
         name = Text(f"{'▸' if event.leads else ' '} {' '.join(visible_text(tried.name).split())}", style=style)
         place = Text(describe_place(event), style=_COLOURS.get(max(rank, 1), style))
-        accuracy = "".join(describe_accuracy(tried)[:1])
+        accuracy = "".join(tried.describe_accuracy()[:1])
         table.add_row(name, Text(times, style=style), Text(accuracy, style=style), place)
     if len(shown) < len(ordered):
         table.add_row(Text(f"  and {len(ordered) - len(shown)} more", style="dim"))

@@ -44,13 +44,12 @@ def describe_point(event: events.PointFinished) -> str:
 
 def describe_variant(event: events.VariantTried) -> str:
     """Describe a variant: `INT8: in the race: 1.82x as fast as the source (1.75x to 1.85x), in 2.1 s`."""
-    from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible  # not for runs
 
     tried = event.variant
     speed = tried.speed if tried.speed and tried.speed.low < tried.speed.high else None  # the source has no interval
-    times = "{} as fast as the source ({})".format(*describe_times(speed)) if speed and is_possible(speed) else ""
+    times = "{} as fast as the source ({})".format(*speed.describe()) if speed and speed.is_possible else ""
     took = f"in {seconds(tried.took_s)}" if tried.took_s else ""
-    found = ", ".join(filter(None, [times, *describe_accuracy(tried), took]))
+    found = ", ".join(filter(None, [times, *tried.describe_accuracy(), took]))
     why = visible_text(" ".join(tried.why.split()))
     why = why if len(why) <= _LONGEST else f"{why[: _LONGEST - 1]}…"
     name = shortened(visible_text(" ".join(tried.name.split())), _LONGEST)

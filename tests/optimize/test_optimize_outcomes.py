@@ -33,7 +33,6 @@ from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, Optimization, Speed, TriedVariant, VariantOutcome, find_ending
 from ndld_flow.records.run_record import GateResult
-from ndld_flow.report.variant_text import split_conclusion
 from tests.optimize.test_optimize_parts import ROWS, read, write
 from tests.support.run_fixtures import StepSketch, run_record
 
@@ -269,7 +268,7 @@ def test_what_only_a_cosine_would_allow_is_offered(
         }
     )
     found = record_of(lost, variant_with("source", "delivered")).model_copy(update={"keep": keep})
-    for text in (found.conclude()[3], " ".join(split_conclusion(found, 300)[1])):
+    for text in (found.conclude()[3], " ".join(found.conclude_page(300)[1])):
         assert ("--keep" in text) is bool(bound)
         assert bound in text
 

@@ -38,7 +38,6 @@ from ndld_flow.report.exports.pull_requests import comparison_markdown, run_mark
 from ndld_flow.report.exports.spreadsheets import comparison_csv, layers_csv, points_csv, sweep_markdown
 from ndld_flow.report.panels.optimization import collect
 from ndld_flow.report.run_page import draw_report
-from ndld_flow.report.variant_text import describe_times
 from tests.support import comparison_fixtures, sweep_samples
 from tests.support.compare_samples import layer, profile_of
 from tests.support.optimization_samples import FRONT, RACE, SEARCH, write_optimized
@@ -232,7 +231,7 @@ def test_every_surface_of_an_optimization_prints_the_same_conclusion(found: Opti
     assert tried.startswith(found.describe_search())
     assert (size(found.size_bytes), size(found.source_bytes)) == tuple(re.findall(r"[\d.]+ MiB", terminal)[:2])
     if found is RACE and found.speed is not None:
-        assert describe_times(found.speed)[0] in page
+        assert found.speed.describe()[0] in page
     for gain in (*found.gains, *(gain for point in found.front for gain in point.gains)):
         assert f"{gain.objective} {ratio_change(gain.ratio)}" in terminal
 

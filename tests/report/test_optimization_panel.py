@@ -16,7 +16,6 @@ from ndld_flow.report.exports.pull_requests import RUN_SUMMARY, run_markdown
 from ndld_flow.report.panel import find_panels
 from ndld_flow.report.panels.optimization import OptimizationView, collect
 from ndld_flow.report.run_page import draw_report
-from ndld_flow.report.variant_text import split_conclusion
 from ndld_flow.runner.run_folder import write_optimization
 from tests.support.optimization_samples import RACE, SEARCH, optimization, variant, write_optimized
 from tests.support.run_fixtures import HOSTILE_NAMES, TAG_BREAKER, write_quickstart
@@ -69,7 +68,7 @@ def test_a_reason_of_several_lines_is_shown_whole(tmp_path: Path) -> None:
 
 def test_a_line_that_begins_with_a_variant_keeps_its_name() -> None:
     found = optimization(variant("clean", "not proved"), ending="not decided", delivered="source", speed=None)
-    assert split_conclusion(found, 2000)[1][0].startswith("clean (")
+    assert found.conclude_page(2000)[1][0].startswith("clean (")
 
 
 def test_the_headline_of_an_open_result_is_short(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from ndld_flow.report.collect_summary import GateView, Summary, collect_gates, c
 from ndld_flow.report.comparison.subjects import collect_rounds
 from ndld_flow.report.comparison.verdicts import LayerChange, layer_changes, metric_values
 from ndld_flow.report.diff_rows import DiffLine, DiffPart, DiffRow, collect_diff
-from ndld_flow.report.variant_text import split_conclusion
 from ndld_flow.report.verdict import outcome_line, verdict_lines
 
 _LAYERS = 10
@@ -249,7 +248,7 @@ def run_parts(documents: RunDocuments) -> Iterator[str]:
     """Yield the parts of a run's Markdown: the conclusion of `optimize` if there is one, then the outcome."""
     summary = collect_summary(documents)
     if documents.optimization is not None:
-        headline, lines = split_conclusion(documents.optimization, _LINE)
+        headline, lines = documents.optimization.conclude_page(_LINE)
         items = (*(prose(line, _LINE) for line in lines), f"Repeat it: {code(documents.optimization.command, _LINE)}")
         front = (prose(line, _LINE) for line in documents.optimization.describe_front())
         yield f"{HEADING}{prose(headline, _LINE)}\n\n" + "".join(f"- {item}\n" for item in (*items, *front))

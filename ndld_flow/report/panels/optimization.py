@@ -12,7 +12,6 @@ from ndld_flow.records.optimization import Optimization, Speed, TriedVariant, Va
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.comparison.verdicts import IntervalScale
 from ndld_flow.report.panel import Panel
-from ndld_flow.report.variant_text import describe_accuracy, describe_times, is_possible, split_conclusion
 
 _OUTCOMES: dict[VariantOutcome, tuple[int, str]] = {
     "delivered": (0, "passed"),
@@ -111,7 +110,7 @@ def collect(documents: RunDocuments) -> OptimizationView | None:
     found = documents.optimization
     if found is None:
         return None
-    gain, lines = split_conclusion(found, _LINE)
+    gain, lines = found.conclude_page(_LINE)
     ordered = sorted(found.variants, key=_rank)
     speeds = [speed for each in ordered[:_SHOWN] if (speed := _speed(each)) is not None]
     # The source is at 1x, with a margin.
@@ -136,7 +135,7 @@ def collect(documents: RunDocuments) -> OptimizationView | None:
 
 def _speed(variant: TriedVariant) -> Speed | None:
     """Return the speed of a variant in the race; None if it is unknown or impossible."""
-    return variant.speed if variant.speed is not None and is_possible(variant.speed) else None
+    return variant.speed if variant.speed is not None and variant.speed.is_possible else None
 
 
 def _rank(variant: TriedVariant) -> tuple[int, float, float]:
@@ -156,7 +155,7 @@ def _row(variant: TriedVariant, found: Optimization, scale: IntervalScale) -> Va
     times = ", ".join(short_name(quantity(each.value, each.unit), 40) for each in shown) or ABSENT
     interval, plot, mark = "", None, ""
     if speed is not None:
-        times, interval = describe_times(speed)
+        times, interval = speed.describe()
         ends = (1, 1 / speed.high, 1 / speed.ratio, 1 / speed.low)
         plot = SpeedPlot(*(round(scale.place(end), 2) for end in ends))
         if place <= _RIGHT:  # a wrong model may be fast, which is no improvement
@@ -168,7 +167,7 @@ def _row(variant: TriedVariant, found: Optimization, scale: IntervalScale) -> Va
         interval=interval,
         plot=plot,
         mark=mark,
-        accuracy=describe_accuracy(variant, [match[0] for each in found.keep if (match := _METRIC.match(each))]),
+        accuracy=variant.describe_accuracy([match[0] for each in found.keep if (match := _METRIC.match(each))]),
         outcome=variant.outcome,
         sign=sign,
         why=short_name(variant.why, 1000),
