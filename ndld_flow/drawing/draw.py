@@ -376,7 +376,7 @@ def check_look(suffix: str, look: Look) -> None:
     """Raise `RequestError` for an impossible format, background or scale, before a model is read."""
     if suffix.lower() not in FORMATS:
         raise RequestError(
-            f"a picture cannot be written as {suffix or 'a file without suffix'!r}: "
+            f"a picture cannot be written as {repr(suffix) if suffix else 'a file without suffix'}: "
             f"end its name with one of {', '.join(FORMATS)}, or .html for a page."
         )
     if FORMATS[suffix.lower()] == "JPEG" and look.background == "transparent":

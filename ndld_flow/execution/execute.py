@@ -322,8 +322,8 @@ def _refuse_changed(work: Work, store: Store) -> None:
         own = any(NEXT_TO in name for name in changed)
         hint = " If it writes next to its own file, let it write elsewhere." if own else ""
         raise RequestError(
-            f"{', '.join(changed)} changed while it ran, so its inputs are unknown. Its result was discarded: run "
-            f"again.{hint}",
+            f"what it reads changed while it ran: {', '.join(changed)}. Its inputs are unknown, so its result was "
+            f"discarded. Run again.{hint}",
             step=work.step.name,
         )
 

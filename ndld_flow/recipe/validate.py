@@ -536,7 +536,7 @@ def _check_step(
     settings = {key: value for key, value in entry.items() if key not in ("step", step_type.cls.read_key)}
     target = settings.pop(ON, "")
     if not isinstance(target, str) or not (target in (HERE, "") or NAME.fullmatch(target) or is_host(target)):
-        mistakes.add(f"{prefix}.{ON}", f"expected the name of a target, got {visible_name(str(target))!r}")
+        mistakes.add(f"{prefix}.{ON}", f"expected the name of a target, found {visible_name(str(target))!r}")
         return None
     has_inputs = INPUTS in settings and INPUTS not in fields_of(step_type.cls)
     given = settings.pop(INPUTS) if has_inputs else None

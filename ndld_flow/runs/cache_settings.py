@@ -156,7 +156,9 @@ def _check_url(url: str, where: str) -> str:
     if not separator:
         return f"file://{Path(url).expanduser().absolute().as_posix()}"  # fsspec does not decode `%20` of a URI
     hidden = Credentials(url).hide(url)
-    if "::" in url or protocol not in (*PROTOCOLS, "file", "memory"):
+    if "::" in url:
+        raise RequestError(f"{where} {hidden}: chained URLs (`::`) are not supported. Give the URL of one place.")
+    if protocol not in (*PROTOCOLS, "file", "memory"):
         raise UnknownNameError(f"{where} {hidden}: no cache is reached by {protocol!r}", protocol, PROTOCOLS)
     if where != CACHE_VARIABLE and (_PASSWORD.search(url) or ("?" in hidden and "***" in hidden.partition("?")[2])):
         raise RequestError(

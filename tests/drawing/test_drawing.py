@@ -16,6 +16,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.drawing.draw import compose, picture_bytes
 from ndld_flow.drawing.graph import FAMILIES, TITLES, DrawnEdge, DrawnGraph, DrawnNode, Look, family_of
 from ndld_flow.drawing.picture import PALETTES, Rectangle, Text, colours_for, mix, parts, pieces_of, shown, text_width
+from tests.support.message_files import CheckMessage
 from tests.support.run_fixtures import HOSTILE_NAMES
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -215,28 +216,30 @@ def test_shown_text_is_short_and_printable(text: str, limit: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "look", "message"),
+    ("suffix", "look"),
     [
-        (".gif", Look(), "'.gif'.*.svg, .png"),
-        ("", Look(), "without suffix"),
-        (".jpg", Look(background="transparent"), "transparency"),
-        (".svg", Look(background="mauve"), "'mauve'"),
-        (".svg", Look(background="#12345"), "'#12345'"),
-        (".svg", Look(palette="toll"), 'did you mean "tol"'),
-        (".png", Look(scale=0), "scale 0"),
-        (".png", Look(scale=float("nan")), "scale NaN"),
+        (".gif", Look()),
+        ("", Look()),
+        (".jpg", Look(background="transparent")),
+        (".svg", Look(background="mauve")),
+        (".svg", Look(background="#12345")),
+        (".svg", Look(palette="toll")),
+        (".png", Look(scale=0)),
+        (".png", Look(scale=float("nan"))),
     ],
 )
-def test_graphs_that_cannot_be_drawn_are_reported(suffix: str, look: Look, message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_graphs_that_cannot_be_drawn_are_reported(suffix: str, look: Look, check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         picture_bytes(SMALL, suffix, look)
+    check_message(caught.value)
 
 
 @pytest.mark.thorough
-def test_too_many_pixels_are_refused_with_advice() -> None:
+def test_too_many_pixels_are_refused_with_advice(check_message: CheckMessage) -> None:
     graph = DrawnGraph(tuple(DrawnNode(str(index), "Relu") for index in range(20_000)), ())
-    with pytest.raises(RequestError, match=r"--scale below 0\.\d+ times") as refused:
+    with pytest.raises(RequestError) as refused:
         picture_bytes(graph, ".png", Look(scale=4))
+    check_message(refused.value)
     factor = re.search(r"below (\S+) times", str(refused.value))
     assert factor is not None
     assert picture_bytes(replace(graph, nodes=graph.nodes[:50]), ".png", Look(scale=4))

@@ -21,6 +21,7 @@ from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.graph import DrawnGraph, DrawnNode, Look, Reading
 from ndld_flow.graph.drawn_graph import DimNames, read_graph
 from ndld_flow.verbs.draw import command
+from tests.support.message_files import CheckMessage
 from tests.support.models import (
     FUNCTION_DOMAIN,
     GraphBuilder,
@@ -150,7 +151,7 @@ def test_bodies_are_expanded_in_place(tmp_path: Path) -> None:
     picture_bytes(opened, ".svg", Look())
 
 
-def test_one_body_can_be_drawn_alone(tmp_path: Path) -> None:
+def test_one_body_can_be_drawn_alone(tmp_path: Path, check_message: CheckMessage) -> None:
     path = make_ctrl(tmp_path / "ctrl.onnx")
     name = next(node.name for node in onnx.load(path).graph.node if node.op_type == "Loop")
     graph = read_graph(path, Reading(subgraph=f"{name}/body"))
@@ -163,8 +164,9 @@ def test_one_body_can_be_drawn_alone(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError) as caught:
         read_graph(path, Reading(subgraph=f"{name}/bodi"))
     assert caught.value.nearest == f"{name}/body"
-    with pytest.raises(UnknownNameError, match="neither control flow") as caught:
+    with pytest.raises(UnknownNameError) as caught:
         read_graph(make_cnn(tmp_path / "cnn.onnx"), Reading(subgraph="If_0"))
+    check_message(caught.value)
     assert caught.value.nearest == ""
 
 
@@ -204,7 +206,9 @@ def test_local_functions_are_drawn(tmp_path: Path) -> None:
     assert labels(alone, "operator") == ["MatMul", "Add"]
 
 
-def test_repeated_calls_of_functions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_calls_of_functions_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setattr("ndld_flow.graph.drawn_graph.MOST_NODES", 2000)  # depth 12 is 2 ** 12 of them
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(FUNCTION_DOMAIN, 1)]
     functions = []
@@ -218,8 +222,9 @@ def test_repeated_calls_of_functions_are_bounded(tmp_path: Path, monkeypatch: py
     )
     path = save(helper.make_model(graph, ir_version=8, opset_imports=opsets, functions=functions), tmp_path / "f.onnx")
     assert len(read_graph(path, Reading(depth=3)).nodes) < 100
-    with pytest.raises(RequestError, match="lower --depth"):
+    with pytest.raises(RequestError) as caught:
         read_graph(path, Reading(depth=32))
+    check_message(caught.value)
 
 
 def test_weights_are_not_read(tmp_path: Path) -> None:
@@ -294,22 +299,23 @@ def test_help_lists_every_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "look", "error", "message"),
+    ("target", "look", "error"),
     [
-        ("g.gif", Look(), RequestError, "'.gif'"),
-        ("g.onnx", Look(), RequestError, "'.onnx'"),
-        ("g.svg", Look(palette="rainbow"), RequestError, "rainbow"),
-        ("folder.svg", Look(), OutputsError, "folder.svg"),
-        ("cnn.onnx/g.svg", Look(), OutputsError, "g.svg"),
+        ("g.gif", Look(), RequestError),
+        ("g.onnx", Look(), RequestError),
+        ("g.svg", Look(palette="rainbow"), RequestError),
+        ("folder.svg", Look(), OutputsError),
+        ("cnn.onnx/g.svg", Look(), OutputsError),
     ],
 )
 def test_an_output_that_cannot_be_written_is_reported(
-    in_folder: Path, target: str, look: Look, error: type[Exception], message: str
+    in_folder: Path, target: str, look: Look, error: type[Exception], check_message: CheckMessage
 ) -> None:
     make_cnn(in_folder / "cnn.onnx")
     (in_folder / "folder.svg").mkdir()
-    with pytest.raises(error, match=message):
+    with pytest.raises(error) as caught:
         api.draw("cnn.onnx", target, look=look)
+    check_message(caught.value)
     assert sorted(path.name for path in in_folder.iterdir()) == ["cnn.onnx", "folder.svg"]
 
 
@@ -321,7 +327,9 @@ def test_a_file_that_is_no_model_is_reported(in_folder: Path) -> None:
     assert not list(in_folder.glob("*.svg"))
 
 
-def test_a_failed_drawing_keeps_the_old_file(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_drawing_keeps_the_old_file(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     make_cnn(in_folder / "cnn.onnx")
     old = api.draw("cnn.onnx").read_bytes()
 
@@ -329,8 +337,9 @@ def test_a_failed_drawing_keeps_the_old_file(in_folder: Path, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OutputsError, match="No space left"):
+    with pytest.raises(OutputsError) as caught:
         api.draw("cnn.onnx", look=Look(grid=True))
+    check_message(caught.value)
     assert (in_folder / "cnn.svg").read_bytes() == old
     assert not list(in_folder.glob(".*"))
 

@@ -24,6 +24,7 @@ from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import seal
 from ndld_flow.store.store import Store
 from ndld_flow.sweep.plan_sweep import SweepPlan
+from tests.support.message_files import CheckMessage
 from tests.support.sweep_toys import SweepToy, make_sweep_toy, table
 
 ONE = "~sweep"
@@ -496,28 +497,28 @@ def test_a_cache_is_named_by_project_user_environment_or_option(
 
 
 @pytest.mark.representatives(
-    "cache: {url: s3://b, wait: soon}-soon",
-    "cach: s3://b-no setting `cach`",
-    "cache: s3://b::file://x-no cache is reached",
+    "cache: {url: s3://b, wait: soon}",
+    "cach: s3://b",
+    "cache: s3://b::file://x",
 )
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("cache: {url: s3://b, push: true}", "a project cannot decide"),
-        ("cache: {ulr: s3://b}", "no setting `ulr`"),
-        ("cach: s3://b", "no setting `cach`"),
-        ("cache: ftp://joe:secret-word@host/x", "contains credentials"),
-        ("cache: https://host/x?token=abcdef123456", "contains credentials"),
-        ("cache: reference://x", "reached by 'reference'"),
-        ("cache: s3://b::file://x", "no cache is reached"),
-        ("cache: {url: s3://b, wait: soon}", "soon"),
+        "cache: {url: s3://b, push: true}",
+        "cache: {ulr: s3://b}",
+        "cach: s3://b",
+        "cache: ftp://joe:secret-word@host/x",
+        "cache: https://host/x?token=abcdef123456",
+        "cache: reference://x",
+        "cache: s3://b::file://x",
+        "cache: {url: s3://b, wait: soon}",
     ],
 )
-def test_settings_with_mistakes_are_refused(team: Team, text: str, message: str) -> None:
+def test_settings_with_mistakes_are_refused(team: Team, text: str, check_message: CheckMessage) -> None:
     Path(".ndld_flow.yaml").write_text(text)
     with pytest.raises(NdldFlowError) as caught:
         is_used(team)
-    assert message in str(caught.value)
+    check_message(caught.value)
     assert "secret-word" not in str(caught.value) and "abcdef123456" not in str(caught.value)
     api.plan(team.toy.recipe, (ONE,), outputs=team.bert.outputs, trust=True, cache="")
 

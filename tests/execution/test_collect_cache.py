@@ -19,6 +19,7 @@ from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import seal
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
+from tests.support.message_files import CheckMessage
 from tests.support.remote_stores import pull
 from tests.support.run_fixtures import STARTED
 
@@ -142,11 +143,14 @@ def test_results_of_another_version_are_left_alone(cache: Cache, version: int) -
     assert json.loads(cache.record_path(record).read_text())["format_version"] == version
 
 
-def test_files_of_unknown_age_are_not_removed(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_unknown_age_are_not_removed(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     cache.push("old", 40)
     monkeypatch.setattr("ndld_flow.store.remote_store._modified", lambda facts: None)
-    with pytest.raises(RequestError, match="does not list"):
+    with pytest.raises(RequestError) as caught:
         api.gc_cache(cache.url, max_age="1 day")
+    check_message(caught.value)
 
 
 def test_an_empty_cache_is_no_error(cache: Cache) -> None:
@@ -154,9 +158,10 @@ def test_an_empty_cache_is_no_error(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"max_age": "30 moons"}, {"max_size": "big"}])
-def test_limits_are_checked(cache: Cache, limits: dict[str, str]) -> None:
-    with pytest.raises(RequestError, match="gc --cache"):
+def test_limits_are_checked(cache: Cache, limits: dict[str, str], check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         api.gc_cache(cache.url, **limits)  # type: ignore[arg-type]
+    check_message(caught.value)
 
 
 # --- a cache that a stranger can write -------------------------------------------------------------------------------
@@ -186,7 +191,7 @@ def test_gc_follows_no_link(cache: Cache, victim: Path, place: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
-def test_a_push_writes_through_no_link(cache: Cache, victim: Path, depth: int) -> None:
+def test_a_push_writes_through_no_link(cache: Cache, victim: Path, depth: int, check_message: CheckMessage) -> None:
     record = cache.make("new")
     folder = cache.object_folder(record)
     parts = [folder.parents[1], folder.parent, folder, folder / "model.onnx"]
@@ -198,8 +203,9 @@ def test_a_push_writes_through_no_link(cache: Cache, victim: Path, depth: int) -
         RemoteStore(cache.url).push([record], cache.store)
         assert not parts[depth].is_symlink() and cache.has(record) == (True, True)
     else:
-        with pytest.raises(BackendError, match="is a link"):
+        with pytest.raises(BackendError) as caught:
             RemoteStore(cache.url).push([record], cache.store)
+        check_message(caught.value)
         assert not cache.record_path(record).exists()
     assert sorted(victim.rglob("*")) == before and theirs.read_text() == "years of work"
 

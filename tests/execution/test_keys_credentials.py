@@ -19,6 +19,7 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.store.hidden_credentials import find_redacted, hide_credentials
 from ndld_flow.store.store import Store
 from ndld_flow.sweep.run_request import run_request
+from tests.support.message_files import CheckMessage
 from tests.support.toys import RECIPE, Toy, make_toy, started
 
 LONG = "https://hub.example/model?revision=0123456789abcdef0123456789abcdef0123456"
@@ -92,10 +93,11 @@ def test_a_run_folder_with_a_redacted_credential_does_not_run(in_folder: Path) -
     assert whole.nothing_to_do or stamp_of(whole.folder) == "https://joe:canary-word@host/x"
 
 
-def test_an_override_with_a_redacted_credential_is_refused(in_folder: Path) -> None:
+def test_an_override_with_a_redacted_credential_is_refused(in_folder: Path, check_message: CheckMessage) -> None:
     toy = make_toy(in_folder)
-    with pytest.raises(RecipeError, match=r"override .*credential"):
+    with pytest.raises(RecipeError) as caught:
         toy.run("steps.first.word='https://***@host/x'")
+    check_message(caught.value)
     with pytest.raises(RecipeError, match="credential"):
         api.sweep(toy.recipe, ["steps.first.word='https://host/?token=***',b"], trust=True)
     assert toy.run("steps.first.word='three *** stars'")[0].passed
@@ -151,11 +153,12 @@ def test_a_variable_that_names_a_file_is_no_credential(in_folder: Path, monkeypa
     assert hide_credentials(f"{in_folder}/credentials.json") == f"{in_folder}/credentials.json"
 
 
-def test_a_salt_that_cannot_be_read_is_reported(in_folder: Path) -> None:
+def test_a_salt_that_cannot_be_read_is_reported(in_folder: Path, check_message: CheckMessage) -> None:
     toy = make_toy(in_folder, ONE % "https://joe:1234@host/x")
     (in_folder / "outputs" / "store" / "salt").mkdir(parents=True)
-    with pytest.raises(OutputsError, match=r"salt cannot be read"):
+    with pytest.raises(OutputsError) as caught:
         toy.run()
+    check_message(caught.value)
 
 
 def test_a_damaged_salt_only_causes_a_recomputation(in_folder: Path) -> None:

@@ -23,6 +23,7 @@ from ndld_flow.step import Step
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.store import Store
 from tests.steps.test_steps_contract import TYPES, every_step, required, with_least_settings
+from tests.support.message_files import CheckMessage
 from tests.support.recipes import load_recipe
 from tests.support.toys import make_toy
 
@@ -130,50 +131,57 @@ def changed(order: TaskOrder, **parts: object) -> TaskOrder:
 
 @pytest.mark.representatives("inputs-", "machine-")
 @pytest.mark.parametrize(
-    ("parts", "message"),
+    "parts",
     [
-        ({"libraries": {"onnx": "1.0.1"}}, r"onnx is .* instead of 1\.0\.1"),
-        ({"version": "2+abc"}, r"1 instead of 2\+abc"),
-        ({"machine": "Linux 9, a quantum computer"}, "none instead of Linux 9"),
-        ({"reads": {"from": "00" * 32}}, "input `from` has other"),
-        ({"settings": {"word": "other", "seconds": 0.0, "passed": True}}, "its setting `word` differs"),
-        ({"inputs": {"x": {}}}, "the input `x` differs"),
-        ({"step": "dye"}, "key has other parts"),
+        {"libraries": {"onnx": "1.0.1"}},
+        {"version": "2+abc"},
+        {"machine": "Linux 9, a quantum computer"},
+        {"reads": {"from": "00" * 32}},
+        {"settings": {"word": "other", "seconds": 0.0, "passed": True}},
+        {"inputs": {"x": {}}},
+        {"step": "dye"},
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_task_with_a_wrong_key_is_refused(in_folder: Path, parts: dict[str, object], message: str) -> None:
+def test_a_task_with_a_wrong_key_is_refused(
+    in_folder: Path, parts: dict[str, object], check_message: CheckMessage
+) -> None:
     task, store = make_task(in_folder)
     order = changed(write_order(task, store, trust=True), **parts)
-    with pytest.raises(BackendError, match=message):
+    with pytest.raises(BackendError) as caught:
         read_order(there_and_back(order), store, unheard)
+    check_message(caught.value)
 
 
-def test_a_steps_file_that_changed_meanwhile_is_refused(in_folder: Path) -> None:
+def test_a_steps_file_that_changed_meanwhile_is_refused(in_folder: Path, check_message: CheckMessage) -> None:
     task, store = make_task(in_folder)
     order = write_order(task, store, trust=True)
     file = in_folder / "steps" / "stamp.py"
     file.write_text(file.read_text() + "\n# changed\n")
-    with pytest.raises(BackendError, match=r"file stamp\.py .*has other"):
+    with pytest.raises(BackendError) as caught:
         read_order(order, store, unheard)
+    check_message(caught.value)
 
 
-def test_an_unknown_step_is_refused(in_folder: Path) -> None:
+def test_an_unknown_step_is_refused(in_folder: Path, check_message: CheckMessage) -> None:
     task, store = make_task(in_folder)
     order = write_order(task, store, trust=True).model_copy(update={"step_files": ()})
-    with pytest.raises(BackendError, match="no step type 'stamp'"):
+    with pytest.raises(BackendError) as caught:
         read_order(order, store, unheard)
+    check_message(caught.value)
 
 
-def test_code_needs_trust_in_workers_too(in_folder: Path) -> None:
+def test_code_needs_trust_in_workers_too(in_folder: Path, check_message: CheckMessage) -> None:
     task, store = make_task(in_folder)
     order = write_order(task, store, trust=False)
-    with pytest.raises(RequestError, match="read that code"):
+    with pytest.raises(RequestError) as caught:
         read_order(order, store, unheard)
+    check_message(caught.value)
     step = TYPES["profile"].cls.model_validate_json('{"backend": "tensorrt", "engine_file": "a", "library": "lib"}')
     first = order.works[0].model_copy(update={"step": "profile", "settings": step.model_dump(mode="json")})
-    with pytest.raises(RequestError, match="runs code"):
+    with pytest.raises(RequestError) as caught:
         read_order(order.model_copy(update={"works": (first,), "step_files": ()}), store, unheard)
+    check_message(caught.value)
 
 
 class Sent(Output):

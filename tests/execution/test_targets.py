@@ -30,6 +30,7 @@ from ndld_flow.recipe.targets import Target
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunStep
 from ndld_flow.store.store import Store
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 from tests.support.ssh_servers import REASON, Network, available, processes_in, serving
 from tests.support.sweep_toys import make_sweep_toy
@@ -133,43 +134,46 @@ def test_a_plan_describes_the_target_not_this_machine(here: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_steps_from_files_run_here_only(here: Path) -> None:
+def test_steps_from_files_run_here_only(here: Path, check_message: CheckMessage) -> None:
     toy = make_sweep_toy(here).recipe
     targets = f"targets: {{alpha: {{host: ssh://alpha, python: {sys.executable}}}}}\n"
     toy.write_text(targets + toy.read_text().replace("tint: {step: dye}", "tint: {step: dye, on: alpha}"))
     (lack,) = plan_once("toy.yaml", ["~sweep"], trust=True)[1].foresee().lacks
     assert "no step type 'dye'" in lack
-    with pytest.raises(BackendError, match="no step type 'dye'"):
+    with pytest.raises(BackendError) as caught:
         api.run("toy.yaml", ["~sweep"], trust=True)
+    check_message(caught.value)
 
 
-def test_a_target_of_a_strangers_recipe_needs_trust(network: Network, here: Path) -> None:
+def test_a_target_of_a_strangers_recipe_needs_trust(network: Network, here: Path, check_message: CheckMessage) -> None:
     with pytest.raises(RecipeError) as error:
         api.run("far.yaml")
-    assert "sends models to ssh://alpha" in str(error.value)
-    assert "sends models to ssh://gamma" in str(error.value)
+    check_message(error.value)
     assert not (network.servers["alpha"].home / ".ndld_flow").exists()
     (here / ".ndld_flow.yaml").write_text("targets: {alpha: ssh://evil}\n")
-    with pytest.raises(RequestError, match=r"^\.ndld_flow\.yaml: targets: "):
+    with pytest.raises(RequestError) as caught:
         api.run("far.yaml")
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    "changed",
     [
-        (("on: gamma", "on: gama"), "no target 'gama'"),
-        (("on: gamma", "on: [1]"), "steps.speed.on: expected the name"),
-        (("ssh://gamma", "ssh://-oProxyCommand=id"), "form ssh://USER@HOST:PORT"),
-        (("ssh://gamma", "http://gamma"), "form ssh://USER@HOST:PORT"),
-        (("ssh://gamma, ", "ssh://gamma, folder: ../up, "), "absolute or begins with ~/"),
+        ("on: gamma", "on: gama"),
+        ("on: gamma", "on: [1]"),
+        ("ssh://gamma", "ssh://-oProxyCommand=id"),
+        ("ssh://gamma", "http://gamma"),
+        ("ssh://gamma, ", "ssh://gamma, folder: ../up, "),
     ],
 )
-def test_mistakes_in_targets_are_found_before_anything_runs(changed: tuple[str, str], words: str, here: Path) -> None:
+def test_mistakes_in_targets_are_found_before_anything_runs(
+    changed: tuple[str, str], here: Path, check_message: CheckMessage
+) -> None:
     (here / "far.yaml").write_text(RECIPE.replace(*changed))
     events: list[Event] = []
     with pytest.raises(RecipeError) as error:
         api.run("far.yaml", trust=True, listener=events.append)
-    assert words in str(error.value)
+    check_message(error.value)
     assert started(events) == []
 
 
@@ -184,7 +188,7 @@ def refusal(target: Target) -> str:
 
 
 def test_a_host_that_cannot_be_used_is_explained(
-    network: Network, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    network: Network, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
 ) -> None:
     target = Target(host="ssh://alpha", python=sys.executable)
 
@@ -195,21 +199,19 @@ def test_a_host_that_cannot_be_used_is_explained(
     known = network.config.parent / "known_hosts"
     (tmp_path / "empty").touch()
     change(str(known), str(tmp_path / "empty"))
-    assert "Connect once with `ssh`" in refusal(target)
+    check_message(refusal(target))
     lines = known.read_text().split("\n")
     (tmp_path / "swapped").write_text(f"{lines[0].split(' ')[0]} {' '.join(lines[1].split(' ')[1:])}\n")
     change(str(known), str(tmp_path / "swapped"))
-    assert "host key has changed" in refusal(target)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
     change(str(network.key), str(tmp_path / "other"))
-    assert "none of the offered" in refusal(target)
     monkeypatch.setenv(SSH_VARIABLE, network.command)
-    assert "no host 'nowhere.invalid'" in refusal(Target(host="ssh://nowhere.invalid"))
-    assert "Connection refused" in refusal(Target(host="ssh://127.0.0.1:1"))
-    assert "cannot be started" in refusal(Target(host="ssh://alpha", python="/nowhere/python"))
+    check_message(refusal(Target(host="ssh://nowhere.invalid")))
+    check_message(refusal(Target(host="ssh://127.0.0.1:1")))
+    check_message(refusal(Target(host="ssh://alpha", python="/nowhere/python")))
     (network.servers["alpha"].home / "mine").mkdir(exist_ok=True)
     (network.servers["alpha"].home / "mine" / "file").touch()
-    assert "has other files" in refusal(Target(host="ssh://alpha", folder="~/mine", python=sys.executable))
+    check_message(refusal(Target(host="ssh://alpha", folder="~/mine", python=sys.executable)))
 
 
 def test_a_host_without_a_new_enough_python_is_explained(network: Network, here: Path) -> None:
@@ -233,21 +235,23 @@ FACTS = {
 
 
 @pytest.mark.parametrize(
-    ("facts", "words"),
+    "facts",
     [
-        ({"system": "Darwin"}, "Linux on x86_64 or aarch64"),
-        ({"architecture": "armv7l"}, "Linux on armv7l"),
-        ({"libc": ["glibc", "2.17"]}, "glibc 2.17; ONNX Runtime's packages"),
-        ({"libc": ["glibc", "2.9"]}, "box has glibc 2.9"),
-        ({"libc": ["", ""]}, "box has another C library"),
-        ({"free_bytes": 10**9}, "/home/me/.ndld_flow has 954 MiB"),
+        {"system": "Darwin"},
+        {"architecture": "armv7l"},
+        {"libc": ["glibc", "2.17"]},
+        {"libc": ["glibc", "2.9"]},
+        {"libc": ["", ""]},
+        {"free_bytes": 10**9},
     ],
 )
-def test_a_machine_on_which_nothing_can_be_installed_is_refused(facts: dict[str, Any], words: str) -> None:
+def test_a_machine_on_which_nothing_can_be_installed_is_refused(
+    facts: dict[str, Any], check_message: CheckMessage
+) -> None:
     refuse_unfit(New.model_validate_json(json.dumps({"kind": "new", **FACTS})), "box", 0)
     with pytest.raises(BackendError) as error:
         refuse_unfit(New.model_validate_json(json.dumps({"kind": "new", **FACTS, **facts})), "box", 0)
-    assert words in str(error.value)
+    check_message(error.value)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +328,9 @@ def test_a_dropped_connection_is_reported_and_resumed(network: Network, here: Pa
 
 
 @pytest.mark.thorough
-def test_a_host_that_vanishes_ends_the_run_with_the_reason(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_vanishes_ends_the_run_with_the_reason(
+    here: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setattr("ndld_flow.execution.ssh.host.MAX_LOSSES", 2)
     (here / "far.yaml").write_text(RECIPE.replace("on: gamma", "on: alpha"))
     with serving(here / "network", "alpha") as own:
@@ -337,7 +343,7 @@ def test_a_host_that_vanishes_ends_the_run_with_the_reason(here: Path, monkeypat
 
         with pytest.raises(NdldFlowError) as error:
             api.run("far.yaml", trust=True, listener=stop)
-        assert "alpha (ssh://alpha): the connection" in str(error.value)
+        check_message(error.value)
         (folder,) = (here / "outputs" / "runs" / "far").glob("2*")
         assert read_run_record(folder).outcome == "error"
         server.start()
@@ -387,13 +393,14 @@ def test_what_a_target_has_is_neither_sent_nor_computed_again(network: Network, 
 
 
 @pytest.mark.thorough
-def test_on_sends_the_steps_that_need_a_device(network: Network, here: Path) -> None:
+def test_on_sends_the_steps_that_need_a_device(network: Network, here: Path, check_message: CheckMessage) -> None:
     (here / "far.yaml").write_text(RECIPE.replace(", on: alpha", "").replace(", on: gamma", ""))
     finished = run_once("far.yaml", trust=True, on="alpha")
     targets = {name: step.target for name, step in steps_of(finished).items()}
     assert targets == {"clean": "", "half": "", "speed": "alpha", "check": "alpha"}
-    with pytest.raises(RecipeError, match="no target 'nowhere'"):
+    with pytest.raises(RecipeError) as caught:
         api.run("far.yaml", on="nowhere", trust=True)
+    check_message(caught.value)
     settings = here / "config" / "ndld_flow" / "settings.yaml"
     settings.parent.mkdir(parents=True)
     settings.write_text(f"targets:\n  box: {{host: ssh://beta, python: {sys.executable}}}\n")
@@ -477,13 +484,17 @@ def tried_on(network: Network, name: str) -> int:
 
 @needs_cpus
 @pytest.mark.thorough
-def test_a_sweep_over_targets_measures_each_point_on_its_own(network: Network, here: Path) -> None:
+def test_a_sweep_over_targets_measures_each_point_on_its_own(
+    network: Network, here: Path, check_message: CheckMessage
+) -> None:
     (here / "far.yaml").write_text(RECIPE.replace(", on: alpha", "").replace(", on: gamma", ""))
     another_machine(here, "gamma")
-    with pytest.raises(RecipeError, match=r"sends models to ssh://alpha(.|\n)*ssh://gamma"):
+    with pytest.raises(RecipeError) as caught:
         api.run("far.yaml", ["+steps.speed.on=alpha,gamma"], multirun=True)
-    with pytest.raises(RecipeError, match="no target 'gama'"):
+    check_message(caught.value)
+    with pytest.raises(RecipeError) as caught:
         api.run("far.yaml", ["+steps.speed.on=alpha,gama"], multirun=True, trust=True)
+    check_message(caught.value)
     assert api.run("far.yaml", ["+steps.speed.on=alpha,gamma"], multirun=True, trust=True).passed
     assert (tried_on(network, "alpha"), tried_on(network, "gamma")) == (1, 1)
 

@@ -27,6 +27,7 @@ from ndld_flow.execution.listener import ignore
 from ndld_flow.execution.workers import COMMAND, WorkerBugError, Workers
 from ndld_flow.processes.launch import Child
 from ndld_flow.processes.worker import IN_PROCESS
+from tests.support.message_files import CheckMessage
 from tests.support.started_processes import POOLS
 from tests.support.worker_toys import Deeds, processes_with, wait_until
 
@@ -103,20 +104,20 @@ def test_large_answers_are_received(deeds: Deeds, workers: Workers) -> None:
     assert record.summary == record.log.rpartition("  ")[2] == "ü" * 5_000_000
 
 
-def test_an_error_keeps_its_class_and_message(deeds: Deeds, workers: Workers) -> None:
-    with pytest.raises(ModelError, match=r"heavy in its model.onnx$"):
+def test_an_error_keeps_its_class_and_message(deeds: Deeds, workers: Workers, check_message: CheckMessage) -> None:
+    with pytest.raises(ModelError) as caught:
         workers.submit(deeds.task("act: refuse, word: too heavy"), deeds.store).result()
+    check_message(caught.value)
     assert building(deeds) == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"), [("act: bug, word: x", "ValueError: a bug about x"), ("act: exit, word: x", "SystemExit: x")]
-)
+@pytest.mark.parametrize("settings", ["act: bug, word: x", "act: exit, word: x"])
 def test_a_bug_is_raised_in_the_driver_with_its_location(
-    deeds: Deeds, workers: Workers, settings: str, told: str
+    deeds: Deeds, workers: Workers, settings: str, check_message: CheckMessage
 ) -> None:
-    with pytest.raises(WorkerBugError, match=told) as caught:
+    with pytest.raises(WorkerBugError) as caught:
         workers.submit(deeds.task(settings), deeds.store).result()
+    check_message(caught.value)
     assert not isinstance(caught.value, RequestError)
     message = write_bug(caught.value)
     log = Path(message.partition("traceback are in ")[2].partition("; please")[0])
@@ -126,11 +127,10 @@ def test_a_bug_is_raised_in_the_driver_with_its_location(
 
 
 @pytest.mark.thorough
-def test_a_task_that_kills_two_workers_is_given_up(deeds: Deeds, workers: Workers) -> None:
+def test_a_task_that_kills_two_workers_is_given_up(deeds: Deeds, workers: Workers, check_message: CheckMessage) -> None:
     with pytest.raises(KilledError) as caught:
         workers.submit(deeds.task("act: segfault"), deeds.store).result()
-    assert "killed by SIGSEGV;" in str(caught.value)
-    assert "last output: oh no" in str(caught.value)
+    check_message(caught.value)
     assert len({pid for _, pid in deeds.done}) == 2
     assert building(deeds) == []
     assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
@@ -138,11 +138,13 @@ def test_a_task_that_kills_two_workers_is_given_up(deeds: Deeds, workers: Worker
 
 @pytest.mark.thorough
 @on_linux
-def test_a_task_is_not_retried_with_a_single_worker(deeds: Deeds, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_is_not_retried_with_a_single_worker(
+    deeds: Deeds, mark: str, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     with closing(Workers(1, trust=True)) as alone:
         with pytest.raises(KilledError) as caught:
             alone.submit(deeds.task("act: segfault"), deeds.store).result()
-        assert "SIGSEGV; its last output" in str(caught.value)
+        check_message(caught.value)
         assert len(deeds.done) == 1
         pid = int(alone.submit(deeds.task("act: pid"), deeds.store).result()[0].summary)
         os.kill(pid, signal.SIGKILL)
@@ -165,7 +167,9 @@ def test_a_worker_that_died_idle_is_replaced(deeds: Deeds, workers: Workers) -> 
 
 @on_linux
 @pytest.mark.parametrize("whom", ["worker", "keeper"])
-def test_a_worker_killed_at_work_is_replaced_and_leaves_no_files(deeds: Deeds, mark: str, whom: str) -> None:
+def test_a_worker_killed_at_work_is_replaced_and_leaves_no_files(
+    deeds: Deeds, mark: str, whom: str, check_message: CheckMessage
+) -> None:
     with closing(Workers(2, trust=True)) as workers:
         future = workers.submit(deeds.task("seconds: 600"), deeds.store)
         wait_until(lambda: deeds.done)
@@ -173,16 +177,20 @@ def test_a_worker_killed_at_work_is_replaced_and_leaves_no_files(deeds: Deeds, m
         os.kill(worker if whom == "worker" else os.getpgid(worker), signal.SIGKILL)
         wait_until(lambda: len(deeds.done) == 2)
         os.kill(deeds.done[1][1], signal.SIGKILL)
-        with pytest.raises(KilledError, match="was killed by SIGKILL"):
+        with pytest.raises(KilledError) as caught:
             future.result()
+        check_message(caught.value)
     assert processes_with(mark) == []
     assert building(deeds) == []
 
 
 @on_linux
-def test_a_step_that_takes_too_long_is_stopped_with_its_children(deeds: Deeds, workers: Workers, mark: str) -> None:
-    with pytest.raises(StepTimeoutError, match=r"took longer than 1.0"):
+def test_a_step_that_takes_too_long_is_stopped_with_its_children(
+    deeds: Deeds, workers: Workers, mark: str, check_message: CheckMessage
+) -> None:
+    with pytest.raises(StepTimeoutError) as caught:
         workers.submit(deeds.task(f"act: spawn, word: {mark}, seconds: 600", timeout_s=1), deeds.store).result()
+    check_message(caught.value)
     assert processes_with(mark) == []
     assert building(deeds) == []
     assert workers.submit(deeds.task("word: fine", timeout_s=60), deeds.store).result()[0].summary == "fine"
@@ -287,20 +295,24 @@ def test_a_worker_that_cannot_be_started_is_reported(deeds: Deeds, monkeypatch: 
         workers.submit(deeds.task(), deeds.store).result()
 
 
-def test_code_needs_trust(deeds: Deeds) -> None:
-    with closing(Workers(1)) as workers, pytest.raises(RequestError, match="read that code"):
+def test_code_needs_trust(deeds: Deeds, check_message: CheckMessage) -> None:
+    with closing(Workers(1)) as workers, pytest.raises(RequestError) as caught:
         workers.submit(deeds.task(), deeds.store).result()
+    check_message(caught.value)
 
 
-def test_the_executor_is_chosen_by_settings(deeds: Deeds, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_executor_is_chosen_by_settings(
+    deeds: Deeds, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     assert isinstance(choose_executor(None, False, ignore, True), InProcess)  # as the suite is told to
     assert isinstance(choose_executor(1, False, ignore, True), InProcess)
     for jobs, limited, slots in ((3, False, 3), (None, True, 1), (1, True, 1)):
         executor = choose_executor(jobs, limited, ignore, True)
         assert isinstance(executor, Workers)
         assert executor.slots == slots
-    with pytest.raises(RequestError, match="--jobs 0"):
+    with pytest.raises(RequestError) as caught:
         choose_executor(0, False, ignore, True)
+    check_message(caught.value)
     for word in ("0", None):
         monkeypatch.setenv(IN_PROCESS, word) if word else monkeypatch.delenv(IN_PROCESS)
         assert isinstance(choose_executor(None, False, ignore, True), Workers)

@@ -40,6 +40,7 @@ from ndld_flow.report.render import environment
 from ndld_flow.report.run_page import draw_report
 from tests.report.test_report import Tags
 from tests.support import activation_samples as captured_maps
+from tests.support.message_files import CheckMessage
 from tests.support.models import save, tensor
 from tests.support.page_data import data_of
 from tests.support.run_fixtures import StepSketch, run_record, write_run
@@ -381,14 +382,15 @@ def test_a_map_of_an_impossible_size_is_skipped(small: Path, tmp_path: Path, fie
 
 
 @pytest.mark.parametrize("place", ["range", "histogram", "saturated"])
-def test_impossible_counts_are_refused(small: Path, tmp_path: Path, place: str) -> None:
+def test_impossible_counts_are_refused(small: Path, tmp_path: Path, place: str, check_message: CheckMessage) -> None:
     def change(document: dict[str, Any]) -> None:
         of = {"range": "nan_count", "histogram": "counts"}
         holder, name = (document["tensors"][0][place], of[place]) if place in of else (document["tensors"][0], place)
         holder[name] = [10**400] if name == "counts" else 10**400
 
-    with pytest.raises(RequestError, match=f"tensors\\.0\\.{place}.*: Input should"):
+    with pytest.raises(RequestError) as caught:
         page_of(changed(small, tmp_path / "odd", change))
+    check_message(caught.value)
 
 
 def test_shares_refer_to_the_format_in_the_document(small: Path, tmp_path: Path) -> None:
@@ -459,18 +461,19 @@ def test_equal_documents_give_equal_pages(pair: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        (None, "contains no activations"),
-        ("{}", "not a document of activations"),
-        ('{"format_version": 99, "model": "m", "provider": "p", "samples": [], "tensors": []}', "its format is 99"),
+        None,
+        "{}",
+        '{"format_version": 99, "model": "m", "provider": "p", "samples": [], "tensors": []}',
     ],
 )
-def test_invalid_documents_are_refused(tmp_path: Path, text: str | None, message: str) -> None:
+def test_invalid_documents_are_refused(tmp_path: Path, text: str | None, check_message: CheckMessage) -> None:
     if text is not None:
         (tmp_path / "activations.json").write_text(text, encoding="utf-8")
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(RequestError) as caught:
         draw_activations(tmp_path)
+    check_message(caught.value)
 
 
 def test_the_report_of_a_run_redraws_activations(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.report.render import BundleError, bundle, read_module
+from tests.support.message_files import CheckMessage
 
 
 def write(folder: Path, **texts: str) -> Path:
@@ -99,25 +99,26 @@ def test_comments_on_their_own_lines_are_removed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    "text",
     [
-        ('import { two } from "./numbers.js";\n', "numbers.js does not export"),
-        ('import { one } from "./absent.js";\n', "absent.js does not exist"),
-        ('import { one } from "./page.js";\n', "imports one, which page.js"),
-        ('import * as all from "./numbers.js";\n', "`import * as all"),
-        ('import { one } from "package";\n', "`import { one }"),
-        ('const late = import("./numbers.js");\n', "`import("),
-        ("export default 1;\n", "`export default 1;`"),
-        ("export let changing = 1;\n", "`export let changing = 1;`"),
-        ("export const { a, b } = {};\n", "`export const { a, b }"),
-        ("", "does not export `start`"),
+        'import { two } from "./numbers.js";\n',
+        'import { one } from "./absent.js";\n',
+        'import { one } from "./page.js";\n',
+        'import * as all from "./numbers.js";\n',
+        'import { one } from "package";\n',
+        'const late = import("./numbers.js");\n',
+        "export default 1;\n",
+        "export let changing = 1;\n",
+        "export const { a, b } = {};\n",
+        "",
     ],
 )
-def test_code_that_cannot_be_inlined_is_an_error(tmp_path: Path, text: str, complaint: str) -> None:
+def test_code_that_cannot_be_inlined_is_an_error(tmp_path: Path, text: str, check_message: CheckMessage) -> None:
     start = "export function start() {}\n" if text else ""
     write(tmp_path, page=text + start, numbers="export const one = 1;\n")
-    with pytest.raises(BundleError, match=re.escape(complaint)):
+    with pytest.raises(BundleError) as caught:
         bundle("page.js", tmp_path)
+    check_message(caught.value)
 
 
 def test_a_cycle_of_several_modules_is_named(tmp_path: Path) -> None:

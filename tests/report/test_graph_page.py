@@ -23,6 +23,7 @@ from ndld_flow.graph.drawn_graph import read_document
 from ndld_flow.models.op_reference import LOCAL_FUNCTION
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.verbs.draw import command
+from tests.support.message_files import CheckMessage
 from tests.support.models import (
     FUNCTION_DOMAIN,
     make_cnn,
@@ -215,10 +216,13 @@ def test_weights_over_the_limit_are_not_read(tmp_path: Path) -> None:
     assert held.first[:2] == ("0", "0")
 
 
-def test_too_many_nodes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_nodes_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     monkeypatch.setattr(drawn_graph, "MOST_NODES", 5)
-    with pytest.raises(RequestError, match=f"more than {drawn_graph.MOST_NODES:,} nodes"):
+    with pytest.raises(RequestError) as caught:
         document(make_cnn(tmp_path / "cnn.onnx"))
+    check_message(caught.value)
 
 
 # --- what goes into the page ---
@@ -303,29 +307,32 @@ def test_the_program_writes_a_page(in_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "message"),
+    "choices",
     [
-        ({"look": Look(grid=True, palette="grey")}, "these options are only"),
-        ({"reading": Reading(depth=1)}, "these options are only"),
+        {"look": Look(grid=True, palette="grey")},
+        {"reading": Reading(depth=1)},
     ],
 )
-def test_options_for_images_are_refused(in_folder: Path, choices: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_options_for_images_are_refused(in_folder: Path, choices: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(RequestError) as caught:
         api.draw(make_cnn(in_folder / "cnn.onnx"), "cnn.html", **choices)
+    check_message(caught.value)
     assert not list(in_folder.glob("*.html"))
 
 
-def test_layers_have_a_page_elsewhere(in_folder: Path) -> None:
+def test_layers_have_a_page_elsewhere(in_folder: Path, check_message: CheckMessage) -> None:
     (in_folder / "layers.json").write_text('{"Layers": ["a", "b"], "Bindings": []}')
-    with pytest.raises(RequestError, match=r"ndld-flow report layers\.json"):
+    with pytest.raises(RequestError) as caught:
         api.draw("layers.json", "layers.html")
+    check_message(caught.value)
 
 
-def test_unreadable_inputs_and_unwritable_outputs_are_reported(in_folder: Path) -> None:
+def test_unreadable_inputs_and_unwritable_outputs_are_reported(in_folder: Path, check_message: CheckMessage) -> None:
     with pytest.raises(ModelError, match=r"absent\.onnx"):
         api.draw("absent.onnx", "m.html")
     make_cnn(in_folder / "cnn.onnx")
     for target in ("cnn.onnx/m.html", "folder.html"):
         (in_folder / "folder.html").mkdir(exist_ok=True)
-        with pytest.raises(OutputsError, match="cannot be written"):
+        with pytest.raises(OutputsError) as caught:
             api.draw("cnn.onnx", target)
+        check_message(caught.value)

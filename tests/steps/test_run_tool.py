@@ -22,6 +22,7 @@ from ndld_flow.base.errors import BackendError, KilledError, ModelError, RecipeE
 from ndld_flow.processes.launch import Program, run_program
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.steps.run_tool import RunTool
+from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn, make_ext
 from tests.support.models_run import Ran, run_step
 from tests.support.typed_api import plan_once
@@ -126,27 +127,23 @@ def test_in_place_the_program_gets_a_copy_of_all_files(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.glob("ext*")} == before
 
 
-def test_a_program_that_changes_its_input_is_an_error(tmp_path: Path) -> None:
+def test_a_program_that_changes_its_input_is_an_error(tmp_path: Path, check_message: CheckMessage) -> None:
     text = RENAME + "\nonnx.save(model, sys.argv[1])"
-    with pytest.raises(RequestError, match=r"model \(source.onnx\).*set `in_place: true`"):
+    with pytest.raises(RequestError) as caught:
         use(tmp_path, text)
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "message"),
+    ("text", "error"),
     [
-        (
-            "print('one'); print('two'); raise SystemExit(7)",
-            RequestError,
-            r"7\. Last output: one / two",
-        ),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", KilledError, r"signal SIGSEGV\. It printed n"),
-        ("pass", ModelError, "succeeded but wrote no"),
-        ("import sys; open(sys.argv[2], 'w').write('no')", ModelError, "not an ONNX model"),
+        ("print('one'); print('two'); raise SystemExit(7)", RequestError),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", KilledError),
+        ("pass", ModelError),
+        ("import sys; open(sys.argv[2], 'w').write('no')", ModelError),
         (
             "import sys, onnx; m = onnx.load(sys.argv[1]); m.graph.node[0].op_type = 'No'; onnx.save(m, sys.argv[2])",
             ModelError,
-            "operator No at opset 17",
         ),
         (
             """
@@ -159,40 +156,44 @@ def test_a_program_that_changes_its_input_is_an_error(tmp_path: Path) -> None:
             onnx.save(m, sys.argv[2])
             """,
             ModelError,
-            "outside the model's folder",
         ),
     ],
 )
-def test_errors_are_one_paragraph(tmp_path: Path, text: str, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message) as refused:
+def test_errors_are_one_paragraph(
+    tmp_path: Path, text: str, error: type[Exception], check_message: CheckMessage
+) -> None:
+    with pytest.raises(error) as refused:
         use(tmp_path, text)
+    check_message(refused.value)
     assert "\n" not in str(refused.value)
     assert not list((tmp_path / "step" / "out").iterdir())
 
 
-def test_a_missing_program_is_foreseen_and_an_error(tmp_path: Path) -> None:
+def test_a_missing_program_is_foreseen_and_an_error(tmp_path: Path, check_message: CheckMessage) -> None:
     step = RunTool.model_validate_json('{"command": ["no-such-program", "$Model", "$Output"]}')
     (lack,) = step.foresee().lacks
     assert "'no-such-program'" in lack and "PATH" in lack
-    with pytest.raises(BackendError, match="'no-such-program' cannot be started"):
+    with pytest.raises(BackendError) as caught:
         run_step(RunTool, make_cnn(tmp_path / "m.onnx"), tmp_path / "s", {"command": ["no-such-program", "$Output"]})
+    check_message(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"command": ["t", "$Modell", "$Output"]}, 'did you mean "Model"'),
-        ({"command": ["t", "$Model"]}, r"pass \$Output, the file"),
-        ({"command": ["t", "$Output"], "in_place": True}, r"there is no \$Output"),
-        ({"command": ["t", "$File{a.py}", "$Output"], "files": ["b.py"]}, "`files` has no 'a.py'"),
-        ({"command": ["t", "$Shape{x}", "$Output"]}, r"there is no \$Shape"),
-        ({"command": []}, "at least 1"),
-        ({"command": ["t", "$Output"], "timeout": 0}, "greater than 0"),
+        {"command": ["t", "$Modell", "$Output"]},
+        {"command": ["t", "$Model"]},
+        {"command": ["t", "$Output"], "in_place": True},
+        {"command": ["t", "$File{a.py}", "$Output"], "files": ["b.py"]},
+        {"command": ["t", "$Shape{x}", "$Output"]},
+        {"command": []},
+        {"command": ["t", "$Output"], "timeout": 0},
     ],
 )
-def test_mistakes_are_reported_before_anything_runs(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+def test_mistakes_are_reported_before_anything_runs(settings: dict[str, Any], check_message: CheckMessage) -> None:
+    with pytest.raises(ValidationError) as caught:
         RunTool.model_validate_json(json.dumps(settings))
+    check_message(caught.value)
 
 
 def test_the_python_of_ndld_flow_is_a_program(tmp_path: Path) -> None:
@@ -205,7 +206,7 @@ def test_the_python_of_ndld_flow_is_a_program(tmp_path: Path) -> None:
 
 
 def test_little_of_our_environment_is_passed_and_no_secret_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, check_message: CheckMessage
 ) -> None:
     caplog.set_level("INFO")
     monkeypatch.setenv("TOKEN", "s3cr3t-value")
@@ -222,10 +223,10 @@ def test_little_of_our_environment_is_passed_and_no_secret_is_recorded(
     with pytest.raises(RequestError) as refused:
         use(other, "import os; raise SystemExit(os.environ['TOKEN'])", environment={"TOKEN": None})
     assert "s3cr3t" not in str(refused.value)
-    assert "Last output: $TOKEN" in str(refused.value)
+    check_message(refused.value)
 
 
-def test_inputs_and_files_are_passed(tmp_path: Path) -> None:
+def test_inputs_and_files_are_passed(tmp_path: Path, check_message: CheckMessage) -> None:
     (tmp_path / "settings.json").write_text("{}")
     text = (
         RENAME
@@ -247,8 +248,9 @@ assert open(sys.argv[4]).read() == "{}"
         inputs={"x": {"shape": [2, 3, 16, 16], "data": 3}},
     )
     (tmp_path / "again").mkdir()
-    with pytest.raises(RequestError, match="no input 'q'"):
+    with pytest.raises(RequestError) as caught:
         use(tmp_path / "again", RENAME, "$Model", "$Output", "$Input{q}")
+    check_message(caught.value)
 
 
 def test_a_program_waits_when_its_output_is_not_read(tmp_path: Path) -> None:
@@ -291,19 +293,21 @@ def test_a_model_that_has_another_name_elsewhere_is_copied(tmp_path: Path, link:
     assert not kept.is_symlink() and kept.read_bytes() == (tmp_path / "source.onnx").read_bytes()
 
 
-def test_data_with_the_name_of_the_record_is_refused(tmp_path: Path) -> None:
+def test_data_with_the_name_of_the_record_is_refused(tmp_path: Path, check_message: CheckMessage) -> None:
     text = """
         import onnx, sys
         onnx.save(onnx.load(sys.argv[1]), sys.argv[2], save_as_external_data=True, location="Record.json",
                   size_threshold=0)
     """
-    with pytest.raises(ModelError, match=r"external data to Record\.json"):
+    with pytest.raises(ModelError) as caught:
         use(tmp_path, text)
+    check_message(caught.value)
 
 
-def test_a_program_may_even_remove_its_folder(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="succeeded but wrote no"):
+def test_a_program_may_even_remove_its_folder(tmp_path: Path, check_message: CheckMessage) -> None:
+    with pytest.raises(ModelError) as caught:
         use(tmp_path, "import os, shutil, sys; shutil.rmtree(os.path.dirname(sys.argv[2]))")
+    check_message(caught.value)
 
 
 def test_lines_are_reported_at_once_with_any_line_end(tmp_path: Path) -> None:
@@ -317,10 +321,11 @@ def test_lines_are_reported_at_once_with_any_line_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="process groups are POSIX")
-def test_a_timeout_ends_it_and_what_it_started(tmp_path: Path) -> None:
+def test_a_timeout_ends_it_and_what_it_started(tmp_path: Path, check_message: CheckMessage) -> None:
     start = time.monotonic()
-    with pytest.raises(RequestError, match="did not finish within 3"):
+    with pytest.raises(RequestError) as caught:
         use(tmp_path, SLEEPS, str(tmp_path / "pids"), "$Output", timeout="3 s")
+    check_message(caught.value)
     assert time.monotonic() - start < 60
     assert_gone([int(pid) for pid in (tmp_path / "pids").read_text().split()])
 
@@ -356,10 +361,13 @@ def reason(recipe: Path) -> str:
     return plan_once(recipe, trust=True)[0].reason.text
 
 
-def test_it_runs_only_with_trust_and_again_only_when_the_script_changed(in_folder: Path) -> None:
+def test_it_runs_only_with_trust_and_again_only_when_the_script_changed(
+    in_folder: Path, check_message: CheckMessage
+) -> None:
     recipe = write_recipe(in_folder)
-    with pytest.raises(RecipeError, match="step runs code"):
+    with pytest.raises(RecipeError) as caught:
         api.run(recipe)
+    check_message(caught.value)
     done = api.run(recipe, trust=True)
     record = RunRecord.model_validate_json(Path(done.folder, "run.json").read_text()).steps[0].record
     assert record is not None

@@ -22,6 +22,7 @@ from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import Credentials
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
+from tests.support.message_files import CheckMessage
 from tests.support.remote_stores import pull
 
 BEGAN = datetime(2026, 11, 1, tzinfo=UTC)
@@ -236,15 +237,17 @@ def test_concurrent_pushes_leave_one_valid_record(url: str, tmp_path: Path, othe
     assert not [path for path in files_at(url) if "/." in path]
 
 
-def test_an_unwritable_location_is_reported(tmp_path: Path, store: Store) -> None:
+def test_an_unwritable_location_is_reported(tmp_path: Path, store: Store, check_message: CheckMessage) -> None:
     (tmp_path / "remote").write_text("a file where a folder should be")
-    with pytest.raises(BackendError, match=r"file:///.*remote: cannot be .*Not"):
+    with pytest.raises(BackendError) as caught:
         RemoteStore((tmp_path / "remote").as_uri()).push([make_record(store, "a")], store)
+    check_message(caught.value)
 
 
-def test_an_unknown_protocol_is_reported(store: Store) -> None:
-    with pytest.raises(BackendError, match="cache nope://x: cannot"):
+def test_an_unknown_protocol_is_reported(store: Store, check_message: CheckMessage) -> None:
+    with pytest.raises(BackendError) as caught:
         RemoteStore("nope://x").find(["ab" * 32])
+    check_message(caught.value)
 
 
 def test_credentials_are_not_reported(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

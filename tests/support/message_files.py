@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -21,11 +22,12 @@ FOUND = pytest.StashKey[list[str]]()
 _VARIABLE = re.compile(
     "|".join(
         (
-            r"(?<=127\.0\.0\.1:)\d{4,}",
+            r"((?<=127\.0\.0\.1:)|(?<=127\.0\.0\.1\]:)|(?<= port ))\d{4,}",
+            r"(?<=\.model\.onnx\.)[0-9a-f]{8}",
             r"\b[0-9a-f]{64}\b",
             r"\b\d{8}T\d{6}Z-\w{6}\b",
             r"\S+(?=/site-packages/)",
-            r"(?<=Python )3\.1\d\b|(?<=-)cp31\d",
+            r"(?<=Python )3\.1\d\b|(?<=-)cp31\d|(?<= is )\d+\.\d+\.\d+(?= instead)",
             r"(?<=the bytes differ )\(.*?\)",
             r"((?<=ONNX Runtime )|(?<=OpenVINO )|(?<=but ))\d[\d.]+\d(; known: .*)?",
             r"(\[(ONNXRuntime|ShapeInference|TypeInference|Parse)Error\b|Non-zero status|This is an invalid|Fatal error"
@@ -76,7 +78,11 @@ class MessageFiles:
         found = request.node.stash[FOUND] = list[str]()
         wanted = self.read(request.path.parent).get(case_of(request.node), [])
         folders = [re.escape(str(request.getfixturevalue("tmp_path")))] if "tmp_path" in request.fixturenames else []
-        variable = re.compile("|".join([*folders, tempfile.gettempdir() + _TEMPORARY, str(request.config.rootpath)]))
+        variable = re.compile(
+            "|".join(
+                [*folders, tempfile.gettempdir() + _TEMPORARY, re.escape(sys.prefix), str(request.config.rootpath)]
+            )
+        )
 
         def check(message: object) -> None:
             text = _VARIABLE.sub("<...>", variable.sub("<folder>", _text(message)))
