@@ -113,13 +113,7 @@ def compare_models(
     Raises RequestError unless there are two models that read the same inputs, and for data that do not fit, ModelError
     for a model that cannot be read or does not run, and as `run_alone`.
     """
-    wrong = next((path for path in models if not is_model(str(path))), None)
-    if wrong is not None or len(models) != 2:
-        problem = f"{counted(len(models), 'model')} given"
-        if wrong is not None:
-            problem = f"there is no file {wrong}" if wrong.suffix == ".onnx" else f"{wrong} is not a model"
-        raise RequestError(f"compare: {problem}. Name two models, MODEL.onnx FASTER.onnx, or runs that measured them.")
-    base, candidate = models
+    base, candidate = _two_models(models)
     options, rules = options or ModelOptions(), rules or Rules(metric="latency.median")
     fixed = _shapes_of_both(base, candidate)
     proof = find_check(base, candidate, Outputs(outputs).store)
@@ -130,7 +124,6 @@ def compare_models(
     identity = digest_json([str(base.absolute()), str(candidate.absolute()), *options.data])[:8]
     folder = outputs / "comparisons" / f"{name}-{identity}"
     recipe = folder / "recipe.yaml"
-    decided = list(gates) or [f"{rules.metric} <= +{100 * rules.threshold:g} %"]
     allow = {*rules.allow, *(["versions"] if proved else [])}  # its two runtimes have their own
     allowed = f"\n    allow: {json.dumps(sorted(allow))}" if allow else ""
     compose = partial(
@@ -146,7 +139,7 @@ def compare_models(
         own=f"{proved.profile}, backend: {proved.source_runtime}" if proved else "",
         metric=rules.metric,
         threshold=f"{100 * rules.threshold:g} %",
-        gates=json.dumps(decided),
+        gates=json.dumps(list(gates) or [f"{rules.metric} <= +{100 * rules.threshold:g} %"]),
         allowed=allowed,
         judged=proof.settings if check else generated,
         conditions=json.dumps([f"agree.{condition}" for condition in check.conditions] if check else []),
@@ -167,17 +160,23 @@ def compare_models(
         inputs = proof.describe(candidate) + others if check else _describe_generated(trial, proof.lack)
         listener(Notice(text=f"compared on {inputs}"))
     if proved and proved.runtime != proved.source_runtime:
-        own = describe_runtime(proved.runtime)
-        listener(
-            Notice(
-                text=f"{candidate} ran in {own}, for which it was proved, and {base} in {proved.source_runtime}; "
-                "--runtime runs both in one"
-            )
-        )
+        own = f"{candidate} ran in {describe_runtime(proved.runtime)}, for which it was proved"
+        listener(Notice(text=f"{own}, and {base} in {proved.source_runtime}; --runtime runs both in one"))
     run = Path(finished.folder)
     profiles = read_run(run).of(Profile)
     comparison = read_document(Comparison, run / "decide" / Comparison.file_name)
     return ComparedModels(finished, comparison, (profiles["base"], profiles["speed"]))
+
+
+def _two_models(models: Sequence[Path]) -> Sequence[Path]:
+    """Return the two models. Raises RequestError unless there are two."""
+    wrong = next((path for path in models if not is_model(str(path))), None)
+    if wrong is None and len(models) == 2:
+        return models
+    problem = f"{counted(len(models), 'model')} given"
+    if wrong is not None:
+        problem = f"there is no file {wrong}" if wrong.suffix == ".onnx" else f"{wrong} is not a model"
+    raise RequestError(f"compare: {problem}. Name two models, MODEL.onnx FASTER.onnx, or runs that measured them.")
 
 
 def _describe_generated(trial: InputTrial, lack: str) -> str:
