@@ -209,10 +209,10 @@ def _generated(wanted_input: WantedInput, others: Sequence[Sized], sizes: Mappin
     shape = _full_shape(wanted_input, sizes)
     needed, memory = math.prod(shape) * dtype.itemsize, memory_size() or sys.maxsize
     if needed > memory or len(shape) > _MOST_DIMENSIONS:
+        most = f"this machine has ({size(memory)})" if needed > memory else f"{_MOST_DIMENSIONS} dimensions"
         raise RequestError(
             f'input "{short_name(wanted_input.name)}" is {dtype.name} {shortened(shape_text(shape), 100)}, '
-            f"{size(needed)}: more than this machine has ({size(memory)}), or than numpy takes. Give a smaller shape "
-            "in `inputs:`."
+            f"{size(needed)}: more than {most}. Give a smaller shape in `inputs:`."
         )
     if given.values is not None:
         values, how = _written_values(wanted_input), "as the recipe writes them"

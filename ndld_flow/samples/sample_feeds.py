@@ -64,7 +64,7 @@ class UserSamples:
             with locating_errors(self._path):
                 item = next(items, _END)
             if item is _END:
-                raise RequestError(f"{self._path}: {FUNCTION}() ended after {index} samples of {self._count}.")
+                raise RequestError(f"{self._path}: {FUNCTION}() ended after {index} of {self._count} samples.")
             yield self._checked(index, item)
 
     def _own_count(self) -> int:

@@ -73,22 +73,24 @@ def without(values: Weights, name: str) -> Weights:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (without, "the file has nothing for {name} of the model"),
-        (lambda values, name: values | {"surprise": np.ones(3, np.float32)}, "the model has no surprise"),
-        (lambda values, name: values | {name: values[name].reshape(-1)}, "{name} is "),
-        (lambda values, name: values | {name: values[name].astype(np.int64)}, "{name} is int64, and float"),
-        (lambda values, name: values | {name: values[name] * np.nan}, "NaN or infinite"),
+        without,
+        lambda values, name: values | {"surprise": np.ones(3, np.float32)},
+        lambda values, name: values | {name: values[name].reshape(-1)},
+        lambda values, name: values | {name: values[name].astype(np.int64)},
+        lambda values, name: values | {name: values[name] * np.nan},
     ],
 )
-def test_every_mistake_is_named_and_nothing_is_written(change: Any, message: str, cnn: Path, tmp_path: Path) -> None:
+def test_every_mistake_is_named_and_nothing_is_written(
+    change: Any, cnn: Path, tmp_path: Path, check_message: CheckMessage
+) -> None:
     floats = floats_of(cnn)
     name = max(floats, key=lambda key: floats[key].size)
     save_file(change(floats, name), tmp_path / "trained.safetensors")
     with pytest.raises(RequestError) as error:
         imported(cnn, tmp_path / "ran", weights_from=str(tmp_path / "trained.safetensors"))
-    assert message.format(name=name) in str(error.value)
+    check_message(error.value)
     assert not list((tmp_path / "ran" / "out").iterdir())
 
 

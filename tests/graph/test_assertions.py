@@ -58,36 +58,40 @@ def test_what_holds_passes(tmp_path: Path, expectation: dict[str, object]) -> No
 
 
 @pytest.mark.representatives(
-    "expectation12-z is float32, not float16",
-    "expectation4-0 Conv nodes instead of >= 1",
-    "expectation0-2 outputs (y, z) instead of 1",
+    "expectation12",
+    "expectation4",
+    "expectation0",
 )
 @pytest.mark.parametrize(
-    ("expectation", "reason"),
+    "expectation",
     [
-        ({"outputs": 1}, "2 outputs (y, z) instead of 1"),
-        ({"outputs": ["z", "y"]}, "the outputs are y, z, not z, y"),
-        ({"inputs": "> 2"}, "2 inputs (image, mask) instead of > 2"),
-        ({"op_types": {"Transpose": 0}}, "1 Transpose node (turn) instead of 0"),
-        ({"op_types": {"Conv": ">= 1"}}, "0 Conv nodes instead of >= 1"),
-        ({"only_op_types": ["Neg", "Mul"]}, "other operators than those of `only_op_types`: Transpose, local::Twice"),
-        ({"count": "<= 5"}, "6 nodes (turn, neg, call, scale, odd and 1 more) instead of <= 5"),
-        ({"select": {"op_type": "Cast"}}, "0 selected nodes instead of >= 1"),
-        ({"select": {"after": "f"}, "count": 0}, "2 selected nodes (scale, odd) instead of 0"),
-        ({"shapes": {"outputs.0": [1, 84, 8400]}}, "outputs.0 has the shape [N, 8, 8, 3], not [1, 84, 8400]"),
-        ({"shapes": {"t": [None, 8, 8, 4]}}, "t has the shape [N, 8, 8, 3], not [?, 8, 8, 4]"),
-        ({"shapes": {"o": [1]}}, "o has an unknown shape, not [1]"),
-        ({"dtypes": {"z": "float16"}}, "z is float32, not float16"),
+        {"outputs": 1},
+        {"outputs": ["z", "y"]},
+        {"inputs": "> 2"},
+        {"op_types": {"Transpose": 0}},
+        {"op_types": {"Conv": ">= 1"}},
+        {"only_op_types": ["Neg", "Mul"]},
+        {"count": "<= 5"},
+        {"select": {"op_type": "Cast"}},
+        {"select": {"after": "f"}, "count": 0},
+        {"shapes": {"outputs.0": [1, 84, 8400]}},
+        {"shapes": {"t": [None, 8, 8, 4]}},
+        {"shapes": {"o": [1]}},
+        {"dtypes": {"z": "float16"}},
     ],
 )
-def test_what_fails_shows_the_values_found(tmp_path: Path, expectation: dict[str, object], reason: str) -> None:
-    assert f"operations[0] assert: {reason}" in failure(tmp_path, {"assert": expectation})
+def test_what_fails_shows_the_values_found(
+    tmp_path: Path, expectation: dict[str, object], check_message: CheckMessage
+) -> None:
+    check_message(failure(tmp_path, {"assert": expectation}))
 
 
-def test_all_failures_are_listed_and_the_operations_after_them_do_not_run(tmp_path: Path) -> None:
+def test_all_failures_are_listed_and_the_operations_after_them_do_not_run(
+    tmp_path: Path, check_message: CheckMessage
+) -> None:
     expectation = {"outputs": 3, "dtypes": {"y": "int8", "z": "float32"}}
     reason = failure(tmp_path, "name_all", {"assert": expectation}, {"remove_outputs": {"select": "no_such"}})
-    assert "3; y is float32, not int8" in reason
+    check_message(reason)
 
 
 def test_an_assertion_sees_the_operations_before_it(tmp_path: Path) -> None:

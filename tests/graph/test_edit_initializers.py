@@ -82,18 +82,19 @@ def test_a_selection_looks_into_subgraphs_and_takes_constants_only_where_asked()
 
 
 @pytest.mark.parametrize(
-    ("select", "options"),
+    "select",
     [
-        ("wight", "name like 'wight'"),
-        ({"dtype": "int8"}, "int8; there are: float32"),
-        ({"dtype": "flot32"}, 'did you mean "float32"?'),
-        ({"rank": 7}, "all criteria of `select`"),
+        "wight",
+        {"dtype": "int8"},
+        {"dtype": "flot32"},
+        {"rank": 7},
     ],
 )
-def test_an_empty_selection_is_reported_with_the_available_names(select: object, options: str) -> None:
+def test_an_empty_selection_is_reported_with_the_available_names(select: object, check_message: CheckMessage) -> None:
     with pytest.raises(RequestError) as refused:
         edit(LINEAR, {"generate_initializers": {"select": select, "kind": "zeros"}})
-    assert options in str(refused.value) and "\n" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+    check_message(refused.value)
 
 
 def test_an_empty_selection_may_be_allowed() -> None:
@@ -134,26 +135,27 @@ def test_in_a_function_it_becomes_a_constant_node(tmp_path: Path) -> None:
     assert [node.op_type for node in result] == ["Constant"]
 
 
-@pytest.mark.representatives("change8-no_such.npy", "change9-more than 10,000 elements", "change4-no graph 'nowhere'")
+@pytest.mark.representatives("change8", "change9", "change4")
 @pytest.mark.parametrize(
-    ("change", "options"),
+    "change",
     [
-        ({"name": "w", "value": 1}, "name 'w' is already used"),
-        ({"name": "n", "value": 1, "connect": ["sum.C"]}, "Add has no input 'C'"),
-        ({"name": "n", "value": 1, "connect": ["summ.B"]}, 'did you mean "sum"?'),
-        ({"name": "n", "value": 1, "connect": ["sum"]}, "write `node.input`"),
-        ({"name": "n", "value": 1, "scope": "nowhere"}, "no graph 'nowhere'"),
-        ({"name": "n", "value": [1, "a"], "dtype": "float32"}, "'a' at [1] does not fit"),
-        ({"name": "n", "generate": "ones"}, "`generate: ones` needs a `shape`"),
-        ({"name": "n", "value": [1, 2], "shape": [3]}, "shape [2], not [3]"),
-        ({"name": "n", "file": "no_such.npy"}, "no_such.npy"),
-        ({"name": "n", "value": [0] * 10_001}, "more than 10,000 elements"),
+        {"name": "w", "value": 1},
+        {"name": "n", "value": 1, "connect": ["sum.C"]},
+        {"name": "n", "value": 1, "connect": ["summ.B"]},
+        {"name": "n", "value": 1, "connect": ["sum"]},
+        {"name": "n", "value": 1, "scope": "nowhere"},
+        {"name": "n", "value": [1, "a"], "dtype": "float32"},
+        {"name": "n", "generate": "ones"},
+        {"name": "n", "value": [1, 2], "shape": [3]},
+        {"name": "n", "file": "no_such.npy"},
+        {"name": "n", "value": [0] * 10_001},
     ],
 )
-def test_an_invalid_initializer_is_refused(change: dict[str, object], options: str) -> None:
+def test_an_invalid_initializer_is_refused(change: dict[str, object], check_message: CheckMessage) -> None:
     with pytest.raises(RequestError) as refused:
         edit(LINEAR, {"add_initializer": change})
-    assert options in str(refused.value) and "\n" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+    check_message(refused.value)
 
 
 def test_an_inner_tensor_is_not_visible_outside(check_message: CheckMessage) -> None:

@@ -33,9 +33,10 @@ def samples(spec: TensorSpec, given: Mapping[str, Any], **asked: Any) -> Samples
     return make_samples([spec], specs({"x": given}), wanted, "half")
 
 
-def refused(words: str, spec: TensorSpec, **given: Any) -> None:
-    with pytest.raises(RequestError, match=words):
+def refused(spec: TensorSpec, **given: Any) -> RequestError:
+    with pytest.raises(RequestError) as caught:
         list(samples(spec, given))
+    return caught.value
 
 
 def ramp(count: int) -> np.ndarray[Any, Any]:
@@ -85,7 +86,7 @@ def test_windows_of_a_file_are_samples_and_the_last_is_padded(in_folder: Path) -
     assert len(samples(TEN, {**given, "hop": 15})) == 1  # no window of padding alone
 
 
-def test_channels_are_mixed_or_repeated_and_reported(in_folder: Path) -> None:
+def test_channels_are_mixed_or_repeated_and_reported(in_folder: Path, check_message: CheckMessage) -> None:
     write_wav(in_folder / "two.wav", np.stack([ramp(10), 3 * ramp(10)]))
     (mixed,) = samples(TEN, {"data": "two.wav", "rate": 16000})
     np.testing.assert_allclose(mixed.feeds["x"].values[0], 2 * ramp(10))
@@ -93,7 +94,7 @@ def test_channels_are_mixed_or_repeated_and_reported(in_folder: Path) -> None:
     write_wav(in_folder / "one.wav", ramp(10))
     (both,) = samples(TensorSpec("x", "float32", (1, 2, 10)), {"data": "one.wav", "rate": 16000})
     np.testing.assert_array_equal(both.feeds["x"].values, np.stack([ramp(10), ramp(10)])[None])
-    refused("has 2 channels, the input 3", TensorSpec("x", "float32", (1, 3, 10)), data="two.wav")
+    check_message(refused(TensorSpec("x", "float32", (1, 3, 10)), data="two.wav"))
 
 
 @pytest.mark.parametrize(
@@ -155,25 +156,27 @@ def test_the_converted_length_is_that_of_the_time() -> None:
         assert resample(np.ones((1, frames), np.float32), 44100, 16000).shape == (1, -(-frames * 160 // 441))
 
 
-def test_files_that_do_not_fit_are_refused(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_do_not_fit_are_refused(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     write_wav(in_folder / "a.wav", ramp(100))
     cut = (in_folder / "a.wav").read_bytes()[:100]
     (in_folder / "cut.wav").write_bytes(cut)
     (in_folder / "empty.wav").write_bytes(cut[:44])
-    refused("there is no file none.wav", WHOLE, data="none.wav")
-    refused("cut.wav is truncated: its header declares 100 samples, and it has 28", WHOLE, data="cut.wav")
-    refused("truncated|contains no samples", WHOLE, data="empty.wav")
-    refused("audio cannot become int8", TensorSpec("x", "int8", (1, 3)), data="a.wav")
-    refused("has no dimension for the samples of a waveform", TensorSpec("x", "float32", (1, 80, 3000)), data="a.wav")
-    refused("has no dimension for the samples", TensorSpec("x", "float32", (1, 10)), data="a.wav", layout="NCHW")
-    refused("`hop` needs a fixed length", WHOLE, data="a.wav", hop=5)
-    refused("`mean` and `std` need one number", WHOLE, data="a.wav", std=[0])
-    refused("is empty", TensorSpec("x", "float32", (1, 0)), data="a.wav")
-    refused("sample rate of 900000 Hz", WHOLE, data=str(write_wav(in_folder / "b.wav", ramp(9), 900_000)), rate=8000)
+    check_message(refused(WHOLE, data="none.wav"))
+    check_message(refused(WHOLE, data="cut.wav"))
+    check_message(refused(WHOLE, data="empty.wav"))
+    check_message(refused(TensorSpec("x", "int8", (1, 3)), data="a.wav"))
+    check_message(refused(TensorSpec("x", "float32", (1, 80, 3000)), data="a.wav"))
+    check_message(refused(TensorSpec("x", "float32", (1, 10)), data="a.wav", layout="NCHW"))
+    check_message(refused(WHOLE, data="a.wav", hop=5))
+    check_message(refused(WHOLE, data="a.wav", std=[0]))
+    check_message(refused(TensorSpec("x", "float32", (1, 0)), data="a.wav"))
+    check_message(refused(WHOLE, data=str(write_wav(in_folder / "b.wav", ramp(9), 900000)), rate=8000))
     monkeypatch.setattr(audio, "MOST_VALUES", 99)
-    refused("more than 99 samples", WHOLE, data="a.wav", rate=16000)
+    check_message(refused(WHOLE, data="a.wav", rate=16000))
     monkeypatch.setattr(audio, "MOST_VALUES", 150)
-    refused("more than 150 samples", WHOLE, data="a.wav", rate=32000)
+    check_message(refused(WHOLE, data="a.wav", rate=32000))
 
 
 @pytest.mark.parametrize(("place", "value"), [(34, 40), (34, 255), (16, 255), (22, 0)])
@@ -216,11 +219,11 @@ def test_other_formats_are_decoded(suffix: str, codec: str, in_folder: Path) -> 
 
 
 @needs_decoder
-def test_files_that_are_not_audio_are_refused(in_folder: Path) -> None:
+def test_files_that_are_not_audio_are_refused(in_folder: Path, check_message: CheckMessage) -> None:
     Path("list.wav").write_text("#EXTM3U\n/etc/passwd\n")
-    refused("the audio file list.wav cannot be decoded", WHOLE, data="list.wav")
+    check_message(refused(WHOLE, data="list.wav"))
     Path("noise.mp3").write_bytes(bytes(range(256)) * 4)
-    refused("noise.mp3", WHOLE, data="noise.mp3")
+    check_message(refused(WHOLE, data="noise.mp3"))
 
 
 def test_other_formats_need_a_decoder(
@@ -234,8 +237,10 @@ def test_other_formats_need_a_decoder(
 
 
 @pytest.mark.parametrize(("rate", "new"), [(1, 16000), (48000, 100)])
-def test_rates_that_are_too_far_apart_are_refused(rate: int, new: int, in_folder: Path) -> None:
+def test_rates_that_are_too_far_apart_are_refused(
+    rate: int, new: int, in_folder: Path, check_message: CheckMessage
+) -> None:
     """16,000 samples that claim 1 Hz would become a GiB."""
     write_wav(in_folder / "a.wav", ramp(25), rate)
-    refused("`rate`", WHOLE, data="a.wav", rate=new)
+    check_message(refused(WHOLE, data="a.wav", rate=new))
     assert len(list(samples(WHOLE, {"data": "a.wav", "rate": rate}))) == 1

@@ -104,39 +104,37 @@ def test_zeros_and_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "asked", "words"),
+    ("spec", "asked"),
     [
-        (X, {"shape": [1, 4, 8, 8]}, ["x", "1x4x8x8", "batchx3xhxw"]),
-        (X, {"shape": [3, 8, 8]}, ["3x8x8", "batchx3xhxw"]),
-        (TensorSpec("x", "float32", None), {}, ["x", "does not declare its shape", "'inputs.x.shape=[...]'"]),
-        (TensorSpec("x", "complex64", (1,)), {}, ["x", "complex64", "bools and strings"]),
-        (TensorSpec("x", "string", (1,)), {"data": "ones"}, ["x", "string", "`data: ones` gives numbers"]),
-        (X, {"values": [[1.0]]}, ["the recipe has shape 1x1, expected batchx3xhxw"]),
-        (TensorSpec("x", "int8", (1,)), {"values": [300]}, ["`values` of the recipe", "do not fit"]),
-        (TensorSpec("x", "float32", (1,)), {"values": ["a"]}, ["contains string", "expects float32"]),
-        (TensorSpec("x", "seq(tensor(float))", None), {"shape": [1]}, ["x", "seq(tensor(float))"]),
-        (TensorSpec("x", "uint8", (1,)), {"range": [-1.0, 5.0]}, ["uint8", "0 to 255", "-1"]),
-        (TensorSpec("x", "int32", (1,)), {"range": [0.2, 0.8]}, ["int32", "no integer"]),
-        (TensorSpec("x", "float16", (1,)), {"range": [0.0, 1e6]}, ["float16", "1e+06"]),
-        (TensorSpec("x", "float32", (1,)), {"range": [1.0, 0.0]}, ["range [1, 0)"]),
+        (X, {"shape": [1, 4, 8, 8]}),
+        (X, {"shape": [3, 8, 8]}),
+        (TensorSpec("x", "float32", None), {}),
+        (TensorSpec("x", "complex64", (1,)), {}),
+        (TensorSpec("x", "string", (1,)), {"data": "ones"}),
+        (X, {"values": [[1.0]]}),
+        (TensorSpec("x", "int8", (1,)), {"values": [300]}),
+        (TensorSpec("x", "float32", (1,)), {"values": ["a"]}),
+        (TensorSpec("x", "seq(tensor(float))", None), {"shape": [1]}),
+        (TensorSpec("x", "uint8", (1,)), {"range": [-1.0, 5.0]}),
+        (TensorSpec("x", "int32", (1,)), {"range": [0.2, 0.8]}),
+        (TensorSpec("x", "float16", (1,)), {"range": [0.0, 1e6]}),
+        (TensorSpec("x", "float32", (1,)), {"range": [1.0, 0.0]}),
         (
             TensorSpec("x", "float32", ("n",)),
             {"shape": [2**60]},
-            ["float32", "4,194,304 TiB", "more than this machine has"],
         ),
-        (TensorSpec("x", "float32", None), {"shape": [1] * 65}, ["float32", "or than numpy takes"]),
-        (X, {"data": "photo.tiff"}, ["photo.tiff", ".npy", ".png"]),
-        (X, {"data": "missing.npy"}, ["missing.npy", "there is no file"]),
-        (X, {"data": "missing.png"}, ["missing.png", "there is no file"]),
+        (TensorSpec("x", "float32", None), {"shape": [1] * 65}),
+        (X, {"data": "photo.tiff"}),
+        (X, {"data": "missing.npy"}),
+        (X, {"data": "missing.png"}),
     ],
 )
 def test_inputs_that_do_not_fit_are_errors(
-    spec: TensorSpec, asked: dict[str, Any], words: list[str], in_folder: Path
+    spec: TensorSpec, asked: dict[str, Any], in_folder: Path, check_message: CheckMessage
 ) -> None:
     with pytest.raises(RequestError) as error:
         values(spec, **asked)
-    for word in words:
-        assert word in str(error.value)
+    check_message(error.value)
 
 
 def test_an_input_that_is_no_tensor_is_named_as_such(check_message: CheckMessage) -> None:

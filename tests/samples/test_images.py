@@ -19,6 +19,7 @@ from ndld_flow.samples.images import ImageInput, place_image
 from ndld_flow.samples.sample_feeds import make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.wanted_inputs import want_inputs
+from tests.support.message_files import CheckMessage
 from tests.support.models_run import specs
 
 Array = np.ndarray[Any, Any]
@@ -34,9 +35,10 @@ def read(shape: tuple[Any, ...], dtype: str = "uint8", **given: Any) -> Array:
     return values
 
 
-def refused(words: str, shape: tuple[Any, ...], **given: Any) -> None:
-    with pytest.raises(RequestError, match=words):
+def refused(shape: tuple[Any, ...], **given: Any) -> RequestError:
+    with pytest.raises(RequestError) as caught:
         fed(shape, **given)
+    return caught.value
 
 
 def draw(width: int, height: int, name: str = "p.png") -> Array:
@@ -92,7 +94,9 @@ def test_cropping_rounds_as_torchvision(
     assert (placement.size, placement.crop, placement.used) == (resized, crop, room)
 
 
-def test_a_letterboxed_image_is_whole_and_surrounded_by_the_padding(in_folder: Path) -> None:
+def test_a_letterboxed_image_is_whole_and_surrounded_by_the_padding(
+    in_folder: Path, check_message: CheckMessage
+) -> None:
     pixels = draw(8, 4)
     values = read((1, 8, 8, 3), resize="letterbox")
     np.testing.assert_array_equal(values[2:6], pixels)
@@ -100,7 +104,7 @@ def test_a_letterboxed_image_is_whole_and_surrounded_by_the_padding(in_folder: P
     np.testing.assert_array_equal(read((1, 8, 8, 3), resize="letterbox", align="start")[:4], pixels)
     own = read((1, 3, 8, 8), "float32", resize="letterbox", pad=[0, 51, 255])
     np.testing.assert_allclose(own[:, 0, 0], [0, 0.2, 1])
-    refused("`pad` has 2 numbers, the input 3 channels", (1, 3, 8, 8), resize="letterbox", pad=[1, 2])
+    check_message(refused((1, 3, 8, 8), resize="letterbox", pad=[1, 2]))
 
 
 def test_a_cropped_image_is_the_middle(in_folder: Path) -> None:
@@ -124,14 +128,14 @@ def test_linear_interpolation_is_that_of_opencv(in_folder: Path) -> None:
     assert 0 < averaged[0] < 4
 
 
-def test_a_long_image_is_cropped_without_enlarging_all_of_it(in_folder: Path) -> None:
+def test_a_long_image_is_cropped_without_enlarging_all_of_it(in_folder: Path, check_message: CheckMessage) -> None:
     Image.new("L", (20_000, 2)).save("p.png")
     tracemalloc.start()
     assert read((1, 1, 300, 300), resize="crop").shape == (1, 300, 300)
     assert read((1, 1, 300, 300), resize="crop", interpolation="linear").shape == (1, 300, 300)
     assert tracemalloc.get_traced_memory()[1] < 20_000_000
     tracemalloc.stop()
-    refused(r"would be enlarged to 3000000x300, more than", (1, 1, 300, "w"), resize="letterbox")
+    check_message(refused((1, 1, 300, "w"), resize="letterbox"))
 
 
 # What is reported
@@ -172,7 +176,7 @@ def test_the_caveat_counts_the_distorted_files(in_folder: Path) -> None:
 # Colors
 
 
-def test_channels_are_in_the_models_order(in_folder: Path) -> None:
+def test_channels_are_in_the_models_order(in_folder: Path, check_message: CheckMessage) -> None:
     pixels = draw(5, 4)
     np.testing.assert_array_equal(read((1, 3, 4, 5), color="bgr"), pixels[..., ::-1].transpose(2, 0, 1))
     mean = [1, 2, 3]
@@ -182,8 +186,8 @@ def test_channels_are_in_the_models_order(in_folder: Path) -> None:
     expected = np.asarray(Image.fromarray(pixels).convert("L"))
     np.testing.assert_array_equal(gray, [expected] * 3)
     np.testing.assert_array_equal(read((1, 1, 4, 5)), expected[None])
-    refused("`color: bgr` needs 3 channels, the input has 1", (1, 1, 4, 5), color="bgr")
-    refused("`color: gray` needs 1 or 3 channels", (1, 4, 4, 5), color="gray")
+    check_message(refused((1, 1, 4, 5), color="bgr"))
+    check_message(refused((1, 4, 4, 5), color="gray"))
 
 
 @pytest.mark.parametrize(
@@ -202,10 +206,10 @@ def test_the_layout_is_that_of_the_shape(shape: tuple[Any, ...], expected: tuple
     assert read(shape, resize="stretch").shape == expected
 
 
-def test_a_layout_that_contradicts_the_shape_is_refused(in_folder: Path) -> None:
+def test_a_layout_that_contradicts_the_shape_is_refused(in_folder: Path, check_message: CheckMessage) -> None:
     draw(5, 4)
-    refused("`layout: NCHW` does not fit the input's 1xhxwx3: set NHWC", (1, "h", "w", 3), layout="NCHW")
-    refused("`layout: NCT` does not fit", (1, 3, 4, 5), layout="NCT")
+    check_message(refused((1, "h", "w", 3), layout="NCHW"))
+    check_message(refused((1, 3, 4, 5), layout="NCT"))
 
 
 def save_turned(pixels: Array, orientation: int, name: str) -> None:

@@ -54,9 +54,10 @@ def firsts(result: Samples, name: str) -> list[float]:
     return [float(sample.feeds[name].values.flat[0]) for sample in result]
 
 
-def refused(words: str, *wanted: TensorSpec, **asked: Any) -> None:
-    with pytest.raises(RequestError, match=words):
+def refused(*wanted: TensorSpec, **asked: Any) -> RequestError:
+    with pytest.raises(RequestError) as caught:
         list(samples(*wanted, **asked))
+    return caught.value
 
 
 def test_random_samples_are_seeded_one_by_one() -> None:
@@ -79,23 +80,23 @@ def test_each_picture_of_a_folder_is_a_sample(in_folder: Path) -> None:
     assert make_feeds([X], specs({"x": {"data": "c", "std": [1 / 255]}}))["x"].values.flat[0] == pytest.approx(90)
 
 
-def test_a_steps_data_replace_the_recipes_and_the_rest_stays(in_folder: Path) -> None:
+def test_a_steps_data_replace_the_recipes_and_the_rest_stays(in_folder: Path, check_message: CheckMessage) -> None:
     write_images(in_folder, {"a.png": 10, "b.png": 20})
     inputs = {"x": {"data": "a.png", "mean": [0.5], "shape": [1, 3, 4, 4]}}
     (own,) = samples(X, inputs=inputs, data={"x": "b.png"})
     assert own.label == "b.png"
     assert own.feeds["x"].values.shape == (1, 3, 4, 4)
     assert own.feeds["x"].values.flat[0] == pytest.approx(20 / 255 - 0.5)
-    refused('data: "y" is not an input of half; known: x', X, data={"y": "b.png"})
+    check_message(refused(X, data={"y": "b.png"}))
 
 
-def test_the_number_of_samples_is_as_requested_or_an_error(in_folder: Path) -> None:
+def test_the_number_of_samples_is_as_requested_or_an_error(in_folder: Path, check_message: CheckMessage) -> None:
     write_images(in_folder / "c", {f"{i}.png": i for i in range(4)})
     Path("c/9.png").write_bytes(b"broken")
     assert labels(samples(X, data={"x": "c"}, samples=2)) == ["0.png", "1.png"]
-    refused("9.png", X, data={"x": "c"})
+    check_message(refused(X, data={"x": "c"}))
     Path("c/9.png").unlink()
-    refused('samples: 5 are requested, and the data of input "x" has 4', X, data={"x": "c"}, samples=5)
+    check_message(refused(X, data={"x": "c"}, samples=5))
 
 
 def test_files_of_several_inputs_are_combined_in_order(in_folder: Path) -> None:
@@ -109,18 +110,20 @@ def test_files_of_several_inputs_are_combined_in_order(in_folder: Path) -> None:
     assert labels(shared) == ["a.png, k2.npy", "b.png, k2.npy"]
     assert firsts(shared, "k") == [2, 2]
     words = 'samples: input "x" has 2, "k" has 3. Give the same number to each'
-    refused(words, X, K, data={"x": "c", "k": "k?.npy"})
-    refused(words, X, K, data={"x": "c", "k": "k?.npy"}, samples=1)
+    assert words in str(refused(X, K, data={"x": "c", "k": "k?.npy"}))
+    assert words in str(refused(X, K, data={"x": "c", "k": "k?.npy"}, samples=1))
 
 
-def test_a_single_file_serves_as_many_samples_as_random_inputs_make(in_folder: Path) -> None:
+def test_a_single_file_serves_as_many_samples_as_random_inputs_make(
+    in_folder: Path, check_message: CheckMessage
+) -> None:
     np.save("k.npy", np.ones(2, np.float32))
     result = samples(K, M, data={"k": "k.npy"}, inputs={"m": {"range": [0, 1000]}}, samples=3, seed=1)
     assert labels(result) == ["k.npy, random, seed 1", "k.npy, random, seed 2", "k.npy, random, seed 3"]
     assert firsts(result, "k") == [1, 1, 1]
     assert len(set(firsts(result, "m"))) == 3
     assert labels(samples(K, M, data={"k": "k.npy"})) == ["k.npy"]
-    refused('samples: 3 are requested, and the data of input "k" has 1', K, data={"k": "k.npy"}, samples=3)
+    check_message(refused(K, data={"k": "k.npy"}, samples=3))
 
 
 def test_several_files_that_do_not_fit_are_reported_at_once(in_folder: Path, check_message: CheckMessage) -> None:
@@ -147,7 +150,9 @@ def test_an_array_with_a_dimension_more_is_its_rows(in_folder: Path) -> None:
     assert make_feeds([K], specs({"k": {"data": "k.npy"}}))["k"].values.tolist() == [0, 1]
 
 
-def test_a_first_dimension_that_is_fixed_splits_and_one_that_is_free_does_not(in_folder: Path) -> None:
+def test_a_first_dimension_that_is_fixed_splits_and_one_that_is_free_does_not(
+    in_folder: Path, check_message: CheckMessage
+) -> None:
     np.save("x.npy", np.arange(4, dtype=np.float32).repeat(3).reshape(4, 3, 1, 1))
     assert labels(samples(X, data={"x": "x.npy"})) == ["x.npy"]
     fixed = {"x": {"shape": [1, 3, 1, 1], "data": "x.npy"}}
@@ -155,12 +160,12 @@ def test_a_first_dimension_that_is_fixed_splits_and_one_that_is_free_does_not(in
     result = samples(X, inputs={"x": {**fixed["x"], "shape": [2, 3, 1, 1]}})
     assert labels(result) == ["x.npy rows 0-1", "x.npy rows 2-3"]
     assert firsts(result, "x") == [0, 2]
-    refused("x.npy has shape 4x3x1x1, expected 3x3x1x1", X, inputs={"x": {**fixed["x"], "shape": [3, 3, 1, 1]}})
-    refused("x.npy has shape 4x3x1x1, expected 8x3x1x1", X, inputs={"x": {**fixed["x"], "shape": [8, 3, 1, 1]}})
+    check_message(refused(X, inputs={"x": {**fixed["x"], "shape": [3, 3, 1, 1]}}))
+    check_message(refused(X, inputs={"x": {**fixed["x"], "shape": [8, 3, 1, 1]}}))
     np.save("scalar.npy", np.float32(1))
-    refused("scalar.npy has shape scalar, expected 2", K, data={"k": "scalar.npy"})
+    check_message(refused(K, data={"k": "scalar.npy"}))
     np.save("none.npy", np.zeros((0, 1, 3, 1, 1), np.float32))
-    refused("none.npy contains no sample: its shape is 0x1x3x1x1", X, data={"x": "none.npy"})
+    check_message(refused(X, data={"x": "none.npy"}))
 
 
 def test_a_batch_repeats_the_first_row_only(in_folder: Path, check_message: CheckMessage) -> None:
@@ -204,17 +209,19 @@ def test_rows_are_the_concatenated_samples(
         assert all(array.shape == tuple(shape) for array in result)
 
 
-def test_of_an_archive_the_inputs_own_array_is_read(in_folder: Path) -> None:
+def test_of_an_archive_the_inputs_own_array_is_read(in_folder: Path, check_message: CheckMessage) -> None:
     np.savez("both.npz", k=np.array([[1, 2], [3, 4]], np.float32), m=np.array([[[5, 6]], [[7, 8]]]))
     result = samples(K, M, data={"k": "both.npz", "m": "both.npz"})
     assert labels(result) == ["both.npz row 0", "both.npz row 1"]
     assert firsts(result, "m") == [5, 7]
     np.savez_compressed("one.npz", anything=np.array([1, 2], np.float32))
     assert firsts(samples(K, data={"k": "one.npz"}), "k") == [1]
-    refused("both.npz is not .*: it contains k, m, and one must be called 'x'", X, data={"x": "both.npz"})
+    check_message(refused(X, data={"x": "both.npz"}))
 
 
-def test_hostile_and_broken_archives_are_refused(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_and_broken_archives_are_refused(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     np.savez("pickle.npz", k=np.array([{"code": 1}], dtype=object))
     np.savez("whole.npz", k=np.zeros(2, np.float32))
     Path("cut.npz").write_bytes(Path("whole.npz").read_bytes()[:-30])
@@ -229,13 +236,13 @@ def test_hostile_and_broken_archives_are_refused(in_folder: Path, monkeypatch: p
     damaged[120] ^= 0xFF
     Path("damaged.npz").write_bytes(damaged)
     for name in ("pickle", "cut", "text", "empty", "no_npy", "lies", "damaged"):
-        refused(rf"{name}\.npz is not a .npz archive of numbers", K, data={"k": f"{name}.npz"})
+        check_message(refused(K, data={"k": f"{name}.npz"}))
     monkeypatch.setattr(value_files, "MOST_UNPACKED_BYTES", 2**16)
     np.savez_compressed("bomb.npz", k=np.zeros((100_000, 2), np.float32, order="F"))
-    refused(r"781 KiB of k\.npy .*at once, more than 64.0 KiB\. Save it as \.npy", K, data={"k": "bomb.npz"})
+    check_message(refused(K, data={"k": "bomb.npz"}))
     with zipfile.ZipFile("lzma.npz", "w", zipfile.ZIP_LZMA) as archive, zipfile.ZipFile("whole.npz") as whole:
         archive.writestr("k.npy", whole.read("k.npy"))
-    refused(r"lzma\.npz .*method that numpy does not use", K, data={"k": "lzma.npz"})
+    check_message(refused(K, data={"k": "lzma.npz"}))
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -266,12 +273,14 @@ def test_of_an_archive_only_the_samples_asked_for_are_unpacked(in_folder: Path) 
         tracemalloc.stop()
 
 
-def test_an_array_shorter_than_its_header_is_refused_before_reading(in_folder: Path) -> None:
+def test_an_array_shorter_than_its_header_is_refused_before_reading(
+    in_folder: Path, check_message: CheckMessage
+) -> None:
     np.save("k.npy", np.zeros(2, np.float32))
     Path("huge.npy").write_bytes(Path("k.npy").read_bytes().replace(b"(2,), }            ", b"(9999999999999,), }"))
-    refused(r"huge\.npy .*truncated: its header declares 36.4 TiB, and it has 8 B", K, data={"k": "huge.npy"})
+    check_message(refused(K, data={"k": "huge.npy"}))
     Path("minus.npy").write_bytes(Path("k.npy").read_bytes().replace(b"(2,), } ", b"(-2,), }"))
-    refused(r"minus\.npy is not", K, data={"k": "minus.npy"})
+    check_message(refused(K, data={"k": "minus.npy"}))
 
 
 def test_large_arrays_are_mapped(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,21 +291,21 @@ def test_large_arrays_are_mapped(in_folder: Path, monkeypatch: pytest.MonkeyPatc
     assert not isinstance(next(iter(result)).feeds["k"].values, np.memmap)
 
 
-def test_other_dtypes_are_refused_naming_the_sample(in_folder: Path) -> None:
+def test_other_dtypes_are_refused_naming_the_sample(in_folder: Path, check_message: CheckMessage) -> None:
     np.save("i.npy", np.zeros((3, 2), np.int64))
-    refused(r'input "k": i\.npy contains int64, but the model expects float32', K, data={"k": "i.npy"})
+    check_message(refused(K, data={"k": "i.npy"}))
     np.save("d.npy", np.array([[1.0, 2.0], [1e300, 0.0]]))
-    refused(r"d\.npy row 1 contains float64 values that do not fit", K, data={"k": "d.npy"})
+    check_message(refused(K, data={"k": "d.npy"}))
 
 
-def test_a_test_data_set_has_each_inputs_values_by_number(in_folder: Path) -> None:
+def test_a_test_data_set_has_each_inputs_values_by_number(in_folder: Path, check_message: CheckMessage) -> None:
     for i in (0, 1, 10):
         write_test_set(in_folder / f"m/test_data_set_{i}", np.full(2, i, np.float32), np.full((1, 2), 100 + i))
     result = samples(K, M, data={"k": "m", "m": "m"})
     assert labels(result) == ["test_data_set_0", "test_data_set_1", "test_data_set_10"]
     assert (firsts(result, "k"), firsts(result, "m")) == ([0, 1, 10], [100, 101, 110])
-    refused(r"the test data set m/test_data_set_0 has no input_2\.pb", K, M, X, data={"x": "m/test_data_set_0"})
-    refused(r"input_0\.pb has shape 2, expected 3", TensorSpec("k", "float32", (3,)), data={"k": "m"})
+    check_message(refused(K, M, X, data={"x": "m/test_data_set_0"}))
+    check_message(refused(TensorSpec("k", "float32", (3,)), data={"k": "m"}))
 
 
 def test_a_folder_with_a_file_for_each_input_has_its_values(in_folder: Path) -> None:
@@ -313,10 +322,10 @@ def test_a_folder_with_a_file_for_each_input_has_its_values(in_folder: Path) -> 
     assert [inputs[name].data for name in names] == ["data/k.pb", "data", "data"]
 
 
-def test_external_data_are_not_read(in_folder: Path) -> None:
+def test_external_data_are_not_read(in_folder: Path, check_message: CheckMessage) -> None:
     external = onnx.TensorProto(data_type=1, dims=[2], data_location=onnx.TensorProto.EXTERNAL)
     Path("k.pb").write_bytes(external.SerializeToString())
-    refused(r"k\.pb is not .*its data is external", K, data={"k": "k.pb"})
+    check_message(refused(K, data={"k": "k.pb"}))
 
 
 # Pictures: animations, videos
@@ -338,7 +347,7 @@ def test_every_nth_frame_of_an_animation_is_a_sample(suffix: str, in_folder: Pat
 @pytest.mark.representatives(".avi", ".webm")
 @needs_video
 @pytest.mark.parametrize("suffix", [".mp4", ".avi", ".mkv", ".mov", ".webm"])
-def test_every_nth_frame_of_a_video_is_a_sample(suffix: str, in_folder: Path) -> None:
+def test_every_nth_frame_of_a_video_is_a_sample(suffix: str, in_folder: Path, check_message: CheckMessage) -> None:
     levels = [20, 60, 100, 140, 180, 220, 240]
     write_video(in_folder / f"clip{suffix}", levels)
     result = samples(X, inputs={"x": {"data": f"clip{suffix}", "std": [1 / 255], "every": 3}})
@@ -347,7 +356,7 @@ def test_every_nth_frame_of_a_video_is_a_sample(suffix: str, in_folder: Path) ->
     assert firsts(result, "x") == pytest.approx([20, 140, 240], abs=6)
     assert next(iter(result)).feeds["x"].values.shape == (1, 3, 48, 64)
     assert labels(samples(X, data={"x": f"clip{suffix}"}, samples=2)) == [f"clip{suffix} frame {i}" for i in (0, 1)]
-    refused('samples: 8 are requested, and the data of input "x" has 7', X, data={"x": f"clip{suffix}"}, samples=8)
+    check_message(refused(X, data={"x": f"clip{suffix}"}, samples=8))
 
 
 @needs_video
@@ -367,23 +376,25 @@ def test_a_files_name_is_shown_on_one_line(in_folder: Path) -> None:
 
 
 @needs_video
-def test_files_that_are_not_videos_are_errors(in_folder: Path) -> None:
+def test_files_that_are_not_videos_are_errors(in_folder: Path, check_message: CheckMessage) -> None:
     write_video(in_folder / "clip.avi", [20] * 30)
     whole = Path("clip.avi").read_bytes()
     Path("text.mp4").write_text("hello")
     Path("playlist.mp4").write_text("ffconcat version 1.0\nfile clip.avi\n")
     for name in ("text.mp4", "playlist.mp4"):
-        refused(f'input "x": the video {name} cannot be decoded', X, data={"x": name})
+        check_message(refused(X, data={"x": name}))
     Path("header.avi").write_bytes(whole[: whole.index(b"movi") + 4])
-    refused(r'input "x": the video header\.avi has no frame', X, data={"x": "header.avi"})
-    refused("there is no file gone.mp4", X, data={"x": "gone.mp4"})
+    check_message(refused(X, data={"x": "header.avi"}))
+    check_message(refused(X, data={"x": "gone.mp4"}))
 
 
 @needs_video
-def test_frames_over_the_limit_of_images_are_refused(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_over_the_limit_of_images_are_refused(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     write_video(in_folder / "clip.mp4", [20])
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    refused(r"frames of clip\.mp4 are 64x48, more than 1,000 pixels", X, data={"x": "clip.mp4"})
+    check_message(refused(X, data={"x": "clip.mp4"}))
 
 
 def test_the_error_without_pyav_names_the_package(
@@ -396,18 +407,18 @@ def test_the_error_without_pyav_names_the_package(
     check_message(caught.value)
 
 
-def test_every_without_a_video_is_a_mistake(in_folder: Path) -> None:
+def test_every_without_a_video_is_a_mistake(in_folder: Path, check_message: CheckMessage) -> None:
     write_images(in_folder, {"a.png": 1})
-    refused(
-        "`every: 2` is for frames of videos and windows of signals only", X, inputs={"x": {"data": "a.png", "every": 2}}
-    )
+    check_message(refused(X, inputs={"x": {"data": "a.png", "every": 2}}))
 
 
-def test_pictures_that_would_lose_something_are_refused(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_that_would_lose_something_are_refused(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
+) -> None:
     gray(1, (40, 40)).save("large.png")
     for limit in (1000, 500):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
-        refused("decompression bomb", X, data={"x": "large.png"})
+        check_message(refused(X, data={"x": "large.png"}))
 
 
 def test_a_truncated_picture_is_an_error_when_it_is_reached(in_folder: Path, check_message: CheckMessage) -> None:
@@ -464,50 +475,47 @@ def test_a_loader_may_use_its_buffer_again(in_folder: Path) -> None:
     assert [array[0] for array in kept] == [0, 1, 2]
 
 
-def test_inputs_that_a_loader_leaves_out_must_be_numbers(in_folder: Path) -> None:
+def test_inputs_that_a_loader_leaves_out_must_be_numbers(in_folder: Path, check_message: CheckMessage) -> None:
     code = "    yield {'k': np.zeros(2, np.float32)}\n"
     (result,) = samples(K, M, **loader(code), samples=1, inputs={"m": {"data": 7}})
     assert result.feeds["m"].values.tolist() == [[7, 7]]
-    refused(r'load\.py: sample 0 has no "m": yield it, or give a number', K, M, **loader(code), samples=1)
+    check_message(refused(K, M, **loader(code), samples=1))
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    "code",
     [
-        ("    yield {'k': np.zeros(3, np.float32)}\n", r"load\.py sample 0 has shape 3, expected 2"),
-        ("    yield {'k': np.zeros(2, np.int32)}\n", r"load\.py sample 0 .*int32"),
-        ("    yield {'k': np.array([1e300, 0])}\n", "values that do not fit"),
-        ("    yield {'k': ['a', 'b']}\n", "load.py sample 0 contains"),
-        ("    yield {'k': [[1], [2, 3]]}\n", "load.py.*inhomogeneous"),
-        (
-            "    yield {'kk': np.zeros(2, np.float32)}\n",
-            r'load\.py: sample 0: "kk" .*"k"',
-        ),
-        ("    yield np.zeros(2, np.float32)\n", r"load\.py: sample 0 is ndarray"),
-        ("    yield ('a', 'b', 'c')\n", r"load\.py: sample 0 is tuple"),
-        ("    yield {'k': np.zeros(2, np.float32)}\n", r"load\.py: samples\(\) ended after 1 samples of 2"),
-        ("    return 5\n", r"load\.py: TypeError: 'int'"),
-        ("    x = 1\n    raise ValueError('no\\nway')\n    yield x\n", r"load\.py:7: ValueError: no way"),
-        ("    yield {'k': 1 / 0}\n", r"load\.py:6: ZeroDivisionError"),
-        ("    exit()\n    yield\n", r"load\.py:6: SystemExit"),
-        ("    )\n", r"load\.py:6: SyntaxError"),
+        "    yield {'k': np.zeros(3, np.float32)}\n",
+        "    yield {'k': np.zeros(2, np.int32)}\n",
+        "    yield {'k': np.array([1e300, 0])}\n",
+        "    yield {'k': ['a', 'b']}\n",
+        "    yield {'k': [[1], [2, 3]]}\n",
+        "    yield {'kk': np.zeros(2, np.float32)}\n",
+        "    yield np.zeros(2, np.float32)\n",
+        "    yield ('a', 'b', 'c')\n",
+        "    yield {'k': np.zeros(2, np.float32)}\n",
+        "    return 5\n",
+        "    x = 1\n    raise ValueError('no\\nway')\n    yield x\n",
+        "    yield {'k': 1 / 0}\n",
+        "    exit()\n    yield\n",
+        "    )\n",
     ],
 )
-def test_errors_of_a_loader_name_the_line(code: str, words: str, in_folder: Path) -> None:
-    refused(words, K, **loader(code), samples=2)
+def test_errors_of_a_loader_name_the_line(code: str, in_folder: Path, check_message: CheckMessage) -> None:
+    check_message(refused(K, **loader(code), samples=2))
 
 
-def test_a_loader_that_may_be_endless_needs_a_number(in_folder: Path) -> None:
-    refused(r"has no length and may be endless: give `samples:`", K, **loader("    yield {}\n"))
-    refused(r"samples\(\) yields no samples", K, **loader("    return []\n"))
+def test_a_loader_that_may_be_endless_needs_a_number(in_folder: Path, check_message: CheckMessage) -> None:
+    check_message(refused(K, **loader("    yield {}\n")))
+    check_message(refused(K, **loader("    return []\n")))
     Path("load.py").write_text("def sample(): ...\n")
-    refused(r"load\.py: it has no function 'samples'; did you mean \"sample\"", K, loader="load.py")
-    refused(r"gone\.py: the file cannot be read", K, loader="gone.py")
+    check_message(refused(K, loader="load.py"))
+    check_message(refused(K, loader="gone.py"))
 
 
-def test_a_loader_that_shuffles_is_an_error(in_folder: Path) -> None:
+def test_a_loader_that_shuffles_is_an_error(in_folder: Path, check_message: CheckMessage) -> None:
     code = "    while True:\n        yield {'k': np.random.random(2)}\n"
-    refused("sample 0 changed since it was first read: .* Seed its random", K, **loader(code), samples=2)
+    check_message(refused(K, **loader(code), samples=2))
 
 
 def test_only_used_samples_are_read(in_folder: Path) -> None:

@@ -24,6 +24,7 @@ _VARIABLE = re.compile(
         (
             r"((?<=127\.0\.0\.1:)|(?<=127\.0\.0\.1\]:)|(?<= port ))\d{4,}",
             r"(?<=\.model\.onnx\.)[0-9a-f]{8}",
+            r"(?<=this machine has \()[^)]*",
             r"\b[0-9a-f]{64}\b",
             r"\b\d{8}T\d{6}Z-\w{6}\b",
             r"\S+(?=/site-packages/)",

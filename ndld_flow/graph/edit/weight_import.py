@@ -148,7 +148,7 @@ def _unmatched(
     for key, name in wanted.items():
         counter = key.endswith(_COUNTER) and f"{key.removesuffix(_COUNTER)}.running_mean" in weights
         if key not in pairs and name is not None and not counter:
-            yield f"the model has no {short_name(name)} for {short_name(key)} of the file"
+            yield f"the model has no {short_name(name)!r}, which the file has as {short_name(key)!r}"
 
 
 def _left_out(
