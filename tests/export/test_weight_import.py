@@ -107,7 +107,7 @@ def test_a_part_is_accepted_on_request_and_the_rest_is_named(cnn: Path, tmp_path
     ran = imported(cnn, tmp_path / "ran", weights_from=str(tmp_path / "trained.safetensors"), partial=True)
     assert ran.result.change is not None
     notes = " ".join(ran.result.change.notes)
-    assert "model has no surprise" in notes and "file has nothing" in notes
+    assert "model has no 'surprise'" in notes and "file has nothing" in notes
 
 
 class Evil:

@@ -324,10 +324,9 @@ def test_json_of_trtexec_is_read(text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a": nan, "b": ' + "[" * 5_000, "", "nothing", '"text"', "[1, 2"])
-def test_unsupported_json_is_refused(text: str, check_message: CheckMessage) -> None:
-    with pytest.raises(ValueError) as caught:
+def test_unsupported_json_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"nested too deeply|not JSON"):
         parse_json(text)
-    check_message(caught.value)
 
 
 def test_impossible_numbers_are_dropped(tmp_path: Path) -> None:
