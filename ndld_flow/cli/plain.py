@@ -47,7 +47,9 @@ def describe_variant(event: events.VariantTried) -> str:
 
     tried = event.variant
     speed = tried.speed if tried.speed and tried.speed.low < tried.speed.high else None  # the source has no interval
-    times = "{} as fast as the source ({})".format(*speed.describe()) if speed and speed.is_possible else ""
+    # One that left was measured against the best, in other rounds than those of its ratio to the source.
+    is_shown = speed is not None and speed.is_possible and not (tried.outcome == "not the best" and tried.why)
+    times = "{} as fast as the source ({})".format(*speed.describe()) if speed is not None and is_shown else ""
     took = f"in {seconds(tried.took_s)}" if tried.took_s else ""
     found = ", ".join(filter(None, [times, *tried.describe_accuracy(), took]))
     why = visible_text(" ".join(tried.why.split()))

@@ -121,8 +121,8 @@ def weight_bytes_by_operator(path: Path) -> Mapping[str, int]:
     Raises `ModelError` as `load_structure` does.
     """
     found: Counter[str] = Counter()
-    for operator, tensor in _weights(path):
-        found[operator] += tensor.nbytes
+    for node, tensor in _weights(path):
+        found[node.op_type] += tensor.nbytes
     return found
 
 
@@ -131,15 +131,18 @@ def quantized_share(path: Path) -> float:
 
     Raises `ModelError` as above.
     """
-    sizes = [
-        (tensor.size, bool(_QUANTIZED.fullmatch(name)) and tensor.dtype.itemsize <= 1)
-        for name, tensor in _weights(path)
-    ]
+    sizes = [(tensor.size, tensor.dtype.itemsize <= 1 and _reads_quantized(node)) for node, tensor in _weights(path)]
     return sum(count for count, is_quantized in sizes if is_quantized) / max(sum(count for count, _ in sizes), 1)
 
 
-def _weights(path: Path) -> Iterator[tuple[str, ir.TensorProtocol]]:
-    """Yield each weight once, initializers and Constants, with the operator that reads it."""
+def _reads_quantized(node: ir.Node) -> bool:
+    """Return whether a node expects quantized weights; that of an embedding table is dequantized after its lookup."""
+    users = [user.op_type for output in node.outputs for user, _ in output.uses()] if node.op_type == "Gather" else []
+    return _QUANTIZED.fullmatch(node.op_type) is not None or "DequantizeLinear" in users
+
+
+def _weights(path: Path) -> Iterator[tuple[ir.Node, ir.TensorProtocol]]:
+    """Yield each weight once, initializers and Constants, with the node that reads it."""
     seen: set[int] = set()
     for graph in all_graphs(load_structure(path)):
         for node in graph:
@@ -147,7 +150,7 @@ def _weights(path: Path) -> Iterator[tuple[str, ir.TensorProtocol]]:
                 tensor = None if value is None or id(value) in seen else ir.convenience.get_const_tensor(value)
                 if tensor is not None:
                     seen.add(id(value))
-                    yield node.op_type, tensor
+                    yield node, tensor
 
 
 def operators_of(path: Path) -> frozenset[str]:

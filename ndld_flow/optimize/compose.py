@@ -59,6 +59,8 @@ class ProofTime(NamedTuple):
     """The rest of the budget when the part starts."""
     spare_s: float = math.inf
     """The part of the rest that the proof can do without: planted faults and made samples may use it."""
+    rounds: int = 12
+    """The most alternating rounds."""
 
 
 WORTH_SHARE = 0.1
@@ -344,7 +346,7 @@ class Composer(Subject):
         base = self._measuring("source", None, in_runtime + (_QUICK if self.races else ""), "base")
         if self.preset.built_only or part == "profiles":
             return [*checked, *base, *speed]
-        rounds = ", rounds: 0" if self.preset.remote else ""
+        rounds = f", rounds: {0 if self.preset.remote else time.rounds}"
         if math.isfinite(time.left_s):
             share = _ROUNDS_SHARE if self.races else _MEASURED_SHARE
             rounds += f", budget: {max(time.left_s * share, 1):.0f} s"

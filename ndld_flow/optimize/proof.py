@@ -126,9 +126,10 @@ class Prover:
         threads: int | None,
         left_s: Callable[[], float] = lambda: math.inf,
         spare_s: float = math.inf,
+        rounds: int = ProofTime().rounds,
     ) -> Proof:
         """Check a variant on held-out samples; if it is right, compare it with the source, in what is left of the
-        budget then: `left_s` returns it in seconds. `spare_s`: what the proof does not need of it.
+        budget then: `left_s` returns it in seconds. `spare_s`: what the proof does not need of it; `rounds`: at most.
 
         An error of its steps fails it, and is not raised.
         """
@@ -140,7 +141,7 @@ class Prover:
             try:
                 if measured and self.composer.races:
                     self._profile(recipe, compose(part="profiles", time=ProofTime(spare_s=spare_s)))
-                text = compose(part="all" if measured else "check", time=ProofTime(left_s(), spare_s))
+                text = compose(part="all" if measured else "check", time=ProofTime(left_s(), spare_s, rounds))
                 proof = self.run(variant, threads, text, recipe, measured=measured)
             except OutputsError:
                 raise

@@ -13,7 +13,7 @@ from ndld_flow.base.quantities import counted, percent, quantity, times_as_fast
 from ndld_flow.base.text import first_of
 from ndld_flow.execution.events import Notice, VariantTried
 from ndld_flow.optimize.budget import Budget
-from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE
+from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE, ProofTime
 from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Found, Search
 from ndld_flow.optimize.goals import AT_LEAST, PAYS
 from ndld_flow.optimize.proof import Proof, Prover
@@ -33,6 +33,9 @@ _ROUNDS_PASSES = 60
 """Passes of the source that the fewest alternating rounds of a proof take, about: most of it for slow models."""
 _LONGER = 1.1
 """Time of a further proof as a multiple of the longest before it."""
+_LAST_ROUNDS = 48
+"""The most rounds of a proof after which no other variant waits for its time: noise that more rounds average out must
+not leave a gain open while there is time."""
 _FAR = 0.9
 """Ratio to the best below which a form that is not right is far faster: what may make it right is tried first."""
 _LEAST_S = 5.0
@@ -173,7 +176,7 @@ class RaceSearch(Search):
                 if self._proofs[name].outcome == "not proved":
                     return
                 continue
-            proof = self._proofs[name] = self._prove(name)
+            proof = self._proofs[name] = self._prove(name, certain=certain)
             if proof.passed:
                 self._best = proof
                 return
@@ -182,14 +185,16 @@ class RaceSearch(Search):
             if proof.outcome == "not proved":  # it was the fastest of the race: noise hides the gain of others too
                 return
 
-    def _prove(self, name: str) -> Proof:
+    def _prove(self, name: str, *, certain: bool) -> Proof:
         """Prove a variant, and keep how long a proof takes."""
         variant = next(variant for variant in self._composer.variants if variant.name == name)
         self._prover.listener(
             Notice(text=f"proving {name}: samples that the race has not seen, then new processes in turns")
         )
         start_s, spare_s = self._budget.used_s, self._budget.left_s() - self._first_proof_s
-        proof = self._prover.prove(variant, None, self._budget.left_s, spare_s)
+        proof = self._prover.prove(
+            variant, None, self._budget.left_s, spare_s, ProofTime().rounds if certain else _LAST_ROUNDS
+        )
         if proof.speed is not None:  # else it ended with its check
             self._longest_proof_s = max(self._longest_proof_s, self._budget.used_s - start_s)
         return proof

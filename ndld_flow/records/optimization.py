@@ -398,8 +398,7 @@ class Optimization(Document):
         if fastest is None or ratio >= (self.speed.ratio if self.speed is not None else _AT_LEAST):
             return ""
         why = f" ({short_name(fastest.why, 80)})" if fastest.why else ""
-        raced = f"{fastest.name} at {times_as_fast(ratio)} in the race"
-        return f"the fastest that lost, {raced}, is {fastest.outcome}{why}"
+        return f"faster in the race, but {fastest.outcome}: {fastest.name} at {times_as_fast(ratio)}{why}"
 
     @property
     def right_by_cosine(self) -> str:

@@ -71,6 +71,13 @@ def test_a_reused_step_whose_end_was_printed_is_not_printed_again() -> None:
     assert second == "clean: reused: 8 nodes"
 
 
+def test_a_variant_that_left_is_compared_with_the_best_alone() -> None:
+    """Its ratio to the source is of other rounds: it was 0.62x as fast as one of 1.19x, and 1.41x as fast itself."""
+    left = variant("INT8", "not the best", 0.7, 0.6, 0.8, why="0.62x as fast as clean")
+    (line,) = lines_of(VariantTried(variant=left))
+    assert "0.62x" in line and "source" not in line
+
+
 def test_an_impossible_speed_is_left_out() -> None:
     odd = variant("odd", "not the best").model_copy(update={"speed": Speed(ratio=0, low=math.nan, high=1, clock="cpu")})
     assert lines_of(VariantTried(variant=odd)) == ["odd: not the best"]

@@ -52,3 +52,9 @@ def test_a_table_of_bytes_that_is_looked_up_is_no_quantized_weight(tmp_path: Pat
         tmp_path / "small.onnx",
     )
     assert quantized_share(small) == pytest.approx(0.8)
+    embedded = save(
+        "g (int64[2] x) => (float[2] y) <uint8[4] w = {1, 2, 3, 4}, float s = {0.5}>"
+        " { g = Gather(w, x) y = DequantizeLinear(g, s) }",
+        tmp_path / "embedded.onnx",
+    )
+    assert quantized_share(embedded) == pytest.approx(0.8), "a table of words is dequantized after its lookup"

@@ -348,8 +348,11 @@ def test_a_small_or_uncertain_gain_is_proved_after_the_searches_for_larger_ones(
 ) -> None:
     search, proved = search_after(net, "", raced("clean", ratio, half)), list[str]()
 
-    def prove(_: Prover, variant: Variant, *__: object) -> Proof:
+    rounds: list[int] = []
+
+    def prove(_: Prover, variant: Variant, *arguments: Any) -> Proof:
         proved.append(variant.name)
+        rounds.append(arguments[-1])
         return Proof(variant, None, Path("p.yaml"), "not proved", "")
 
     monkeypatch.setattr(Prover, "prove", prove)
@@ -358,6 +361,7 @@ def test_a_small_or_uncertain_gain_is_proved_after_the_searches_for_larger_ones(
     assert proved == ["clean"] * first
     search._prove_best()
     assert proved == ["clean"]
+    assert (rounds[0] <= 12) is first, "nothing else waits for the time of the last proof"
 
 
 def test_noise_that_hides_a_gain_ends_the_proofs_of_a_race(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
