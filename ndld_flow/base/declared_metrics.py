@@ -90,12 +90,8 @@ def find_metric(name: str, step: object, declared: Iterable[Returns], *, settled
         return Wrong(f"it returns no `{name}`, and no other metric")
     inner = [each for each in known if each.startswith(f"{name}.")]
     if inner:
-        return Wrong(
-            f"it returns no `{name}`",
-            f'name a part of it, such as "{name}.median"'
-            if f"{name}.median" in inner
-            else f"name a part of it: {', '.join(inner)}",
-        )
+        parts = f', such as "{name}.median"' if f"{name}.median" in inner else f": {', '.join(inner)}"
+        return Wrong(f"it returns no `{name}`", f"name a part of it{parts}")
     return Wrong(f"it returns no `{name}`", suggest(name, known))
 
 

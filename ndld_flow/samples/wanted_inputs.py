@@ -86,10 +86,8 @@ class WantedInput:
         """Check a shape. Raises `RequestError` such as `origin shape 1x4x8x8, expected ...`."""
         if self.pattern is not None and not fits(shape, self.pattern):
             expected = shape_text(self.pattern)
-            declared = "" if self.spec.shape_text == expected else f" (the model's is {self.spec.shape_text})"
-            raise RequestError(
-                f'input "{self.name}": {origin} shape {shape_text(shape)}, expected {expected}{declared}.'
-            )
+            own = "" if self.spec.shape_text == expected else f" (the model's is {self.spec.shape_text})"
+            raise RequestError(f'input "{self.name}": {origin} shape {shape_text(shape)}, expected {expected}{own}.')
 
 
 @dataclass(frozen=True)
