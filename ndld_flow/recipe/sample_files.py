@@ -183,21 +183,28 @@ def measured_trial(trial: InputTrial, files: Mapping[str, list[str]]) -> InputTr
     return replace(trial, inputs=tuple(inputs))
 
 
-def _typical_first(files: dict[str, list[str]], trial: InputTrial) -> dict[str, list[str]]:
-    """Return samples with one of median size first, where all inputs that vary have arrays."""
+def _typical_first(files: dict[str, list[str]], trial: InputTrial, like: int | None = None) -> dict[str, list[str]]:
+    """Return samples with one of median size first, or of a size like this, where inputs that vary have arrays."""
+    sizes = _sizes_of(files, trial)
+    if not sizes:
+        return files
+    wanted = sorted(sizes)[len(sizes) // 2] if like is None else like
+    first = min(range(len(sizes)), key=lambda index: abs(sizes[index] - wanted))
+    return {
+        name: [each[first], *each[:first], *each[first + 1 :]] if len(each) > 1 else each
+        for name, each in files.items()
+    }
+
+
+def _sizes_of(files: Mapping[str, list[str]], trial: InputTrial) -> list[int]:
+    """Return the number of values of each sample in inputs that vary; empty if these have other files than arrays."""
     from ndld_flow.samples.value_files import open_array
 
     varied = {likely.spec.name for likely in trial.inputs if likely.varies}
-    several = {name: each for name, each in files.items() if len(each) > 1}
-    listed = [each for name, each in several.items() if name in varied]
-    if not listed or any(Path(file).suffix.lower() not in VALUE_SUFFIXES for sample in listed for file in sample):
-        return files
-    sizes = [
-        sum(math.prod(open_array(Path(file), "").shape) for file in sample) for sample in zip(*listed, strict=True)
-    ]
-    median = sorted(range(len(sizes)), key=sizes.__getitem__)[len(sizes) // 2]
-    ordered = {name: [each[median], *each[:median], *each[median + 1 :]] for name, each in several.items()}
-    return {**files, **ordered}
+    listed = [each for name, each in files.items() if name in varied and len(each) > 1]
+    if any(Path(file).suffix.lower() not in VALUE_SUFFIXES for sample in listed for file in sample):
+        return []
+    return [sum(math.prod(open_array(Path(file), "").shape) for file in sample) for sample in zip(*listed, strict=True)]
 
 
 def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path, tokenizer: Path | None = None) -> Samples:
@@ -216,7 +223,7 @@ def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path, to
         name: split_files(files, MOST_FILES) if len(files) > 1 else (files, files) for name, files in found.items()
     }
     search, held = ({name: both[i] for name, both in parts.items()} for i in range(2))
-    return Samples(search, _typical_first(held, trial))
+    return Samples(search, _typical_first(held, trial, next(iter(_sizes_of(search, trial)), None)))
 
 
 def _split_files(

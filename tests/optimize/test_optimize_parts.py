@@ -277,6 +277,19 @@ def test_samples_of_several_sizes_keep_them(in_folder: Path, check_message: Chec
     assert compose(given)["inputs"]["ids"]["shape"] == [1, 5]
 
 
+def test_held_samples_begin_with_one_of_the_measured_size(in_folder: Path) -> None:
+    """`compare` measures the first of these: it printed 4.03x for 84 letters where `optimize` had 3.17x for 39."""
+    Path("ids").mkdir()
+    for number, length in enumerate((3, 30, 40, 5, 6, 7, 2, 9, 8)):
+        np.save(f"ids/{number}.npy", np.ones((1, length), np.int64))
+    composer = read(write(TWO), data=("ids=ids",))
+    search, held = (
+        [np.load(file).size for file in part["ids"]] for part in (composer.samples.search, composer.samples.held)
+    )
+    assert search[0] == sorted(search + held)[4] == 7
+    assert abs(held[0] - search[0]) == min(abs(size - search[0]) for size in held)
+
+
 def test_batches_are_tried_for_throughput(in_folder: Path) -> None:
     composer = read(write(ROWS), maximize=("throughput",))
     names = [variant.name for variant in composer.variants]
