@@ -398,7 +398,7 @@ class Optimization(Document):
         if fastest is None or ratio >= (self.speed.ratio if self.speed is not None else _AT_LEAST):
             return ""
         why = f" ({short_name(fastest.why, 80)})" if fastest.why else ""
-        return f"faster in the race, but {fastest.outcome}: {fastest.name} at {times_as_fast(ratio)}{why}"
+        return f"of the others, {fastest.name} at {times_as_fast(ratio)} is {fastest.outcome}{why}"
 
     @property
     def right_by_cosine(self) -> str:

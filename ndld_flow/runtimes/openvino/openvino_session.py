@@ -25,7 +25,7 @@ from ndld_flow.models.tensors import (
     shape_text,
     unpack_elements,
 )
-from ndld_flow.runtimes.openvino.request import CompileSettings
+from ndld_flow.runtimes.openvino.compile_settings import CompileSettings
 from ndld_flow.runtimes.protocol import HostBinding, ReportPasses, SessionFacts
 
 require("openvino", "`backend: openvino`")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from ndld_flow.runtimes.openvino.compile_settings import CompileSettings
 from ndld_flow.runtimes.protocol import (
     LayerPass,
     PrivatePackages,
@@ -21,19 +22,6 @@ from ndld_flow.runtimes.protocol import (
 
 if TYPE_CHECKING:  # a measuring process imports few modules
     from ndld_flow.models.tensors import Array, TensorSpec
-
-
-@dataclass(frozen=True)
-class CompileSettings:
-    """Settings of a compiled model, as those of a recipe (`settings.py`), which describe them."""
-
-    hint: str = "latency"
-    streams: int = 0
-    requests: int = 0
-    threads: int = 0
-    inference_precision: str = "f32"
-    dynamic_quantization: int | None = None
-    free_dimensions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
