@@ -431,8 +431,8 @@ def _local_range(r: Array) -> Array:
 def _spread_along(values: Array, axis: int, pick: np.ufunc) -> Array:
     result = values.copy()
     spread, own = np.moveaxis(result, axis, 0), np.moveaxis(values, axis, 0)
-    spread[1:] = pick(spread[1:], own[:-1])
-    spread[:-1] = pick(spread[:-1], own[1:])
+    pick(spread[1:], own[:-1], out=spread[1:])
+    pick(spread[:-1], own[1:], out=spread[:-1])
     return result
 
 

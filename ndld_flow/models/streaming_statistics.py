@@ -122,14 +122,15 @@ class SliceMoments:
         self.samples += 1
         for rows, block in _blocks(array, self._axis):
             centre = self._shift[rows, None]
-            away = np.where(np.isfinite(block), block, centre) - centre
+            away = np.subtract(block, centre, out=block)  # outputs may have millions of values: no copy is made twice
+            np.copyto(away, 0.0, where=~np.isfinite(away))
             self.count[rows] += block.shape[1]
             self.low[rows] = np.minimum(self.low[rows], away.min(axis=1) + centre[:, 0])
             self.high[rows] = np.maximum(self.high[rows], away.max(axis=1) + centre[:, 0])
-            power = np.ones_like(away)
+            power = away.copy()
             for i in range(4):
-                power = power * away
                 self._powers[i, rows] += power.sum(axis=1)
+                power *= away
 
     @property
     def mean(self) -> Array:
