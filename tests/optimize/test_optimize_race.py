@@ -364,9 +364,12 @@ def test_a_small_or_uncertain_gain_is_proved_after_the_searches_for_larger_ones(
     assert (rounds[0] <= 12) is first, "nothing else waits for the time of the last proof"
 
 
-def test_noise_that_hides_a_gain_ends_the_proofs_of_a_race(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search asks again for a proof, of gains that it left for later: this one was not left."""
-    faster, slower = raced("clean", 0.8), raced("clean in OpenVINO", 0.85)
+@pytest.mark.parametrize(("half", "count"), [(0.005, 2), (0.2, 1)])
+def test_noise_that_hides_a_gain_leaves_the_proof_to_a_sure_one(
+    net: Path, monkeypatch: pytest.MonkeyPatch, half: float, count: int
+) -> None:
+    """A recognizer's noisy 1.70x was not proved, and 1.44x (1.37x to 1.52x) was not tried: the model itself shipped."""
+    faster, slower = raced("clean", 0.8), raced("clean in OpenVINO", 0.85, half)
     search, proved = search_after(net, "", faster, slower), list[str]()
 
     def prove(_: Prover, variant: Variant, *__: object) -> Proof:
@@ -377,7 +380,7 @@ def test_noise_that_hides_a_gain_ends_the_proofs_of_a_race(net: Path, monkeypatc
     search._result.ranking = (faster.name, slower.name)
     search._prove_best(certain=True)
     search._prove_best()
-    assert proved == [faster.name]
+    assert proved == [faster.name, slower.name][:count]
 
 
 def test_time_for_another_proof_is_left_as_the_last_took(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
