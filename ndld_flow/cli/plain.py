@@ -24,8 +24,8 @@ MARKS = {
 _PLACES = {"not proved": "in the race"}
 """Outcome of a variant -> its meaning as long as the search runs."""
 _LONGEST = 160
-_REPORT_EVERY_S = 60.0
-"""Seconds between lines about the progress of a long step."""
+_REPORT_EVERY_S, _RACE_EVERY_S = 60.0, 20.0
+"""Seconds between lines about the progress of a long step, and about that of a race."""
 
 
 def describe_target(event: events.StepStarted) -> str:
@@ -208,9 +208,20 @@ class PlainLines:
             return [] if before else [describe_fetch(event)]
         if isinstance(event, events.StepLogged):
             return [f"{event.name}: {event.text}"] if self._loudness == "verbose" else []
+        if isinstance(event, events.VariantProgressed):
+            return self._describe_race(event)
         if describe := _LINES.get(type(event)):
             return describe(event)
         return [] if self._sweeps else self._describe_step(event)  # a sweep may have thousands of steps
+
+    def _describe_race(self, event: events.VariantProgressed) -> list[str]:
+        """Return a line when the race judges the source, on which all wait, and later one in twenty seconds."""
+        now_s, name = time.monotonic(), events.RACE
+        is_first = name not in self._reported_s and event.doing == "judging"
+        if event.doing == "ended" or not (is_first or now_s - self._reported_s.get(name, now_s) >= _RACE_EVERY_S):
+            return []
+        self._reported_s[name] = now_s
+        return [f"{name}: {event.doing} {visible_text(event.variant) or 'the fastest variants in turns'}"]
 
     def _describe_step(self, event: events.Event) -> list[str]:
         if isinstance(event, events.RunStarted):

@@ -14,12 +14,14 @@ from ndld_flow.cli.progress import choose_listener_beside_result
 from ndld_flow.execution.events import (
     Event,
     Notice,
+    RaceStage,
     RunStarted,
     StepFinished,
     StepProgressed,
     StepStarted,
     StepWaits,
     SweepStarted,
+    VariantProgressed,
     VariantTried,
 )
 from ndld_flow.records.measurement import Metric
@@ -93,6 +95,21 @@ def test_problems_stay_out_of_a_result_in_json(capsys: pytest.CaptureFixture[str
 def test_only_warnings_are_printed_in_quiet_mode() -> None:
     notices = Notice(text="a"), Notice(text="b", warning=True)
     assert lines_of(*notices, loudness="quiet") == ["warning: b"]
+
+
+def test_a_race_prints_what_it_does_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It judged the source on large outputs for a minute and a half without a line."""
+    stream = io.StringIO()
+    lines = PlainLines("normal", stream)
+    stages: list[tuple[float, str, RaceStage]] = [
+        (0.0, "source", "building"), (1.0, "source", "judging"), (9.0, "INT8", "building"),
+        (22.0, "INT8", "judging"), (30.0, "INT8", "measuring"), (60.0, "", "measuring"), (99.0, "", "ended"),
+    ]  # fmt: skip
+    for now_s, name, doing in stages:
+        monkeypatch.setattr(time, "monotonic", lambda now_s=now_s: now_s)
+        lines(VariantProgressed(variant=name, doing=doing, left_s=9.0))
+    printed = [line.removeprefix("the race: ") for line in stream.getvalue().splitlines()]
+    assert printed == ["judging source", "judging INT8", "measuring the fastest variants in turns"]
 
 
 def test_a_long_step_prints_its_progress_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
