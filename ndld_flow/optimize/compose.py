@@ -37,7 +37,6 @@ from ndld_flow.records.run_record import HeldOutCheck
 from ndld_flow.runner.held_out_check import relative_to_model
 from ndld_flow.runtimes.registry import settings_of
 from ndld_flow.store.digest import sha256_of
-from ndld_flow.store.found_files import AUDIO_SUFFIXES
 
 SOURCE = "source"
 """The name of the variant that is the model itself."""
@@ -74,10 +73,6 @@ _NO_WORTH = (
 _PIXELS = (
     "Pixels of images become 0 to 1. If the model expects others, all is judged on wrong inputs: give arrays, or set "
     "`mean:` and `std:` in the sweep of --write."
-)
-_RATE = (
-    "Audio keeps the rate of its files, unless an input of the model takes a rate. If the model expects another, "
-    "resample the files, or set `rate:` in the sweep of --write."
 )
 _QUICK = ", runs: 1, passes: 10, layer_passes: 3, duration: 0, stable: 0"
 """Settings of `profile` for what is measured in rounds as well: they show where the time is."""
@@ -493,6 +488,3 @@ def _describe_data(subject: Subject) -> Iterator[str]:
         yield f"Inputs without data are filled: {joined(filled)}; `--data INPUT=PATH` gives them values."
     if any(is_scaled(each, samples.search.get(each.spec.name, ())) for each in inputs):
         yield _PIXELS
-    paths = (*subject.options.data, *(files[0] for files in samples.search.values()))
-    if any(Path(path).suffix.lower() in AUDIO_SUFFIXES for path in paths):
-        yield _RATE

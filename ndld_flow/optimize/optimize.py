@@ -75,7 +75,7 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
         source = prove_source(Prover(composer, folder, request, listener))
     if composer.races:
         composer = replace(composer, shares=time_shares(source))
-    _warn(composer, listener)
+    _warn(composer, listener, source)
     prover = Prover(composer, folder, request, listener)
     search = RaceSearch if composer.races else SweepSearch
     found = search(prover, source, budget).run()
@@ -101,7 +101,11 @@ def _describe_opening(composer: Composer, delivered: Proof) -> str:
     return settings.model_validate({**values, **measured}).opening(model)
 
 
-def _warn(composer: Composer, listener: Listener) -> None:
+def _warn(composer: Composer, listener: Listener, source: Proof | None = None) -> None:
+    """Report what is not tried, and the warnings of the source's run, such as of the rate of audio."""
+    for line in source.finished.verdict if source is not None and source.finished is not None else ():
+        if line.startswith("warning "):
+            listener(Notice(text=line.removeprefix("warning "), warning=True))
     for sentence in composer.left_out:
         listener(Notice(text=sentence))
 

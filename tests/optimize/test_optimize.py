@@ -7,6 +7,7 @@ import wave
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ from ndld_flow.models.external_files import declared_inputs
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.optimize.compose import Composer, read_model
 from ndld_flow.optimize.options import OptimizeOptions
+from ndld_flow.optimize.race_search import RaceSearch
 from ndld_flow.recipe.sample_files import Samples, find_data, refuse_other_data, split_data
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.optimization import Optimization
@@ -160,7 +162,7 @@ def test_rows_of_an_array_belong_to_the_files_of_another_input(here: Path, count
     assert any("h by " in sentence for sentence in composer.left_out), "an input without data is named"
 
 
-def test_the_rate_of_audio_is_named_before_anything_runs(here: Path) -> None:
+def test_warnings_of_the_source_are_named_before_anything_is_tried(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything was judged on recordings of another rate, and only the report had a word on it."""
     text = "g (float[n, 800] x) => (float[n, 800] y) { y = Tanh(x) }"
     onnx.save(helper.make_model(onnx.parser.parse_graph(text)), "model.onnx")
@@ -169,7 +171,15 @@ def test_the_rate_of_audio_is_named_before_anything_runs(here: Path) -> None:
         with wave.open(f"wav/{index}.wav", "wb") as file:
             file.setparams((1, 2, 22050, 0, "NONE", ""))
             file.writeframes(np.full(800, index, np.int16).tobytes())
-    assert any("rate" in sentence for sentence in read(Path("model.onnx"), data=("wav",)).left_out)
+    monkeypatch.setattr(RaceSearch, "run", lambda _: _stop())
+    heard: list[Event] = []
+    with pytest.raises(api.RequestError, match="stopped"):
+        api.optimize("model.onnx", OptimizeOptions(data=("wav",)), listener=heard.append)
+    assert any(isinstance(event, Notice) and event.warning and "22050" in event.text for event in heard)
+
+
+def _stop() -> NoReturn:
+    raise api.RequestError("stopped")
 
 
 def test_text_is_of_the_input_that_is_no_part_of_another(here: Path) -> None:
