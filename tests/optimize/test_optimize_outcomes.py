@@ -380,7 +380,7 @@ def test_the_printed_python_opens_the_model_as_it_was_measured(
         used = opened.get_session_options()
         found = {"threads": used.intra_op_num_threads, "level": used.graph_optimization_level.name}
     else:
-        found = {name: _name_of(opened.get_property(name)) for name in expected}
+        found = {name: _name_of(opened.get_compiled_model().get_property(name)) for name in expected}
     assert found == expected
 
 

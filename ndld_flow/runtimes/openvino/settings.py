@@ -67,7 +67,8 @@ class OpenvinoSettings(RuntimeSettings):
         from ndld_flow.runtimes.openvino.openvino_session import properties_of
         from ndld_flow.runtimes.openvino.request import OpenvinoRequest
 
-        return f"openvino.Core().compile_model({model!r}, 'CPU', {properties_of(OpenvinoRequest.of(self))})"
+        compiled = f"openvino.Core().compile_model({model!r}, 'CPU', {properties_of(OpenvinoRequest.of(self))})"
+        return f"{compiled}.create_infer_request()"
 
     def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         from ndld_flow.runtimes.openvino.request import OpenvinoRequest
