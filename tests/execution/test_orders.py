@@ -129,7 +129,7 @@ def changed(order: TaskOrder, **parts: object) -> TaskOrder:
     return order.model_copy(update={"works": (other, *order.works[1:])})
 
 
-@pytest.mark.representatives("inputs-", "machine-")
+@pytest.mark.representatives("inputs", "machine")
 @pytest.mark.parametrize(
     "parts",
     [

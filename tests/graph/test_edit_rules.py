@@ -179,7 +179,7 @@ def test_a_rule_may_produce_an_operator_of_another_domain(tmp_path: Path) -> Non
     assert [(node.domain, node.op_type) for node in edited.model.graph] == [("my", "Twice"), ("", "Relu")]
 
 
-@pytest.mark.representatives("x = (\\n-mine.py:1: SyntaxError", "x = 1-have `rules`")
+@pytest.mark.representatives("x = (\\n", "x = 1")
 @pytest.mark.parametrize(
     "text",
     [

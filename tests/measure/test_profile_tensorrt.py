@@ -666,10 +666,7 @@ def test_layers_that_only_convert_are_left_out_of_lists_on_request(trt: Bench) -
     }
 
 
-@pytest.mark.representatives(
-    "MEMORY-70",
-    "DRIVER-old-cudaErrorInsufficientDriver \\\\(CUDA driver version",
-)
+@pytest.mark.representatives("MEMORY-70", "DRIVER-old")
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
