@@ -625,3 +625,25 @@ def counted(model_diff: ModelDiff) -> dict[str, int]:
         for word, count in getattr(model_diff, part).counts.items()
         if word != "changed"
     }
+
+
+@pytest.mark.parametrize(
+    ("after", "renaming"),
+    [
+        ("[b] y = LeakyRelu <alpha = 0.5> (x)", True),
+        ("[a] y = LeakyRelu <alpha = 0.5> (x)", True),
+        ("[b] y = LeakyRelu <alpha = 0.25> (x)", False),
+        ("[b] y = Relu (x)", False),
+        ("[b] z = Identity (x) [c] y = LeakyRelu <alpha = 0.5> (z)", False),
+    ],
+)
+def test_only_names_of_nodes_make_a_renaming(after: str, renaming: bool) -> None:
+    """A race takes such a model for its source, and does not measure it."""
+    form = "g (float[4] x) => (float[4] y) {{ {} }}".format
+    assert diff(form("[a] y = LeakyRelu <alpha = 0.5> (x)"), form(after)).is_renaming is renaming
+
+
+def test_another_weight_is_no_renaming() -> None:
+    form = "g (float[2] x) => (float[2] y) <float[2] w = {{1, {}}}> {{ [{}] y = Add (x, w) }}".format
+    assert diff(form(2, "a"), form(2, "b")).is_renaming
+    assert not diff(form(2, "a"), form(3, "b")).is_renaming
