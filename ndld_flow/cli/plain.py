@@ -215,7 +215,7 @@ class PlainLines:
         return [] if self._sweeps else self._describe_step(event)  # a sweep may have thousands of steps
 
     def _describe_race(self, event: events.VariantProgressed) -> list[str]:
-        """Return a line when the race judges the source, on which all wait, and later one in twenty seconds."""
+        """Return a line when the race first judges a model, the source, and then at most one in twenty seconds."""
         now_s, name = time.monotonic(), events.RACE
         is_first = name not in self._reported_s and event.doing == "judging"
         if event.doing == "ended" or not (is_first or now_s - self._reported_s.get(name, now_s) >= _RACE_EVERY_S):

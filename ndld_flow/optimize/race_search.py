@@ -120,9 +120,7 @@ class RaceSearch(Search):
         return is_open and name not in (SOURCE, self._best.variant.name, *self._proofs)
 
     def _lost_to_refuted(self, name: str) -> bool:
-        """Return whether this variant left a race because it was slower than others, of which a proof refuted some, and
-        may be the best without these.
-        """
+        """Return whether a variant lost a race, a proof refuted a variant since, and this one may be the best now."""
         tried = self._result.tried.get(name)
         refuted = any(proof.outcome in _NOT_RIGHT for proof in self._proofs.values())
         return refuted and tried is not None and tried.outcome == "not the best" and self._may_be_better(tried)
@@ -164,8 +162,8 @@ class RaceSearch(Search):
     def _prove_best(self, *, certain: bool = False) -> None:
         """Prove variants from the fastest on, until one is right on samples that the race has not seen, and faster.
 
-        `certain` leaves out those that may be less than 3 % faster than the source: others are tried in their time. So
-        does a proof that noise left open: it hides small gains of others, too. Two of these end the proofs.
+        `certain` leaves out those that may be less than 3 % faster than the source: others are tried in their time.
+        So they are once noise has left a proof open, as it hides small gains. A second open proof is the last.
         """
         for name in [name for name in self._result.ranking if name not in self._proofs]:
             tried = self._result.tried.get(name)

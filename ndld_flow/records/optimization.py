@@ -271,8 +271,7 @@ class Optimization(Document):
 
     def conclude_fully(self) -> tuple[str, ...]:
         """Return the five lines, how to open the model if its path does not suffice, and the front."""
-        opening = (f"Open it: {self.opening}",) if self.opening else ()
-        return *self.conclude(), *opening, *self.describe_front()
+        return *self.conclude(), *filter(None, [self._open_it]), *self.describe_front()
 
     def conclude_page(self, longest: int) -> tuple[str, tuple[str, ...]]:
         """Return the headline of a page, and the lines below it: cost, what to ship and how many were tried; first the
@@ -282,9 +281,12 @@ class Optimization(Document):
         ship, _, cost, *_ = self.conclude()
         reason = reason if self.ending == "not decided" else reason[:1].upper() + reason[1:]
         hint = self.right_by_cosine
-        opening = f"Open it: {self.opening}" if self.opening else ""
-        below = filter(None, (reason, cost, ship, opening, self.describe_search(), hint[:1].upper() + hint[1:]))
+        below = filter(None, (reason, cost, ship, self._open_it, self.describe_search(), hint[:1].upper() + hint[1:]))
         return short_name(headline, longest), tuple(short_name(line, longest) for line in below)
+
+    @property
+    def _open_it(self) -> str:
+        return f"Open it: {self.opening}" if self.opening else ""
 
     def describe_front(self) -> tuple[str, ...]:
         """Return a line for each proved model on the Pareto front, with the command that exports it."""

@@ -137,7 +137,7 @@ class KeptLibrary:
     locks: Locks
     """The lock with the folder's name is held while the library is created."""
     label: str = ""
-    """What it is, for people; empty if the folder's name says it."""
+    """Its description in lists; empty if the folder's name suffices."""
 
     @property
     def used_at(self) -> float:
