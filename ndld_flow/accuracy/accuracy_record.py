@@ -235,7 +235,7 @@ def summarize(accuracy: Accuracy, kept: Collection[str] = ()) -> str:
         more = f" (and {counted(len(undecided) - 1, 'more output')})" if len(undecided) > 1 else ""
         text = f'output "{undecided[0].output}": {undecided[0].undecided}{more}'
     else:
-        text = f"outside {limit}: {', '.join([*_failed(accuracy), *figures])}"
+        text = f"outside {limit}: {'; '.join(filter(None, (accuracy.violations, ', '.join(figures))))}"
     return f"{text} ({'; '.join(remarks)})" if remarks else text
 
 
@@ -272,15 +272,6 @@ def _over_steps(sequence: SequenceAgreement) -> list[str]:
         elif output.flipped_count:
             flips.append(f"{counted(output.flipped_count, 'decision')} of {short_name(output.output)} flipped")
     return [counted(sum(sequence.lengths), "step"), *flips]
-
-
-def _failed(accuracy: Accuracy) -> list[str]:
-    sentences = [sentence for metric in accuracy.labelled for sentence in metric.failed]
-    failed = [output for output in accuracy.outputs if output.failed]
-    if failed:
-        more = f" (and {len(failed) - 1} more outputs)" if len(failed) > 1 else ""
-        sentences.append(f'output "{failed[0].output}": {"; ".join(failed[0].failed)}{more}')
-    return sentences
 
 
 def _remarks(accuracy: Accuracy) -> list[str]:

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from ndld_flow.base.errors import NdldFlowError, OutputsError
-from ndld_flow.base.text import first_of
 from ndld_flow.execution.events import Event, Notice, RunFailed, RunFinished, RunStarted, StepFinished
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
@@ -44,8 +43,6 @@ _JUDGING: Mapping[str, VariantOutcome] = {
     "agree": "not right",
 }
 """Step -> the outcome if it fails."""
-MOST_VIOLATIONS = 2
-"""Number of violated bounds that are named: the first may be the mildest."""
 _DECIDES = "versus"
 """The last step of a proof, which compares the variant with the source."""
 
@@ -299,7 +296,7 @@ def _failures(record: RunRecord, name: str, found: Accuracy | None) -> Iterator[
     """Yield the failures of a step and of its gates, and whether it is open that they are some."""
     for step in record.steps:
         if step.name == name and step.record is not None and not step.record.passed:
-            violated = first_of(found.violations, MOST_VIOLATIONS) if found is not None else ""
+            violated = found.violations if found is not None else ""
             yield violated or step.record.summary, step.record.inconclusive
     for gate in record.gates:
         if gate.gate.startswith(f"{name}.") and not gate.passed:

@@ -22,7 +22,6 @@ from ndld_flow.accuracy.model_comparison import ReferenceRun, run_reference
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.quantities import times_as_fast
-from ndld_flow.base.text import first_of
 from ndld_flow.execution.devices import Claim, holding
 from ndld_flow.execution.events import RACE
 from ndld_flow.execution.executor import InProcess
@@ -35,7 +34,6 @@ from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import load_model
 from ndld_flow.optimize.compose import SOURCE
 from ndld_flow.optimize.goals import PAYS, Conditions
-from ndld_flow.optimize.proof import MOST_VIOLATIONS
 from ndld_flow.optimize.race_process import USELESS, Finished, RaceJob, Racing, Ranked, Tried
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
 from ndld_flow.optimize.variant import MADE
@@ -47,8 +45,8 @@ from ndld_flow.records.accuracy import BLIND, Accuracy
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
 from ndld_flow.records.placement import Placement
+from ndld_flow.runner.open_run import RunOpener
 from ndld_flow.runner.run import run_steps
-from ndld_flow.runner.run_state import RunOpener
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.step import Context
@@ -340,7 +338,7 @@ class Race:
         accuracy = self._agreement(entrant)
         entrant.metrics = metrics_of(accuracy)
         if accuracy.failed:
-            raise LostError("not right", first_of(accuracy.violations, MOST_VIOLATIONS) or "its own metric fails")
+            raise LostError("not right", accuracy.violations or "its own metric fails")
         if not accuracy.passed:
             undecided = (output.undecided for output in accuracy.outputs)
             raise LostError("not judged", next(filter(None, undecided), "the check would notice little"))

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ndld_flow.base.declared_metrics import higher_is_better
 from ndld_flow.base.quantities import counted, percent
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.records.document import Count, Document, Record
 from ndld_flow.records.execution import BuiltFile, Execution
 from ndld_flow.records.power import Power
@@ -292,14 +292,19 @@ class Accuracy(Document):
     """Limitations of the comparison: assumed sizes, outputs that are constant."""
 
     @property
-    def violations(self) -> list[str]:
-        """Return a sentence for each bound that is violated, with the output if there are several."""
+    def violations(self) -> str:
+        """Return the first two bounds that are violated, the user's own first, with the output if there are several.
+
+        The first alone may be the mildest.
+        """
         several = len(self.outputs) > 1
-        return [
+        own = [sentence for metric in self.labelled for sentence in metric.failed]
+        of_outputs = [
             f"{short_name(output.output, 40)}: {sentence}" if several else sentence
             for output in self.outputs
             for sentence in output.failed
-        ] + [sentence for metric in self.labelled for sentence in metric.failed]
+        ]
+        return first_of([*own, *of_outputs], 2)
 
     def worst_output(self, metric: str) -> OutputAgreement | None:
         """Return the output where a metric is worst: the first where it is NaN, which has no order; None without it."""

@@ -17,7 +17,7 @@ from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import Milliseconds
 from ndld_flow.runtimes.environments import EnvironmentSetting, describe_environment, name_code, versions_in_key
 from ndld_flow.runtimes.one_runtime import OneRuntime, versions_of
-from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
+from ndld_flow.runtimes.onnxruntime.settings import RunsInOnnxruntime
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.samples.sample_settings import JudgedSettings, MadeSettings
 from ndld_flow.step import Context, DataFile, Foresight, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ndld_flow.runtimes.environments import Environment
 
 
-class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
+class CheckAccuracy(RunsInOnnxruntime, MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     """Run two models on the same inputs, compare every output, and fail if they differ too much.
 
     Float outputs are judged channel by channel, each against its own spread, and the worst channel decides: scores
@@ -102,9 +102,6 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     CPU, on single samples; elsewhere the bounds of `slices` apply."""
     output_tolerance: dict[str, Tolerance] = Field(default={})
     """Output name -> its own tolerance, which replaces `tolerance` there; that of a sequence is its elements'."""
-    arithmetic: Literal["stored", "native"] = "stored"
-    """`stored`: on a CPU every fp16 and bf16 tensor is rounded to its type, as a GPU stores it; ONNX Runtime would
-    compute such models in fp32 there and hide overflows. `native`: the arithmetic of the execution provider."""
     topk: Annotated[int, Field(ge=2)] = 5
     """The k of the metric `topK`: the share of rows whose largest element is among the candidate's k largest."""
     softmax: tuple[NamePattern, ...] = ()
@@ -163,11 +160,6 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     """Name of your own metric -> its bounds, such as `{accuracy: {min: 90 %, drop: 1 %}}`. `min` and `max` bound the
     candidate's value; `drop` and `rise` its difference from the reference, in the metric's own unit; `relative_drop`
     and `relative_rise` its difference relative to the reference. `1 %` is 0.01."""
-    provider: str = "cpu"
-    """Execution provider that runs the candidate: `cpu`, `cuda`, `tensorrt`, or ONNX Runtime's full name."""
-    provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
-    """Options of that provider, such as `device_id`. Options that name libraries or files, and unknown options, need
-    a trusted recipe."""
     runtime: Annotated[RuntimeSettings | None, OneRuntime(more=(SavedOutputsSettings,))] = None
     """Another runtime for the candidate, with its settings as in `profile`, such as `{backend: openvino}`, or an engine
     of the candidate: `{backend: tensorrt, engine: STEP}`, with `engine_file: PATH` instead for a prebuilt one.
@@ -177,19 +169,14 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
     reference_runtime: Annotated[RuntimeSettings | None, OneRuntime(more=(SavedOutputsSettings,))] = None
     """Another runtime for the reference, such as an engine that was shipped before; by default ONNX Runtime."""
     reference_provider: str | None = None
-    """Execution provider that runs the reference; by default the candidate's."""
+    """Execution provider that runs the reference; by default that of `provider`, which runs the candidate."""
     optimization: Literal["disabled", "basic", "extended", "layout", "all"] = "all"
     """Graph optimization level of ONNX Runtime, for both models."""
-    threads: Annotated[int, Field(ge=0)] = 0
-    """Threads within an operator; 0 lets ONNX Runtime choose."""
     environment: Annotated[EnvironmentSetting | None, RunsCode(name_code)] = None
     """The private environment that runs the candidate: a name in the recipe's `environments:`, or its packages. A
     candidate that is also the reference compares two releases of a runtime. It needs a trusted recipe."""
     reference_environment: Annotated[EnvironmentSetting | None, RunsCode(name_code)] = None
     """The private environment that runs the reference; by default the installed libraries."""
-    custom_ops: CustomOps = ()
-    """Libraries with custom operators of either model for ONNX Runtime, such as `libmy_ops.so`. They need a trusted
-    recipe."""
     polygraphy: bool = False
     """Write the check as a script for Polygraphy too, with its inputs and bounds: `polygraphy/check.py` in the step's
     folder."""
@@ -406,17 +393,10 @@ class CheckAccuracy(MadeSettings, JudgedSettings, Step[Onnx, AccuracyDocument]):
 
     def _model(self, model: Onnx, provider: str | None) -> ComparedModel:
         from ndld_flow.accuracy.model_comparison import ComparedModel
-        from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
-        # The options belong to the candidate's provider; another one would not know them.
-        own = provider is None or provider == self.provider
-        settings = OnnxruntimeRequest(
-            provider=provider or self.provider,
-            provider_options=self.provider_options if own else {},
-            optimization=self.optimization,
-            threads=self.threads,
-            custom_ops=loaded_paths(self.custom_ops),
-        )
+        settings = replace(self.session, optimization=self.optimization)
+        if provider not in (None, self.provider):  # the options belong to the candidate's
+            settings = replace(settings, provider=provider, provider_options={})
         return ComparedModel(model.path, model.label, settings)
 
     def _labelled(self, pair: ModelPair) -> LabelledComparison | None:

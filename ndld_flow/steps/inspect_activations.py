@@ -14,10 +14,10 @@ from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.runtimes.one_runtime import OneRuntime, request_of, versions_of
-from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
+from ndld_flow.runtimes.onnxruntime.settings import RunsInOnnxruntime
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.samples.sample_settings import Noise, SampleSettings
-from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
+from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import ActivationsDocument, Onnx
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _has_reference(step: InspectActivations, *_: str) -> bool:
     return step.reference is not None
 
 
-class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
+class InspectActivations(RunsInOnnxruntime, SampleSettings, Step[Onnx, ActivationsDocument]):
     """Run a model on real inputs and inspect the tensors inside it.
 
     It records channel maps, histograms, ranges, and counts of NaN, infinite and saturated values for the report. With a
@@ -70,9 +70,6 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     """Name or pattern -> layout of a tensor's dimensions, if the one inferred from its operators is wrong."""
     format: Literal["fp16", "bf16", "fp32", "fp8e4m3", "fp8e5m2"] = "fp16"
     """Format whose range the values are compared with."""
-    arithmetic: Literal["stored", "native"] = "stored"
-    """`stored`: every fp16 and bf16 tensor is rounded to its type after the node that computes it, as hardware
-    stores it. `native`: the arithmetic of the execution provider; on CPUs that is fp32."""
     shown: Annotated[int, Field(ge=0)] = 4
     """Number of samples whose channel maps are kept; statistics cover all samples."""
     channels: Annotated[int, Field(ge=1)] = 64
@@ -88,19 +85,10 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     """Also keep all values of the samples shown, as `.npy`."""
     fail_on: tuple[Literal["nan", "inf", "saturated"], ...] = ()
     """Fail when any inspected tensor contains one of these. Empty: never fail."""
-    provider: str = "cpu"
-    """Execution provider that runs the models: `cpu`, `cuda`, `tensorrt`, or ONNX Runtime's full name."""
-    provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
-    """Options of that provider, such as `device_id`. Options that name libraries or files, and unknown options, need
-    a trusted recipe."""
     runtime: Annotated[RuntimeSettings | None, OneRuntime()] = None
     """Another runtime for the model, with its settings as in `profile`, such as `openvino`, or an engine of it:
     `{backend: tensorrt, engine: STEP}`, with `engine_file: PATH` instead for a prebuilt one. An engine has its inputs,
     outputs and the tensors of `mark_outputs`. The reference runs in ONNX Runtime."""
-    threads: Annotated[int, Field(ge=0)] = 0
-    """Threads within an operator; 0 lets ONNX Runtime choose."""
-    custom_ops: CustomOps = ()
-    """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`. They need a trusted recipe."""
 
     @model_validator(mode="after")
     def _check_runtime(self) -> InspectActivations:
@@ -144,15 +132,9 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         from ndld_flow.accuracy.activations.maps import MapLimits
         from ndld_flow.accuracy.activations.selection import TensorSelection
         from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS
-        from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
         return Request(
-            settings=OnnxruntimeRequest(
-                provider=self.provider,
-                provider_options=self.provider_options,
-                threads=self.threads,
-                custom_ops=loaded_paths(self.custom_ops),
-            ),
+            settings=self.session,
             given=context.inputs,
             samples=self,
             selection=TensorSelection(self.tensors, self.op_types, self.every or 0),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -11,9 +11,9 @@ from ndld_flow.base.quantities import counted, number
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.inputs import Data
 from ndld_flow.rendering.settings import ImageName, ImageSettings, OverlaySettings
-from ndld_flow.runtimes.onnxruntime.settings import CustomOps, ProviderOption, loaded_paths, options_that_run_code
+from ndld_flow.runtimes.onnxruntime.settings import RunsInOnnxruntime
 from ndld_flow.samples.sample_settings import Noise, SampleSettings
-from ndld_flow.step import Context, Reads, Result, Returns, Reuse, RunsCode, SampleData, Step, metrics
+from ndld_flow.step import Context, Reads, Result, Returns, Reuse, SampleData, Step, metrics
 from ndld_flow.store.kinds import ImagesDocument, Onnx
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _has_labels(step: RenderImages, overlay: str) -> bool:
     return step.reference is not None and given is not None and given.labels is not None
 
 
-class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
+class RenderImages(RunsInOnnxruntime, SampleSettings, Step[Onnx, ImagesDocument]):
     """Draw tensors of a model as images, beside the input, another model and a target.
 
     Every image is a folder of PNG files in the folder of the step, and the report shows the first samples. Both models
@@ -110,18 +110,6 @@ class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
     """Number of samples that the report shows."""
     written: Annotated[int, Field(ge=0)] = 100
     """Number of samples whose images are written as files; all samples are measured."""
-    arithmetic: Literal["stored", "native"] = "stored"
-    """`stored`: every fp16 and bf16 tensor is rounded to its type after the node that computes it, as hardware
-    stores it. `native`: the arithmetic of the execution provider; on CPUs that is fp32."""
-    provider: str = "cpu"
-    """Execution provider that runs the models: `cpu`, `cuda`, `tensorrt`, or ONNX Runtime's full name."""
-    provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
-    """Options of that provider, such as `device_id`. Options that name libraries or files, and unknown options, need
-    a trusted recipe."""
-    threads: Annotated[int, Field(ge=0)] = 0
-    """Threads within an operator; 0 lets ONNX Runtime choose."""
-    custom_ops: CustomOps = ()
-    """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`. They need a trusted recipe."""
 
     @model_validator(mode="after")
     def _check_targets(self) -> Self:
@@ -171,15 +159,9 @@ class RenderImages(SampleSettings, Step[Onnx, ImagesDocument]):
 
     def _request(self, context: Context) -> Request:
         from ndld_flow.rendering.render import Request
-        from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
         return Request(
-            settings=OnnxruntimeRequest(
-                provider=self.provider,
-                provider_options=self.provider_options,
-                threads=self.threads,
-                custom_ops=loaded_paths(self.custom_ops),
-            ),
+            settings=self.session,
             given=context.inputs,
             samples=self,
             images=self.images,

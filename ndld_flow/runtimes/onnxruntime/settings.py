@@ -15,6 +15,7 @@ from ndld_flow.step import DataFile, Foresight, RunsCode
 from ndld_flow.store.kinds import Onnx
 
 if TYPE_CHECKING:
+    from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
     from ndld_flow.runtimes.protocol import SessionRequest
 
 ProviderOption = str | int | float | bool
@@ -69,6 +70,36 @@ class LoadsCustomOps(Settings):
     @property
     def operator_libraries(self) -> tuple[str, ...]:
         return loaded_paths(self.custom_ops)
+
+
+class RunsInOnnxruntime(Settings):
+    """Settings of steps that run models to read their values, in ONNX Runtime unless they name another runtime."""
+
+    arithmetic: Literal["stored", "native"] = "stored"
+    """`stored`: on a CPU every fp16 and bf16 tensor is rounded to its type after the node that computes it, as a GPU
+    stores it; ONNX Runtime would compute such models in fp32 there and hide overflows. `native`: the arithmetic of the
+    execution provider."""
+    provider: str = "cpu"
+    """Execution provider that runs the models: `cpu`, `cuda`, `tensorrt`, or ONNX Runtime's full name."""
+    provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
+    """Options of that provider, such as `device_id`. Options that name libraries or files, and unknown options, need
+    a trusted recipe."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """Threads within an operator; 0 lets ONNX Runtime choose."""
+    custom_ops: CustomOps = ()
+    """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`. They need a trusted recipe."""
+
+    @property
+    def session(self) -> "OnnxruntimeRequest":
+        """Return the request to open a model with these settings."""
+        from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+
+        return OnnxruntimeRequest(
+            provider=self.provider,
+            provider_options=self.provider_options,
+            threads=self.threads,
+            custom_ops=loaded_paths(self.custom_ops),
+        )
 
 
 class OnnxruntimeSettings(RuntimeSettings):
