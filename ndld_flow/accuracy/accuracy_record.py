@@ -359,7 +359,7 @@ class Criteria:
                 raise UnknownNameError(f'softmax: "{pattern}" matches no output', pattern, outputs)
 
     def judge(self, output: ComparedOutput, failed: Sequence[str] = ()) -> OutputAgreement:
-        """Return the output's record, with a sentence for each bound that does not hold; `failed` are further ones."""
+        """Return the output's record, with a sentence for each bound that does not hold, after those in `failed`."""
         metrics, places = output.agreement.metrics(), output.agreement.worst_slices()
         slices = output.yardstick.slices
         unseen = () if slices is None else slices.unseen
@@ -370,7 +370,7 @@ class Criteria:
             metrics, {name: _COARSE for name in _COARSE_METRICS if name in metrics}
         )
         fails = is_certain and not is_open
-        wrong = (*output.wrong, *_nonfinite(output), *(beyond if fails else ()), *failed)
+        wrong = (*output.wrong, *_nonfinite(output), *failed, *(beyond if fails else ()))
         undecided = _NO_VALUES if bounds and output.agreement.is_without_values else ""
         if beyond and not fails:
             undecided = f"{beyond[0]}, on generated values" if is_certain else f"{_HARDLY_VARIES}: {beyond[0]}"

@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ndld_flow.accuracy.ranked_lists import Outputs, RankedList
 from ndld_flow.accuracy.slices import Reference, SliceErrors, measure_reference
 from ndld_flow.base.declared_metrics import higher_is_better
 from ndld_flow.models.streaming_statistics import SMALLEST, PairSums, decibels
@@ -61,16 +62,28 @@ class Yardstick:
     kind: OutputKind = "exact"
     slices: Reference | None = None
     """The reference for numbers; None if they cannot be cut into slices."""
+    rows: RankedList | None = None
+    """The list that the output is part of, whose rows are compared in pairs."""
+
+    def pair(self, output: str, right: Outputs, wrong: Outputs) -> tuple[Array | None, Array | None]:
+        """Return an output of the reference and of the candidate as they are compared; `wrong` has the names of
+        `right`."""
+        paired = None if self.rows is None else self.rows.pair(output, right, wrong)
+        return paired or (right.get(output), wrong.get(output))
 
 
-def find_yardstick(samples: Samples, positions: Collection[int] = ()) -> Yardstick:
-    """Choose the criterion of an output from the reference's values; `positions` are axes known to have no features."""
+def find_yardstick(samples: Samples, positions: Collection[int] = (), rows: RankedList | None = None) -> Yardstick:
+    """Choose the criterion of an output from the reference's values.
+
+    `positions` are axes known to have no features; of the list `rows`, `samples` yields the rows that are compared.
+    """
     first = next(iter(samples()), None)
     if first is None or first.dtype.kind not in "biuf":
-        return Yardstick()
+        return Yardstick(rows=rows)
     if is_float(first.dtype) or _has_levels(first, samples):
-        return Yardstick("numbers", measure_reference(samples, positions))
-    return Yardstick("classes" if _is_class_map(samples) else "exact")
+        varying = () if rows is None else (rows.axis,)  # a candidate's list may have more rows to compare
+        return Yardstick("numbers", measure_reference(samples, positions, varying), rows)
+    return Yardstick("classes" if _is_class_map(samples) else "exact", rows=rows)
 
 
 def _is_class_map(samples: Samples) -> bool:
@@ -387,7 +400,7 @@ class Agreement:
 
     def __init__(self, measuring: Measuring | None = None, yardstick: Yardstick | None = None) -> None:
         self._measuring = measuring or Measuring()
-        self._yardstick = yardstick or Yardstick()
+        self.yardstick = yardstick or Yardstick()
         self._all, self._slices, self._overlap = Tally(), self._new_slices(), ClassOverlap()
         self._worst: dict[str, tuple[float, str]] = {}
         self._unequal: set[str] = set()
@@ -399,7 +412,7 @@ class Agreement:
         if slices is not None and self._slices is not None:
             slices.add(reference, candidate)
             self._slices.take(slices)
-        if self._yardstick.kind == "classes":
+        if self.yardstick.kind == "classes":
             overlap.add(reference, candidate)
             self._overlap.take(overlap)
         metrics = self._metrics(sums, slices, overlap)
@@ -435,7 +448,7 @@ class Agreement:
     def is_weak_evidence(self) -> bool:
         """Return True if the reference is constant (to a millionth): almost anything would agree with it."""
         total = self._all
-        if total.finite < 2 or (total.exact and self._yardstick.kind != "classes"):
+        if total.finite < 2 or (total.exact and self.yardstick.kind != "classes"):
             return False
         return total.highest - total.lowest <= 1e-6 * max(abs(total.lowest), abs(total.highest))
 
@@ -463,7 +476,7 @@ class Agreement:
         return {name: self._worst[name][1] for name in self.metrics() if name in self._unequal}
 
     def _new_slices(self) -> SliceErrors | None:
-        return None if self._yardstick.slices is None else SliceErrors(self._yardstick.slices)
+        return None if self.yardstick.slices is None else SliceErrors(self.yardstick.slices)
 
     def _metrics(self, total: Tally, slices: SliceErrors | None, overlap: ClassOverlap) -> dict[str, float]:
         if not total.elements:

@@ -18,10 +18,11 @@ import numpy as np
 
 from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick, find_yardstick
 from ndld_flow.accuracy.inside.capture import tensors_of
-from ndld_flow.accuracy.sequence_runs import AppendedParts, Outputs, States, UnrolledSamples, refuse_mistakes
+from ndld_flow.accuracy.ranked_lists import Outputs, RankedList, find_lists
+from ndld_flow.accuracy.sequence_runs import AppendedParts, States, UnrolledSamples, refuse_mistakes
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted, with_time_left
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import joined, short_name
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.models.element_types import element_of
@@ -48,6 +49,8 @@ _HELD_BYTES = 64 * 2**20
 
 CONSTANT = "the reference is constant in"
 """Beginning of the note on outputs that are constant."""
+SORTED = "similar rows are compared, whatever their order, as they are sorted by"
+"""What the note on lists says of them."""
 
 
 class StoredOutputs:
@@ -91,9 +94,22 @@ class StoredOutputs:
         part._samples = self._samples[:count]
         return part
 
-    def samples_of(self, name: str) -> Callable[[], Iterator[Array]]:
-        """Return a function that yields one output, sample by sample, of the samples in which it is a tensor."""
-        return lambda: (array for outputs in self for array in [outputs.get(name)] if array is not None)
+    def samples_of(self, name: str, rows: RankedList | None = None) -> Callable[[], Iterator[Array]]:
+        """Return a function that yields one output, sample by sample, of the samples in which it is a tensor; of a list
+        only the rows that are compared.
+        """
+        part = Yardstick(rows=rows)
+        return lambda: (
+            array for outputs in self for array in part.pair(name, outputs, outputs)[:1] if array is not None
+        )
+
+    def yardsticks(self, model: Path, positions: Mapping[str, tuple[int, ...]]) -> dict[str, Yardstick]:
+        """Return output -> how it is judged, of a reference with this file, whose outputs these are."""
+        lists, found = find_lists(self, model), dict[str, Yardstick]()
+        for name in dict.fromkeys(name for outputs in self for name, array in outputs.items() if array is not None):
+            rows = lists.get(name)
+            found[name] = find_yardstick(self.samples_of(name, rows), positions.get(name, ()), rows)
+        return found
 
     def __iter__(self) -> Iterator[dict[str, Array | None]]:
         return (self[i] for i in range(len(self)))
@@ -134,8 +150,12 @@ class ComparedOutput:
         """Return the reference's name, or the candidate's if the reference has no such output."""
         return self.pair[0] or self.pair[1] or ""
 
-    def add(self, sample: str, reference: Outputs, candidate: Outputs, dtypes: Mapping[str, str]) -> None:
-        """Compare one more sample; `dtypes` maps outputs that run in another dtype to their declared one."""
+    def add(
+        self, sample: str, reference: Outputs, candidate: Outputs, named: Outputs, dtypes: Mapping[str, str]
+    ) -> None:
+        """Compare one more sample; `named` has the candidate's outputs by the reference's names, and `dtypes` maps
+        outputs that run in another dtype to their declared one.
+        """
         if self.wrong:
             return
         mine, theirs = self.pair
@@ -156,6 +176,8 @@ class ComparedOutput:
             return
         if not self.dtype:
             self.dtype, self.shape = dtypes.get(theirs, str(c.dtype.name)), tuple(c.shape)
+        r, c = self.yardstick.pair(mine, reference, named)
+        assert r is not None and c is not None
         self._add_tensors(sample, r, storable(c))
 
     def skip(self) -> None:
@@ -444,12 +466,12 @@ class ReferenceRun:
     inputs: dict[str, str]
     """Input -> origin of its values in the first sample."""
     yardsticks: dict[str, Yardstick] = field(default_factory=dict)
-    """Output -> the criterion by which it is judged, of those that were compared."""
+    """Output -> the criterion by which it is judged; empty until one is asked for."""
 
     def yardstick(self, output: str, places: Mapping[str, tuple[int, ...]]) -> Yardstick:
-        if output not in self.yardsticks:
-            self.yardsticks[output] = find_yardstick(self.outputs.samples_of(output), places.get(output, ()))
-        return self.yardsticks[output]
+        if not self.yardsticks:
+            self.yardsticks.update(self.outputs.yardsticks(self.run.side.path, places))
+        return self.yardsticks.get(output, Yardstick())
 
 
 def run_reference(pair: ModelPair, scratch: Path, progress: Progress) -> ReferenceRun:
@@ -543,7 +565,7 @@ class _Outputs:
             for _ in range(self._count):
                 self.compared[-1].skip()
         for output in self.compared:
-            output.add(sample, kept, outputs, self._dtypes)
+            output.add(sample, kept, outputs, self.named_as_reference(outputs), self._dtypes)
         self._count += 1
 
     def named_as_reference(self, outputs: Outputs) -> Outputs:
@@ -573,6 +595,8 @@ def _caveats(pair: ModelPair, compared: Sequence[ComparedOutput]) -> set[str]:
     if freer:
         sizes = (f"{short_name(name)} {shape_text(own[name] or ())}, not {shape_text(freer[name])}" for name in freer)
         notes.add(f"{FIXED_SIZES}: {', '.join(sizes)}")
+    lists = {output.yardstick.rows for output in compared if output.yardstick.rows is not None}
+    notes |= {f"{joined(each.outputs)}: {SORTED} column {each.column} of {each.score}" for each in lists}
     flat = [output.name for output in compared if output.agreement.is_weak_evidence]
     if flat:
         notes.add(f"{CONSTANT} {', '.join(flat)}, so agreement there is weak evidence")

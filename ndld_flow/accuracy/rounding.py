@@ -131,7 +131,7 @@ def _errors(session: OnnxruntimeSession, pair: ModelPair, comparisons: Sequence[
         for compared, by_output in zip(comparisons, agreements, strict=True):
             right = compared.kept_reference[i] if i < len(compared.samples) else {}
             for name, agreement in by_output.items():
-                r, c = right.get(name), computed.get(name)
+                r, c = agreement.yardstick.pair(name, right, computed)
                 if r is not None and c is not None and r.shape == c.shape:
                     agreement.add(r, storable(c))
     return [{name: agreement.metrics() for name, agreement in by_output.items()} for by_output in agreements]

@@ -156,8 +156,13 @@ class _OutputSteps:
         return _rms(self.errors[:quarter]), _rms(self.errors[self._count - quarter :])
 
     def sentences(self, agreement: SequenceAgreement) -> list[str]:
-        """Return a sentence for each reason to fail; the last one names the step of the first."""
+        """Return a sentence for each reason to fail, the step where the sequences diverge first."""
         sentences = []
+        if self.beyond:
+            where = agreement.step_name(self.beyond[0])
+            sentences.append(
+                f"it diverges at {where} ({len(self.beyond):,} of {self._count:,} steps are beyond a bound)"
+            )
         if self.blank:
             sentences.append(
                 f"{len(self.blank)} of {self._count:,} steps have no finite value, so that they cannot be judged"
@@ -166,11 +171,6 @@ class _OutputSteps:
             sentences.append(
                 f"the error from {agreement.step_name(window.first)} to {agreement.step_name(window.last)} is "
                 f"{percent(window.error)} of the spread there{window.place}, more than {percent(window.bound)}"
-            )
-        if self.beyond:
-            where = agreement.step_name(self.beyond[0])
-            sentences.append(
-                f"it diverges at {where} ({len(self.beyond):,} of {self._count:,} steps are beyond a bound)"
             )
         return sentences
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ndld_flow.accuracy.ranked_lists import Outputs
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import model_outputs
@@ -18,9 +19,6 @@ from ndld_flow.samples.sample_feeds import Sample, Samples, SeenSamples, make_sa
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.sequences import Sequences, make_sequences
 from ndld_flow.samples.wanted_inputs import Feed, fits
-
-Outputs = Mapping[str, Array | None]
-"""Output name -> array; None for an output that is not a tensor."""
 
 
 class States:

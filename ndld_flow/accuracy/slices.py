@@ -107,13 +107,15 @@ class Reference:
         return () if self.features is None else tuple(np.flatnonzero(~self.features.seen).tolist())
 
 
-def measure_reference(samples: Callable[[], Iterable[Array]], positions: Collection[int] = ()) -> Reference | None:
+def measure_reference(
+    samples: Callable[[], Iterable[Array]], positions: Collection[int] = (), varying: Collection[int] = ()
+) -> Reference | None:
     """Measure a reference output: `samples` yields its values sample by sample, and is called twice.
 
-    `positions` are axes known to have no features. None if there is nothing to measure: no values, or samples with
-    different numbers of dimensions.
+    `positions` are axes known to have no features, `varying` those that have other lengths elsewhere. None if there is
+    nothing to measure: no values, or samples with different numbers of dimensions.
     """
-    layout = _choose_layout(samples(), positions)
+    layout = _choose_layout(samples(), positions, varying)
     if layout is None:
         return None
     whole, features = SliceMoments(None), SliceMoments(layout.axis)
@@ -144,7 +146,9 @@ def channel_magnitudes(array: Array) -> list[float] | None:
 # --- the feature axis ---
 
 
-def _choose_layout(samples: Iterable[Array], positions: Collection[int] = ()) -> Layout | None:
+def _choose_layout(
+    samples: Iterable[Array], positions: Collection[int] = (), varying: Collection[int] = ()
+) -> Layout | None:
     axes: _Axes | None = None
     for array in samples:
         if not array.size:
@@ -153,7 +157,7 @@ def _choose_layout(samples: Iterable[Array], positions: Collection[int] = ()) ->
         if array.ndim != axes.dims:
             return None
         axes.add(array)
-    return None if axes is None else axes.layout(positions)
+    return None if axes is None else axes.layout(positions, varying)
 
 
 @dataclass
@@ -179,13 +183,14 @@ class _Axes:
             self.steps[axis] = self.steps.get(axis, 0.0) + step
         self.total.add(array)
 
-    def layout(self, positions: Collection[int]) -> Layout:
-        axes = tuple(axis for axis in range(self.dims) if len({shape[axis] for shape in self.shapes}) == 1)
+    def layout(self, positions: Collection[int], varying: Collection[int]) -> Layout:
+        equal = (axis for axis in range(self.dims) if len({shape[axis] for shape in self.shapes}) == 1)
+        axes = tuple(axis for axis in equal if axis not in varying)
         variance = float(self.total.variance[0]) * self.total.samples
         rough = {axis: step / (2 * variance) for axis, step in self.steps.items() if variance > 0}
         plane = self.dims == 4 and all(shape[1] == 1 for shape in self.shapes)
         features = {axis: rough[axis] for axis in axes if axis in rough and axis not in positions}
-        axis = _pick_axis(features, (self.sums_to_one or set()) - set(positions), plane=plane)
+        axis = _pick_axis(features, ((self.sums_to_one or set()) & set(axes)) - set(positions), plane=plane)
         trailing = (self.dims - 1, self.dims - 2)
         is_map = self.dims >= 3 and all(min(shape[-2:]) >= _MAP_SIDE for shape in self.shapes)
         smooth = is_map and axis not in trailing and all(rough.get(axis, 1.0) <= _ROUGH for axis in trailing)

@@ -253,7 +253,8 @@ class Composer(Subject):
             first = {name: spread_files(files, _PROBED_SAMPLES) for name, files in self.samples.search.items()}
             data = f", data: {json.dumps(first)}" if first else ""
             # Made samples and planted faults would take as long as several variants, and say nothing about these.
-            judged = f"{self._judged(False)}{data}, made: off, power: off"
+            count = min(map(len, first.values()), default=None)
+            judged = f"{self._judged(False, count)}{data}, made: off, power: off"
             agree = f"agree: {{step: check_accuracy, reference: source, candidate: source{judged}}}"
             steps = [agree, *self._measuring("source", None, _QUICK, "base")]
         return _PROBED.format(head=self._head(f"{self.name}-source", self.runtime, steps, ""))
@@ -349,8 +350,8 @@ class Composer(Subject):
         versus = f"{{step: compare_profiles, base: base, from: speed, threshold: 1 %, allow: {allow}{rounds}}}"
         return [*checked, *base, *speed, f"versus: {versus}"]
 
-    def _judged(self, held: bool) -> str:
-        """Return the settings of a check of accuracy on either part of the samples."""
+    def _judged(self, held: bool, most: int | None = None) -> str:
+        """Return the settings of a check of accuracy on either part of the samples, by default on all of it."""
         text = ", tolerance: null" if self.conditions.accuracy else ""
         text += "" if held else ", seen: {}"  # all variants are judged on the same samples
         if not self.samples.search:
@@ -359,7 +360,8 @@ class Composer(Subject):
             text += f", data: {json.dumps(self.samples.held)}"
         if self.options.metric is not None:
             labels = {"metric": str(self.options.metric), "labels": str(self.options.labels)}
-            text += f", samples: {self.samples.counts[held]}" if self.samples.search else ""
+            count = most if most is not None else self.samples.counts[held]
+            text += f", samples: {count}" if self.samples.search else ""  # the labels of others may be left over
             text += "".join(f", {key}: {json.dumps(value)}" for key, value in labels.items())
         return text
 

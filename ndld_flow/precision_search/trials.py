@@ -12,7 +12,7 @@ from typing import Literal
 
 from blake3 import blake3
 
-from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick, find_yardstick
+from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick
 from ndld_flow.accuracy.inside.capture import run_each
 from ndld_flow.accuracy.model_comparison import CONSTANT, StoredOutputs, storable
 from ndld_flow.accuracy.power.measure_power import Check, JudgedOutput, measure_power, seconds_for
@@ -162,9 +162,8 @@ class Judge:
         """Store the reference's outputs; return the yardstick of each."""
         for outputs in run_each(self._settings.open(self._reference), (sample.arrays for sample in self._samples)):
             self._kept.add(outputs)
-        return _find_yardsticks(self._kept) | {
-            name + _GIVEN: yardstick for name, yardstick in _find_yardsticks(self._kept.first(self._given)).items()
-        }
+        given = self._kept.first(self._given).yardsticks(self._reference, {})
+        return self._kept.yardsticks(self._reference, {}) | {name + _GIVEN: each for name, each in given.items()}
 
     def _judged_as(self, name: str, sample: int) -> tuple[str, ...]:
         """Return the names under which an output of a sample is judged."""
@@ -177,7 +176,9 @@ class Judge:
             for name, array in outputs.items():
                 if array is not None:
                     for judged in self._judged_as(name, i):
-                        agreements[judged].add(array, array)
+                        r, c = agreements[judged].yardstick.pair(name, outputs, outputs)
+                        assert r is not None and c is not None
+                        agreements[judged].add(r, c)
         return agreements
 
     def measure_power(self, search_s: float) -> Power:
@@ -211,18 +212,15 @@ class Judge:
                 if array is None or array.shape != reference.shape:
                     return TrialResult(trouble=f'the shape of its output "{name}" differs from the reference\'s')
                 for judged in self._judged_as(name, i):
-                    agreement = agreements.setdefault(judged, Agreement(self._measuring, self._yardsticks[judged]))
-                    agreement.add(reference, storable(array))
+                    yardstick = self._yardsticks[judged]
+                    r, c = yardstick.pair(name, kept, outputs)
+                    assert r is not None and c is not None
+                    agreements.setdefault(judged, Agreement(self._measuring, yardstick)).add(r, storable(c))
         return TrialResult(
             {name: agreement.metrics() for name, agreement in agreements.items()},
             {name: agreement.nonfinite for name, agreement in agreements.items()},
             places={name: agreement.worst_slices() for name, agreement in agreements.items()},
         )
-
-
-def _find_yardsticks(stored: StoredOutputs) -> dict[str, Yardstick]:
-    names = dict.fromkeys(name for outputs in stored for name, array in outputs.items() if array is not None)
-    return {name: find_yardstick(stored.samples_of(name)) for name in names}
 
 
 def _refuse_unmeetable(bounds: Bounds, own_metrics: Mapping[str, Mapping[str, float]]) -> None:

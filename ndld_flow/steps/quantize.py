@@ -52,7 +52,7 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
     """
 
     # 14: the record of `optimize` counts all parts that the samples reach in one form.
-    version: ClassVar[int] = 15
+    version: ClassVar[int] = 16
 
     also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
     synonyms: ClassVar[Mapping[str, str]] = {

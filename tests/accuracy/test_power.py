@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ndld_flow.accuracy.power import faults, measure_power
 from ndld_flow.accuracy.power.faults import NodeFault, WeightFault, draw_faults, weight_sites, wrong_attributes
 from ndld_flow.accuracy.power.measure_power import plant
-from ndld_flow.accuracy.sequence_runs import Outputs
+from ndld_flow.accuracy.ranked_lists import Outputs
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.files import load_model, save_model
 from ndld_flow.models.tensors import TensorSpec

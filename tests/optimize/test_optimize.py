@@ -318,6 +318,20 @@ def test_int8_that_is_not_faster_is_not_delivered(here: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_a_metric_of_your_own_judges_more_samples_than_the_first_run_has(here: Path) -> None:
+    """The run of the source took three samples, and asked for the labels of all."""
+    model, data = write_model(here / "model.onnx", layers=1), write_data(here / "data", 15)
+    (here / "metric.py").write_text("def metric(outputs, label):\n    return {'accuracy': float(label == 1)}\n")
+    (here / "labels.csv").write_text("file,label\n" + "".join(f"{index:02}.npy,1\n" for index in range(15)))
+    options = OptimizeOptions(
+        data=(str(data),), keep=("accuracy >= 0.9",), metric=Path("metric.py"), labels=Path("labels.csv"), budget="5 s"
+    )
+    found = api.optimize(model, options, trust=True)
+    assert found is not None
+    assert found.search_samples == 10
+
+
+@pytest.mark.thorough
 def test_a_condition_on_a_metric_that_your_own_file_lacks_fails_before_the_search(
     here: Path, check_message: CheckMessage
 ) -> None:

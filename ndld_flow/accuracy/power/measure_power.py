@@ -24,7 +24,7 @@ from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick
 from ndld_flow.accuracy.model_comparison import StoredOutputs, storable
 from ndld_flow.accuracy.power.faults import Fault, NodeFault, WeightFault, draw_faults, needs_shapes
 from ndld_flow.accuracy.power.reached import Branching, ClassOutput, Forest, Table, Watched, find_leaves, find_watched
-from ndld_flow.accuracy.sequence_runs import Outputs
+from ndld_flow.accuracy.ranked_lists import Outputs
 from ndld_flow.accuracy.tolerance import outside
 from ndld_flow.base.errors import ModelError, NdldFlowError
 from ndld_flow.base.text import one_paragraph
@@ -385,7 +385,7 @@ class _FaultJudgement:
 
     def add(self, sample: int, right: Outputs, wrong: Outputs) -> None:
         for name, agreement in self._agreements.items():
-            r, c = right.get(name), wrong.get(name)
+            r, c = agreement.yardstick.pair(name, right, wrong)
             if (name in right) != (name in wrong):
                 self.outcome = "noticed"
                 return
@@ -417,9 +417,11 @@ class _FaultJudgement:
         bounds, metrics = output.bounds, agreement.certain_metrics() if output.only_certain else agreement.metrics()
         if sample + 1 == self._count:
             return bool(outside(metrics, bounds))
-        # The others may be right: an rms over all samples is at least that over some, times the root of their share.
+        # The others may be right: an rms over all samples is at least that over some, times the root of their share;
+        # how many rows of a list the others have is not known.
         certain = {name: value for name, value in metrics.items() if name in _ONLY_GROWING}
-        certain |= {name: metrics[name] * share**power for name, power in _MEANS.items() if name in metrics}
+        if output.yardstick.rows is None:
+            certain |= {name: metrics[name] * share**power for name, power in _MEANS.items() if name in metrics}
         return bool(outside(certain, {name: bound for name, bound in bounds.items() if name in certain}))
 
 
