@@ -233,6 +233,9 @@ class Composer(Subject):
         if self.options.metric is not None or self.preset.engine:
             return None
         held = {name: [Path(file) for file in files] for name, files in self.samples.held.items()}
+        runtime = variant.runtime
+        if threads is not None:  # the source keeps its own
+            runtime = f"{{backend: {runtime.strip('{}').removeprefix('backend: ')}, threads: {threads}}}"
         return HeldOutCheck(
             samples={
                 name: {relative_to_model(file, self.model): sha256_of(file) for file in files}
@@ -240,9 +243,9 @@ class Composer(Subject):
             },
             shapes={name: tuple(shape) for name, shape in self.options.shapes.items()},
             conditions=tuple(f"{metric} {bound}" for metric, bound in self.conditions.accuracy),
-            runtime=variant.runtime,
+            runtime=runtime,
             source_runtime=self.runtime,
-            profile=self.speed_settings(threads),
+            profile=self.speed_settings(None),
         )
 
     def compose_probe(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -9,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.base.errors import ModelError, UnknownNameError
+from ndld_flow.base.errors import ModelError, RequestError, UnknownNameError
 from ndld_flow.execution.events import SweepFinished
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import SOURCE, Composer
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.variant import Variant
+from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.optimization import FrontPoint, TriedVariant
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import find_file, read_stored
@@ -82,14 +84,24 @@ def prove_source(prover: Prover) -> Proof:
     """
     composer = prover.composer
     proof = prover.run(Variant(SOURCE, composer.runtime, is_source=True), None, composer.compose_probe())
-    _check_own_metric(composer, proof)
+    _check_conditions(composer, proof)
     if not proof.passed and not composer.preset.limits.operators:  # a variant may fit the target all the same
         raise ModelError(f"{composer.model}: the source does not pass its own check: {proof.why}")
     return proof
 
 
-def _check_own_metric(composer: Composer, source: Proof) -> None:
-    """Raise RequestError for conditions on metrics that the user's own file does not return: only a run shows them."""
+def _check_conditions(composer: Composer, source: Proof) -> None:
+    """Raise RequestError for conditions that only a run shows to mean nothing: on a cosine of single values, which is 1
+    for any positive ones, and on metrics that the user's own file does not return.
+    """
+    asked = {name for name, _ in composer.conditions.accuracy}
+    if "cosine" in asked and source.finished is not None:
+        agreement = read_stored(Accuracy, find_file(Path(source.finished.folder) / "agree", Accuracy.file_name))
+        if all(math.prod(output.shape) == 1 for output in agreement.outputs):
+            raise RequestError(
+                f"--keep cosine: {composer.model} returns one value for each sample, and the cosine of two positive "
+                "values is 1 whatever they are. Bound the error: --keep 'max_abs <= 0.05'."
+            )
     if composer.options.metric is None or source.record is None:
         return
     known = [name.removeprefix("agree.") for name in metrics_of(source.record.steps)]

@@ -12,8 +12,10 @@ from typing import Literal
 
 from ndld_flow.base.declared_metrics import Wrong, find_metric
 from ndld_flow.base.errors import RequestError, UnknownNameError
+from ndld_flow.base.quantities import percent
+from ndld_flow.base.text import short_name
 from ndld_flow.recipe.gates import GateError, parse_condition
-from ndld_flow.records.accuracy import SampleAgreement
+from ndld_flow.records.accuracy import Accuracy, SampleAgreement
 from ndld_flow.records.measurement import Metric
 
 AT_LEAST = 0.99
@@ -190,8 +192,8 @@ def tolerance_of(conditions: Conditions) -> str:
     bounds = {metric: bound.lstrip("<>= ") for metric, bound in conditions.accuracy}
     bounds |= {metric: f"{value:.6g}" for metric, _, value in conditions.scaled(_MARGIN)}
     bounds = {name: bound for name, bound in bounds.items() if name in Tolerance.model_fields and name != "slices"}
-    if not bounds:
-        return ", tolerance: {slices: default}"
+    if not bounds:  # at the default one of 5 %, the result would be near it on other samples
+        return ", tolerance: {slices: default, slice_rms: 4 %}"
     return ", tolerance: {slices: off, " + ", ".join(f"{name}: {value}" for name, value in bounds.items()) + "}"
 
 
@@ -233,10 +235,38 @@ def largest_expected(errors: Sequence[float]) -> float | None:
     spread = math.sqrt(statistics.fmean((each - median) ** 2 for each in logarithms if each >= median))
     freedom = min(max(count / 4, _LEAST_FREEDOM), _MOST_FREEDOM)
     scale = spread / math.sqrt(freedom / (freedom - 2))  # the root is the deviation of Student's t
-    # A quantile of Student's t, by its expansion about the normal one (Abramowitz and Stegun, 26.7.5).
-    z, n = statistics.NormalDist().inv_cdf(1 - _RISK / count), freedom
+    reach = _student(_RISK / count, freedom) * scale * math.sqrt(1 + 1 / count)
+    return max(largest, math.exp(median + reach))
+
+
+def _student(risk: float, freedom: float) -> float:
+    """Return the value that Student's t exceeds with a probability, by its expansion about the normal distribution
+    (Abramowitz and Stegun, 26.7.5).
+    """
+    z = statistics.NormalDist().inv_cdf(1 - risk)
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    reach = (z + first / n + second / n**2 + third / n**3) * scale * math.sqrt(1 + 1 / count)
-    return max(largest, math.exp(median + reach))
+    return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def near_default_bound(accuracy: Accuracy) -> str:
+    """Return the output whose RMS error as many new samples may raise above its default bound; else nothing.
+
+    The bound is on the mean square of the errors over all samples, m. That of n others is larger than
+    m + t s sqrt(1 / n + 1 / n) in 5 % of cases, where s is the deviation of the squares of single samples, and t the
+    quantile of Student's t.
+    """
+    for output in accuracy.outputs:
+        bound = accuracy.output_tolerance.get(output.output, accuracy.tolerance).get("slice_rms", math.inf)
+        value = output.metrics.get("slice_rms", 0.0)
+        of_samples = (sample.outputs.get(output.output, {}).get("slice_rms") for sample in accuracy.samples)
+        squares = [error**2 for error in of_samples if error is not None]
+        if len(squares) < FEWEST or not any(squares):
+            continue
+        scatter = statistics.stdev(squares) / statistics.fmean(squares) * math.sqrt(2 / len(squares))
+        expected = value * math.sqrt(1 + _student(_RISK, len(squares) - 1) * scatter)
+        if expected > bound:
+            name = f"{short_name(output.output, 40)}: " if len(accuracy.outputs) > 1 else ""
+            return f"{name}slice_rms may be {percent(expected)} on as many other samples, more than {percent(bound)}"
+    return ""

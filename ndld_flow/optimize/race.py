@@ -33,7 +33,7 @@ from ndld_flow.measure.worker import count_threads
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import load_model
 from ndld_flow.optimize.compose import SOURCE
-from ndld_flow.optimize.goals import PAYS, Conditions
+from ndld_flow.optimize.goals import PAYS, Conditions, near_default_bound
 from ndld_flow.optimize.race_process import USELESS, Finished, RaceJob, Racing, Ranked, Tried
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
 from ndld_flow.optimize.variant import MADE
@@ -350,7 +350,7 @@ class Race:
             result = gate.decide(metrics)
             if not result.passed:
                 raise LostError("not right", f"{result.gate} fails: {result.left:.4g}")
-        near = self._conditions.near_bound(accuracy.samples)
+        near = self._conditions.near_bound(accuracy.samples) or near_default_bound(accuracy)
         if near:
             raise LostError("near the bound", near)
 

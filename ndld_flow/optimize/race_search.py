@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ndld_flow.base.quantities import counted, percent, quantity, times_as_fast
+from ndld_flow.base.quantities import counted, percent, times_as_fast
 from ndld_flow.base.text import first_of
 from ndld_flow.execution.events import Notice, VariantTried
 from ndld_flow.optimize.budget import Budget
@@ -252,7 +252,8 @@ class RaceSearch(Search):
         if self._lost_to_refuted(name):
             why = "it was slower than variants that are not right, and there was no time to race it again"
             return tried.model_copy(update={"outcome": "not proved", "why": why})
-        if tried.outcome == "not proved" and tried.speed is not None and not self._may_be_better(tried):
+        lost = tried.outcome in ("not proved", "not the best") and not self._may_be_better(tried)
+        if lost and tried.speed is not None:  # with which variant it was compared before is of no interest now
             outcome = "not faster" if self._best is self._source else "not the best"
             compared = raced
             best = self._speed_of_best
@@ -309,21 +310,24 @@ def find_hopeless(
 
 
 def _too_slow(costly: Variant, cheap: Sequence[Variant], tried: Mapping[str, TriedVariant]) -> str:
-    """Return the reason if variants of the same runtime bound the latency of a costly one, and another is faster."""
-    known = {each.name: each.latency.value for each in tried.values() if each.latency is not None}
-    own = [variant.name for variant in cheap if variant.runtime == costly.runtime]
-    here = {name: known[name] for name in own if name in known}
+    """Return the reason if variants of the same runtime bound the speed of a costly one, and another is faster.
+
+    Speeds are those against the source in the same rounds: a machine that slows down changes the time of a pass.
+    """
+    known = {each.name: each.speed for each in tried.values() if each.speed is not None}
+    known[SOURCE] = Speed(ratio=1.0, low=1.0, high=1.0, clock="")
+    here = {variant.name for variant in cheap if variant.runtime == costly.runtime} & known.keys()
     right = {
-        name: ms
-        for name, ms in known.items()
-        if tried[name].outcome not in _NOT_RIGHT and (tried[name].metrics or name == SOURCE)  # else nobody judged it
+        name: speed.ratio
+        for name, speed in known.items()
+        if name == SOURCE or (tried[name].outcome not in _NOT_RIGHT and tried[name].metrics)  # else nobody judged it
     }
-    if not here or not right:
+    if not here:
         return ""
-    near, fastest = min(here, key=lambda name: here[name]), min(right, key=lambda name: right[name])
+    near, fastest = min(here, key=lambda name: known[name].low), min(right, key=lambda name: right[name])
     is_quantized = any(MADE in variant.steps and variant.name in here for variant in cheap)
     bound = _BY_PLACEMENT if is_quantized else _BY_INT8
-    if here[near] <= bound * right[fastest]:
+    if known[near].low <= bound * right[fastest]:
         return ""
-    both = f"{near} takes {quantity(here[near], 'ms')} and {fastest} takes {quantity(right[fastest], 'ms')}"
-    return f"{both}, and it is at most {bound:g} times as fast as the first of these"
+    both = f"{near} at {times_as_fast(known[near].ratio)} and {fastest} at {times_as_fast(right[fastest])}"
+    return f"{both} of the source's speed, and it is at most {bound:g} times as fast as the first of these"

@@ -45,6 +45,19 @@ def extended(subject: Subject) -> Proposals:
         yield Variant(f"source at the level extended{subject.label}", level, is_source=True)
 
 
+_QUICK_MS = 1.0
+"""Latency below which threads may wait for each other longer than they compute."""
+
+
+def one_thread(subject: Subject) -> Proposals:
+    """Yield the source and the cleaned model on one thread, for quick models, unless numbers of threads are given."""
+    chosen = subject.options.threads or "threads" in subject.preset.speed
+    if subject.races and subject.runs_in_onnxruntime and not chosen and subject.trial.pass_ms < _QUICK_MS:
+        alone = "{backend: onnxruntime, threads: 1}"
+        yield Variant(f"source on one thread{subject.label}", alone, is_source=True)
+        yield Variant(f"clean on one thread{subject.label}", alone)
+
+
 def fp16(subject: Subject) -> Proposals:
     """Yield FP16 with the exceptions that a search finds, for targets that compute in it: a CPU does so in FP32."""
     if not subject.preset.fp16:
@@ -320,6 +333,7 @@ _FAMILIES: dict[Callable[[Subject], Proposals], int] = {
     int8_smoothed: 92,
     int8_weights: 27,
     loops_as_lstm: 15,
+    one_thread: 11,
     own_precision: 20,
     throughput: 15,
 }

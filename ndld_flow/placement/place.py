@@ -47,6 +47,7 @@ from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.samples.sample_feeds import Samples, first_labels
 from ndld_flow.store.digest import digest_file
+from ndld_flow.store.kinds import Onnx
 
 _ALONE, _TRIALS, _DROPS = 0.4, 0.8, 0.9
 """Shares of the time after which no further region, set or dropped group is measured."""
@@ -291,7 +292,9 @@ class Placer:
 
     def _written(self, quantized: frozenset[int]) -> Path:
         self._files += 1
-        path = self._workspace.scratch / f"set-{self._files}.onnx"
+        # The name of a model is in that of its data file, and so in its own digest.
+        path = self._workspace.scratch / f"set-{self._files}" / Onnx.main
+        path.parent.mkdir()
         self._write(quantized, path)
         return path
 

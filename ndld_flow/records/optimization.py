@@ -46,6 +46,8 @@ _OPEN: tuple[VariantOutcome, ...] = ("not tried", "not proved", "not judged")
 """Outcomes that leave open whether a variant is better than the source."""
 _COSINES = (0.999, 0.99)
 """Bounds that users choose where the default bounds of each slice are stricter than they need."""
+_EXACT = 1e-6
+"""The cosine of a wrong output that is closer to 1 shows nothing: that of one positive value is always 1."""
 _ROOM = 5
 """Number of times that an error on the samples must fit into a bound, so that it is not near the bound."""
 _USUAL = ("cosine", "slice_rms", "relative_rms", "max_abs")
@@ -413,7 +415,7 @@ class Optimization(Document):
         shipped = self.speed.ratio if self.speed is not None else _AT_LEAST
         for each in sorted(close, key=lambda each: each.speed.ratio if each.speed else inf):
             cosine = each.metrics["cosine"].value if "cosine" in each.metrics else 0.0
-            bound = next((bound for bound in _COSINES if _ROOM * (1 - cosine) <= 1 - bound), None)
+            bound = next((bound for bound in _COSINES if _EXACT < _ROOM * (1 - cosine) <= 1 - bound), None)
             if self.keep or each.speed is None or each.speed.ratio >= shipped or bound is None:
                 continue
             name = f"{each.name} at {times_as_fast(each.speed.ratio)}"

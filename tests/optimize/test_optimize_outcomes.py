@@ -100,10 +100,11 @@ def test_only_a_variant_that_may_be_better_by_3_percent_is_proved_too(
     assert is_worth_proving(second, best, 1, composer) == worthwhile
 
 
-def timed(name: str, latency: float, outcome: VariantOutcome = "not the best", *, near: bool = False) -> TriedVariant:
-    metrics = {"near": Metric(value=near)}
-    latency_ms = Metric(value=latency, unit="ms")
-    return TriedVariant(name=name, runtime="", outcome=outcome, latency=latency_ms, metrics=metrics)
+def timed(name: str, ratio: float, outcome: VariantOutcome = "not the best", *, near: bool = False) -> TriedVariant:
+    """Return a variant with its time as a multiple of the source's; the machine was slow when it ran."""
+    metrics, speed = {"near": Metric(value=near)}, Speed(ratio=ratio, low=ratio, high=ratio, clock="cpu")
+    latency = Metric(value=20 * ratio, unit="ms")
+    return TriedVariant(name=name, runtime="", outcome=outcome, speed=speed, latency=latency, metrics=metrics)
 
 
 def test_costly_variants_that_cannot_win_are_not_tried() -> None:
@@ -123,19 +124,22 @@ def test_costly_variants_that_cannot_win_are_not_tried() -> None:
         found = find_hopeless(variants, {item.name: item for item in tried}, is_comfortable)
         return [*found]
 
-    floats = (timed("source", 10), timed("source in OpenVINO", 3))
+    source = TriedVariant(name="source", runtime="", outcome="not proved", latency=Metric(value=10, unit="ms"))
+    floats = (source, timed("source in OpenVINO", 0.3))
     assert hopeless(*floats) == [], "INT8 may be four times as fast"
-    assert hopeless(timed("source", 13), floats[1]) == ["INT8 except", "INT8 where"]
-    unjudged = floats[1].model_copy(update={"metrics": {}})
-    assert hopeless(timed("source", 13), unjudged) == [], "a fast one that nobody has judged may be wrong"
-    assert hopeless(*floats, timed("INT8", 5)) == ["INT8 except", "INT8 where"]
-    assert hopeless(*floats, timed("INT8", 4, "not right")) == [], "a wrong one is not what exceptions would be"
-    assert hopeless(*floats, timed("INT8", 4)) == ["INT8 except"], "the same model as INT8"
-    assert hopeless(*floats, timed("INT8", 4, near=True)) == [], "its proof may fail on other samples"
+    fast = timed("source in OpenVINO", 0.24)
+    assert hopeless(source, fast) == ["INT8 except", "INT8 where"]
+    unjudged = fast.model_copy(update={"metrics": {}})
+    assert hopeless(source, unjudged) == [], "a fast one that nobody has judged may be wrong"
+    assert hopeless(*floats, timed("INT8", 0.5)) == ["INT8 except", "INT8 where"]
+    assert hopeless(*floats, timed("INT8", 0.4, "not right")) == [], "a wrong one is not what exceptions would be"
+    assert hopeless(*floats, timed("INT8", 0.4)) == ["INT8 except"], "the same model as INT8"
+    assert hopeless(*floats, timed("INT8", 0.4, near=True)) == [], "its proof may fail on other samples"
+    slow = timed("source in OpenVINO", 0.9)
     for low, high, lost in ((0.98, 1.1, ["INT8 except"]), (0.9, 1.1, [])):
         speed = Speed(ratio=1.0, low=low, high=high, clock="cpu")
-        whole = timed("INT8", 4, "not right").model_copy(update={"speed": speed})
-        assert hopeless(*floats, whole) == lost, "without some of its layers, it is no faster"
+        whole = timed("INT8", 1.0, "not right").model_copy(update={"speed": speed})
+        assert hopeless(source, slow, whole) == lost, "without some of its layers, it is no faster"
 
 
 def test_of_equal_models_the_simplest_variant_is_delivered() -> None:

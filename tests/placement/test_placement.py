@@ -84,6 +84,15 @@ def test_layers_that_pay_are_quantized_and_equal_ones_measured_once(tmp_path: Pa
     assert len(quantized_layers(onnx.load(ran.out / "model.onnx"))) == 4
 
 
+def test_a_model_with_weights_in_a_data_file_is_the_one_that_was_measured(tmp_path: Path, place: Place) -> None:
+    """The name of the data file is in the model, so that a set under another name had another digest."""
+    source = make_layers(tmp_path / "m.onnx")
+    onnx.save(onnx.load(source), source, save_as_external_data=True, location="m.data", size_threshold=0)
+    ran, placement = place(source, cost_of(lambda name, convs: 0.6))
+    assert placement.delivered is not None
+    assert placement.digest == digest_file(ran.out / "model.onnx")
+
+
 def test_nothing_pays_where_int8_is_slower_and_the_source_is_returned(tmp_path: Path, place: Place) -> None:
     source = make_layers(tmp_path / "m.onnx")
     ran, placement = place(source, cost_of(lambda name, convs: 1.1))
