@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.machine.gpu_state import visible_gpus
-from ndld_flow.machine.hardware import UNKNOWN
+from ndld_flow.machine.hardware import UNKNOWN, usable_cpus
 from ndld_flow.machine.host import Check, ranges
 from ndld_flow.processes.worker import is_one_process
 from ndld_flow.recipe.recipe import RecipeStep
@@ -202,19 +202,13 @@ def name_machine() -> str:
 def name_devices(device: str) -> tuple[str, ...]:
     """Return the names of all devices that a step needs at once."""
     if device == "cpu":
-        return tuple(f"cpu-{cpu}" for cpu in _own_cpus())
+        return tuple(f"cpu-{cpu}" for cpu in usable_cpus())
     if (numbered := re.fullmatch(r"gpu-(\d+)", device)) is None:
         return (device,)
     number, seen = int(numbered[1]), visible_gpus()
     # Other processes may number GPUs differently.
     uuid = seen[number].uuid if number < len(seen) else UNKNOWN
     return (f"gpu-{number}" if uuid == UNKNOWN else uuid,)
-
-
-def _own_cpus() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def _file_name(text: str) -> str:
@@ -230,7 +224,7 @@ def _describe_devices(device: str) -> str:
     """Return `cpu 0-3,8` or `gpu 0`."""
     if device != "cpu":
         return re.sub(r"^gpu-(\d+)$", r"gpu \1", device)
-    return f"cpu {ranges(_own_cpus())}"
+    return f"cpu {ranges(usable_cpus())}"
 
 
 _NOTE = "at-work.json"

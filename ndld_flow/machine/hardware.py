@@ -35,12 +35,17 @@ class Hardware(NamedTuple):
     """Version of NVIDIA's driver; empty without one."""
 
 
+def usable_cpus() -> list[int]:
+    """Return the numbers of the CPUs on which this process may run."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
 @cache
 def read_hardware() -> Hardware:
     """Return this machine's hardware, cached per process. Without a GPU it takes some milliseconds."""
     gpus, driver = _nvidia()
     release = ".".join(platform.release().split("-")[0].split(".")[:2])
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpus = len(usable_cpus())
     if platform.system() == "Darwin":
         named = _output_of("sysctl", "-n", "machdep.cpu.brand_string")
     else:

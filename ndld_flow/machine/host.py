@@ -19,7 +19,7 @@ from typing import Literal
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.machine.hardware import UNKNOWN, describe_cpu, read_hardware, read_limits
+from ndld_flow.machine.hardware import UNKNOWN, describe_cpu, read_hardware, read_limits, usable_cpus
 from ndld_flow.records.document import Record
 from ndld_flow.records.measurement import Machine
 
@@ -49,7 +49,7 @@ def describe_circumstances(device: str, *, same_kind: bool) -> str:
 
     `same_kind` omits the identity of this host.
     """
-    stamp = (*_own_cpus(), *deciding_variables().items(), os.environ.get("CUDA_VISIBLE_DEVICES", "-"))
+    stamp = (*usable_cpus(), *deciding_variables().items(), os.environ.get("CUDA_VISIBLE_DEVICES", "-"))
     on_cluster = ON_CLUSTER in os.environ
     return _describe(device, same_kind or on_cluster, stamp, int(time.monotonic() / _REMEMBERED_S))
 
@@ -58,7 +58,7 @@ def describe_circumstances(device: str, *, same_kind: bool) -> str:
 def _describe(device: str, same_kind: bool, *stamp: object) -> str:
     """Read the properties once for all steps of a run. An administrator may change limits during a process."""
     del stamp  # only part of the cache's key
-    cpus = _own_cpus()
+    cpus = usable_cpus()
     threads = _read(_SYSTEM / "cpu/smt/active")
     lines = _read(Path("/proc/self/status")).splitlines()
     nodes = next((line.partition(":")[2].strip() for line in lines if line.startswith("Mems_allowed_list")), UNKNOWN)
@@ -150,10 +150,6 @@ def _is_virtual() -> bool:
 
 
 # --- CPUs ------------------------------------------------------------------------------------------------------------
-
-
-def _own_cpus() -> list[int]:
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _arrangement(cpus: list[int]) -> str:

@@ -29,7 +29,7 @@ from ndld_flow.execution.listener import ignore
 from ndld_flow.execution.messages import Waits
 from ndld_flow.graph.diff.diff_models import diff_models
 from ndld_flow.inputs import InputSpec
-from ndld_flow.measure.worker import count_threads
+from ndld_flow.machine.hardware import usable_cpus
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import load_model
 from ndld_flow.optimize.compose import SOURCE
@@ -223,7 +223,7 @@ class Race:
         if not found.rounds:
             return None
         low, high = math.exp(max(found.low, -5)), math.exp(min(found.high, 5))
-        clock = "wall" if entrant.racer.threads > 1 else "cpu"
+        clock = "wall" if entrant.racer.parallel or self._source.racer.parallel else "cpu"
         return Speed(ratio=math.exp(found.log), low=low, high=high, clock=clock)
 
     # Building and opening
@@ -239,16 +239,12 @@ class Race:
         if same != name:
             raise LostError("the same", f"it is the same model as {same}")
         feeds = make_feeds(session.declared_inputs(model.path), request.inputs, request.seed, model.label)
-        before = count_threads()
         opened = session.in_turns().open(model.path)
         try:
             binding = opened.bind({name: feed.values for name, feed in feeds.items()}, on_device=True)
             binding.run()  # libraries start threads with the first pass
-            threads = request.options.get("threads")
-            if not isinstance(threads, int):
-                threads = count_threads() - before + 1
-            racer = Racer(name, binding.run, threads)
-            racer.measure(1, parallel=threads > 1)
+            racer = Racer(name, binding.run, parallel=request.options.get("threads") != 1 and len(usable_cpus()) > 1)
+            racer.measure(1, parallel=racer.parallel)
         except BaseException:
             opened.close()
             raise

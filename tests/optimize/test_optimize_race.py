@@ -552,7 +552,7 @@ def test_a_budget_that_ends_a_report_does_not_lose_the_proof(
 
 
 def racer(name: str, logs: dict[int, float]) -> Racer:
-    return Racer(name, lambda: None, 1, 1.0, logs)
+    return Racer(name, lambda: None, False, 1.0, logs)
 
 
 @pytest.mark.parametrize(
@@ -564,7 +564,7 @@ def test_a_slow_first_pass_does_not_end_a_variant(
     """The leader had many passes and one of them was quick; those of both are measured in the same rounds."""
     nothing: Any = None
     leader, late = (
-        race.Entrant(name, "", nothing, nothing, Racer(name, lambda: None, 1, ms), lambda: None)
+        race.Entrant(name, "", nothing, nothing, Racer(name, lambda: None, False, ms), lambda: None)
         for name, ms in (("leader", 5.0), ("late", 15.0))
     )
     passes = {"leader": itertools.repeat(8.0), "late": itertools.chain(first, itertools.repeat(later))}
@@ -685,6 +685,21 @@ def race_of(net: Path, **more: object) -> race.Race:
     return race.Race(job, lambda _: None)
 
 
+@pytest.mark.parametrize(
+    ("threads", "cpus", "parallel"), [((), 2, True), ((1,), 2, False), ((2,), 2, True), ((), 1, False)]
+)
+def test_passes_on_several_threads_are_timed_by_the_clock(
+    net: Path, monkeypatch: pytest.MonkeyPatch, threads: tuple[int, ...], cpus: int, parallel: bool
+) -> None:
+    """`threads: 0` leaves the number to the runtime: it was taken for none, and CPU time counts busy-waiting twice."""
+    monkeypatch.setattr(race, "usable_cpus", lambda: [*range(cpus)])
+    running = race_of(net, threads=threads)
+    running._scratch = Path()
+    entrant = running._enter("source", running._sweep.point({"variant": "source"}))
+    assert entrant.racer.parallel is parallel
+    entrant.close()
+
+
 def raced_in_folder(
     model: Path, *names: str, known: Mapping[str, VariantOutcome] | None = None, **more: object
 ) -> list[TriedVariant]:
@@ -760,7 +775,7 @@ def test_quantiles_of_students_t(freedom: int, quantile: float) -> None:
 
 
 def test_each_racer_has_a_turn_in_each_round() -> None:
-    racers = [Racer(str(number), lambda: sum(range(2000)), 1) for number in range(3)]
+    racers = [Racer(str(number), lambda: sum(range(2000)), parallel=False) for number in range(3)]
     for item in racers:
         item.measure(1, parallel=False)
     rounds = Rounds()
