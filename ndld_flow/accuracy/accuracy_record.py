@@ -227,7 +227,7 @@ def summarize(accuracy: Accuracy, kept: Collection[str] = ()) -> str:
         unjudged = ", ".join(text for metric, text in unbounded.items() if metric not in kept)
         judged = ", ".join(each for each in figures if each not in unbounded.values())
         within = f"{judged or 'nothing to compare'}: within {limit}" if judged or not unbounded else ""
-        text = "; ".join(filter(None, (gated, within, f"{unjudged}: not judged" if unjudged else "")))
+        text = "; ".join(filter(None, (gated, within, f"{unjudged}: without a bound" if unjudged else "")))
         text += f", weak: {first_of(accuracy.weak, 1)}" if accuracy.weak else ""
     elif accuracy.outcome == "inconclusive" and not undecided:
         text = f"weak: {first_of(accuracy.weak, 1)}"

@@ -429,5 +429,7 @@ class Optimization(Document):
         others = [each.is_tried for each in self.variants if each.name != "source"]
         of_budget = f" of {seconds(self.budget_s)}" if self.budget_s is not None else ""
         tried = f"{sum(others)} of {counted(len(others), 'variant')} tried"
-        why = f" ({self.stopped_because})" if self.ending != "not decided" else ""
+        is_short = self.budget_s is not None and any(each.outcome == "not tried" for each in self.variants)
+        longer = f"; {self._longer_budget()} tries them" if is_short else ""
+        why = f" ({self.stopped_because}{longer})" if self.ending != "not decided" else ""
         return f"{tried} in {seconds(self.wall_s)}{of_budget}{why}"

@@ -5,6 +5,7 @@ Files of many samples can be split into a file for each.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -370,7 +371,7 @@ def sample_shapes(
 
 
 def write_samples(model: Path, given: Mapping[str, InputSpec], most: int, folder: Path) -> dict[str, list[Path]]:
-    """Write the samples in one file for each input as `input0-0000.npy`; return them by input.
+    """Write the samples in one file for each input, `speech-0029.npy` for row 29 of `speech.npy`; return them by input.
 
     Text with a tokenizer also gives the mask and the positions of its tokens.
 
@@ -388,11 +389,13 @@ def write_samples(model: Path, given: Mapping[str, InputSpec], most: int, folder
     make_folder(folder)
     distance = -(-count // most)
     written: dict[str, list[Path]] = {name: [] for name in files.files}
+    stems = [re.sub(r"[^\w-]", "-", paths[0].stem if len(paths) == 1 else "sample")[:40] for paths in own.values()]
+    own_stems = stems if len({*stems}) == len(files.files) else [f"input{index}" for index in range(len(files.files))]
     for number, (_, feeds) in enumerate(files.feeds()):
         if number % distance:
             continue
-        for index, (name, feed) in enumerate(feeds.items()):
-            path = folder / f"input{index}-{number:04}.npy"
+        for stem, (name, feed) in zip(own_stems, feeds.items(), strict=True):
+            path = folder / f"{stem}-{number:04}.npy"
             np.save(path, feed.values, allow_pickle=False)
             written[name].append(path)
         if number + 1 == count:

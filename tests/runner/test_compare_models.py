@@ -160,9 +160,7 @@ def test_a_result_of_optimize_is_compared_on_the_samples_and_by_the_conditions_o
 ) -> None:
     base, coarse = write_coarse(models)
     compared, accuracy, notice = compare(base, prove(base, coarse, *keep))
-    assert [sample.sample for sample in accuracy.samples] == ["input0-0002.npy", "input0-0005.npy"], (
-        "those held out of six"
-    )
+    assert [sample.sample for sample in accuracy.samples] == ["rows-0002.npy", "rows-0005.npy"], "those held out of six"
     assert (bool(accuracy.tolerance), compared.finished.exit_code) == (not keep, exit_code)
     summary = collect_summary(read_run(Path(compared.finished.folder))).accuracy
     assert summary is not None and summary.unjudged == (("slices", "max abs") if keep else ())
@@ -219,11 +217,11 @@ def edit_record(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda: Path("proof/input0-0005.npy").unlink(), "input0-0005.npy"),
-        (lambda: np.save("proof/input0-0005.npy", np.zeros((1, 64), np.float32)), "input0-0005.npy"),
-        (lambda: os.mkfifo(Path("proof/pipe")) or edit_record("input0-0005.npy", "pipe"), "pipe"),  # type: ignore[func-returns-value]
-        (lambda: edit_record("proof/input0", "${oc.env:HOME}/input0"), "input0.* and 1 more"),
-        (lambda: edit_record("proof/input0", "n" * 300), "nnn.* and 1 more"),
+        (lambda: Path("proof/rows-0005.npy").unlink(), "rows-0005.npy"),
+        (lambda: np.save("proof/rows-0005.npy", np.zeros((1, 64), np.float32)), "rows-0005.npy"),
+        (lambda: os.mkfifo(Path("proof/pipe")) or edit_record("rows-0005.npy", "pipe"), "pipe"),  # type: ignore[func-returns-value]
+        (lambda: edit_record("proof/rows", "${oc.env:HOME}/rows"), "rows.* and 1 more"),
+        (lambda: edit_record("proof/rows", "n" * 300), "nnn.* and 1 more"),
         (lambda: edit_record('"x": {', '"z": {'), "other inputs"),
         (lambda: edit_record('"runtime": "onnxruntime"', '"runtime": "other"'), "unknown runtime"),
         (lambda: edit_record('"source_runtime": "onnxruntime"', '"source_runtime": "other"'), "unknown runtime"),

@@ -169,9 +169,9 @@ def elementwise_chains(subject: Subject) -> Iterator[Insight]:
         f"{subject.took(positions)}. The longest ends in {subject.call(longest[-1])}: {types}. Each of its layers "
         f"moves {moved_mib} MiB.",
         next_step=(
-            "Run `sanitize` to fold constant factors into the preceding convolution, and export activations as one "
-            "operator (HardSwish since opset 14, Mish 18, Gelu 20, Swish 24). A runtime that fuses pointwise layers "
-            "(TensorRT, or ONNX Runtime with `optimization: extended`) removes the rest."
+            "Run `sanitize`, which folds constant factors into a convolution before them, and export activations as "
+            "one operator (HardSwish since opset 14, Mish 18, Gelu 20, Swish 24). A runtime that fuses pointwise "
+            "layers, such as TensorRT, removes more."
         ),
         layers=positions,
         change=RecipeChange(settings={"optimization": "extended"})
