@@ -45,8 +45,8 @@ from ndld_flow.records.accuracy import BLIND, Accuracy
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
 from ndld_flow.records.placement import Placement
-from ndld_flow.runner.open_run import RunOpener
 from ndld_flow.runner.run import run_steps
+from ndld_flow.runner.run_state import RunOpener
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.step import Context

@@ -21,7 +21,7 @@ from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import OPTIMIZATION_RECORD, RUN_RECORD, read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
 from ndld_flow.runner.check_inputs import refuse_inputs_of, refuse_missing_data, refuse_wrong_inputs
-from ndld_flow.runner.open_run import RunState, open_single, working_on
+from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.plan import Decision, Reason, Unit, arrange_steps, look_ahead, plan_steps, refuse_impossible_run
 from ndld_flow.runner.run_folder import note_progress, recording_failure, write_run_folder
 from ndld_flow.runner.run_record import (
@@ -34,6 +34,7 @@ from ndld_flow.runner.run_record import (
     place_records,
     skip_step,
 )
+from ndld_flow.runner.run_state import RunState
 from ndld_flow.runner.verify import find_run_damage
 from ndld_flow.runs.disk import explaining_disk
 from ndld_flow.runs.outputs import LATEST, Outputs, name_folder

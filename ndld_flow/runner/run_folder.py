@@ -32,8 +32,8 @@ from ndld_flow.records.run_folder import (
     read_run,
 )
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
-from ndld_flow.runner.open_run import RunState
 from ndld_flow.runner.run_record import describe_failure, describe_unfinished
+from ndld_flow.runner.run_state import RunState
 from ndld_flow.runs.outputs import FOLDER_LEASE, Outputs
 from ndld_flow.runs.run_lines import note_run
 from ndld_flow.store.files import (

@@ -38,8 +38,8 @@ from ndld_flow.records.run_record import (
     StepRecord,
     metrics_of,
 )
-from ndld_flow.runner.open_run import RunState
 from ndld_flow.runner.plan import Decision
+from ndld_flow.runner.run_state import RunState
 from ndld_flow.runs.metric_history import read_earlier
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.digest import digest_json

@@ -21,7 +21,7 @@ from ndld_flow.store.digest import digest_json
 if TYPE_CHECKING:
     from ndld_flow.execution.events import RunFinished, SweepFinished
     from ndld_flow.execution.listener import Listener
-    from ndld_flow.runner.open_run import RunState
+    from ndld_flow.runner.run_state import RunState
     from ndld_flow.sweep.plan_sweep import SweepPlan
 
 

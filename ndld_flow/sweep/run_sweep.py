@@ -33,7 +33,6 @@ from ndld_flow.report.exports.spreadsheets import write_sweep_exports
 from ndld_flow.report.run_page import draw_documents
 from ndld_flow.report.sweep.outcome import summarize_sweep
 from ndld_flow.report.sweep.page import draw_sweep
-from ndld_flow.runner.open_run import RunState
 from ndld_flow.runner.plan import Reason
 from ndld_flow.runner.run import pushing_results
 from ndld_flow.runner.run_folder import (
@@ -55,6 +54,7 @@ from ndld_flow.runner.run_record import (
     log_line,
     model_digests,
 )
+from ndld_flow.runner.run_state import RunState
 from ndld_flow.runner.verify import find_sweep_damage
 from ndld_flow.runs.outputs import Outputs, name_folder
 from ndld_flow.store.digest import digest_json

@@ -22,9 +22,9 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.run_record import GateResult, RunStep, StepRecord, metrics_of
 from ndld_flow.records.sweep import MeasurementSession
-from ndld_flow.runner.open_run import RunOpener, RunState
 from ndld_flow.runner.plan import Decision, Reason, Unit, arrange_steps
 from ndld_flow.runner.run_record import describe_end, place_records, skip_step
+from ndld_flow.runner.run_state import RunOpener, RunState
 from ndld_flow.store.hidden_credentials import hide_in_values
 from ndld_flow.sweep_search.search import Trial
 from ndld_flow.sweep_search.space import Assignment

@@ -15,8 +15,8 @@ from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.history.series import differing
 from ndld_flow.records.history import MetricHistory, MetricSeries
-from ndld_flow.runner import open_run
-from ndld_flow.runner.open_run import read_commit
+from ndld_flow.runner import run_state
+from ndld_flow.runner.run_state import read_commit
 from ndld_flow.runs import metric_history, run_lines
 from ndld_flow.runs.run_lines import LINES
 from tests.support.message_files import CheckMessage
@@ -288,7 +288,7 @@ def test_a_repository_starts_no_program_and_may_block(tmp_path: Path, monkeypatc
 
     write_program(tmp_path / "bin" / "git", "exec sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(open_run, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(run_state, "_TIMEOUT_S", 0.2)
     assert read_commit(tmp_path) == "", "git does not answer"
 
 
