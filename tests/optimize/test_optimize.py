@@ -15,7 +15,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from ndld_flow import api
-from ndld_flow.execution.events import Event, Notice, PointFinished, StepStarted
+from ndld_flow.execution.events import Event, Notice, PointFinished, StepStarted, VariantTried
 from ndld_flow.measure.trial_pass import InputTrial
 from ndld_flow.models.external_files import declared_inputs
 from ndld_flow.models.tensors import TensorSpec
@@ -315,6 +315,19 @@ def test_int8_that_is_not_faster_is_not_delivered(here: Path) -> None:
         assert outcomes(found)["source"] == "delivered"
         assert Path("fast.onnx").read_bytes() == model.read_bytes()
         assert "Nothing pays" in found.conclude()[1]
+
+
+@pytest.mark.thorough
+def test_a_condition_on_the_cosine_of_single_values_is_refused(here: Path) -> None:
+    """The cosine of two positive values is 1 whatever they are."""
+    text = "g (float[1,8] x) => (float[1,1] y) { s = Sigmoid(x) y = ReduceMean<axes = [1]>(s) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 13]> {text}'), "one.onnx")
+    np.save("x.npy", np.random.default_rng(0).normal(size=(12, 8)).astype(np.float32))
+    heard: list[Event] = []
+    options = OptimizeOptions(data=("x.npy",), keep=("cosine >= 0.999",), budget="20 s")
+    with pytest.raises(api.RequestError, match="max_abs"):
+        api.optimize("one.onnx", options, listener=heard.append)
+    assert not any(isinstance(event, VariantTried) for event in heard)
 
 
 @pytest.mark.thorough

@@ -256,6 +256,7 @@ def test_a_variant_that_was_raced_and_not_proved_was_tried() -> None:
         ("not right on held-out data", 0.9999, 0.5, (), "cosine >= 0.999"),
         ("not right", 0.9997, 0.5, (), "cosine >= 0.99"),  # near 0.999, other samples may be below
         ("not right", 0.9931, 0.5, (), ""),
+        ("not right", 1 - 1e-8, 0.5, (), ""),  # single values: a cosine of 1 shows nothing
         ("not right", 0.9997, 1.1, (), ""),  # it is slower
         ("not right", 0.9997, 0.5, ("slice_rms <= 5 %",), ""),  # the user has decided
         ("not the best", 0.9997, 0.5, (), ""),

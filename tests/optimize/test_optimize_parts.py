@@ -327,6 +327,19 @@ def test_openvino_gets_its_own_placement(in_folder: Path) -> None:
     assert any("min_intensity: 64" in text for _, text in quantized)
 
 
+def test_a_result_on_its_own_number_of_threads_is_compared_with_the_source_on_its_own(in_folder: Path) -> None:
+    """`compare` ran both on one thread, and called unchanged what `optimize` had called 1.44x."""
+    composer = read(write(ROWS))
+    checks = {
+        runtime: composer.describe_check(Variant("clean", runtime), 1)
+        for runtime in ("onnxruntime", "{backend: openvino, inference_precision: default}")
+    }
+    assert [(each.runtime, each.profile) for each in checks.values() if each is not None] == [
+        ("{backend: onnxruntime, threads: 1}", ""),
+        ("{backend: openvino, inference_precision: default, threads: 1}", ""),
+    ]
+
+
 def test_a_search_for_exceptions_keeps_a_margin() -> None:
     """With all of the allowed error on the samples of the search, there is more than allowed on others."""
     kept = read_conditions(("cosine >= 0.99", "max_abs <= 0.1", "snr_db >= 20"), None, None)
