@@ -66,8 +66,7 @@ class Yardstick:
     """The list that the output is part of, whose rows are compared in pairs."""
 
     def pair(self, output: str, right: Outputs, wrong: Outputs) -> tuple[Array | None, Array | None]:
-        """Return an output of the reference and of the candidate as they are compared; `wrong` has the names of
-        `right`."""
+        """Return an output of the reference (`right`) and of the candidate (`wrong`), under one name, as compared."""
         paired = None if self.rows is None else self.rows.pair(output, right, wrong)
         return paired or (right.get(output), wrong.get(output))
 

@@ -49,8 +49,6 @@ _HELD_BYTES = 64 * 2**20
 
 CONSTANT = "the reference is constant in"
 """Beginning of the note on outputs that are constant."""
-SORTED = "similar rows are compared, whatever their order, as they are sorted by"
-"""What the note on lists says of them."""
 
 
 class StoredOutputs:
@@ -564,8 +562,9 @@ class _Outputs:
             self.compared.append(self._prepare(names))
             for _ in range(self._count):
                 self.compared[-1].skip()
+        named = self.named_as_reference(outputs)
         for output in self.compared:
-            output.add(sample, kept, outputs, self.named_as_reference(outputs), self._dtypes)
+            output.add(sample, kept, outputs, named, self._dtypes)
         self._count += 1
 
     def named_as_reference(self, outputs: Outputs) -> Outputs:
@@ -596,7 +595,11 @@ def _caveats(pair: ModelPair, compared: Sequence[ComparedOutput]) -> set[str]:
         sizes = (f"{short_name(name)} {shape_text(own[name] or ())}, not {shape_text(freer[name])}" for name in freer)
         notes.add(f"{FIXED_SIZES}: {', '.join(sizes)}")
     lists = {output.yardstick.rows for output in compared if output.yardstick.rows is not None}
-    notes |= {f"{joined(each.outputs)}: {SORTED} column {each.column} of {each.score}" for each in lists}
+    notes |= {
+        f"{joined(each.outputs)}: the most similar rows are compared, as the model sorts them by column {each.column} "
+        f"of {each.score}"
+        for each in lists
+    }
     flat = [output.name for output in compared if output.agreement.is_weak_evidence]
     if flat:
         notes.add(f"{CONSTANT} {', '.join(flat)}, so agreement there is weak evidence")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +58,9 @@ class RankedList:
             return None
         batches = {name: (self._batched(r), self._batched(c)) for name, (r, c) in both.items()}
         scores = [array[..., self.column].astype(np.float64) for array in batches[self.score]]
-        if (np.diff(scores[1], axis=1) > self.margin).any():
-            return None
+        with np.errstate(invalid="ignore"):
+            if (np.diff(scores[1], axis=1) > self.margin).any():
+                return None
         compared = [arrays for arrays in batches.values() if arrays[0].shape[2] <= _MOST_COLUMNS]
         picked = [
             _pair_rows([(r[i], c[i]) for r, c in compared], scores[0][i], scores[1][i], self.margin)
@@ -127,10 +127,10 @@ def find_lists(stored: Iterable[Outputs], model: Path) -> Mapping[str, RankedLis
             if array is not None and array.ndim > axis and array.dtype.kind in "biuf" and name not in found:
                 groups.setdefault(array.shape[: axis + 1], []).append(name)
         for shape, names in groups.items():
-            if shape[-1] > 1 and _selects(model):
+            if shape[-1] > 1:
                 ranked = next(filter(None, (_find_list(tuple(names), name, axis, stored) for name in names)), None)
                 found |= {} if ranked is None else dict.fromkeys(names, ranked)
-    return found
+    return found if found and _selects(model) else {}
 
 
 def _find_list(names: tuple[str, ...], score: str, axis: int, stored: Iterable[Outputs]) -> RankedList | None:
@@ -144,7 +144,10 @@ def _find_list(names: tuple[str, ...], score: str, axis: int, stored: Iterable[O
         rows = array.astype(np.float64).reshape(-1 if axis else 1, array.shape[axis], *columns)
         if sorted_columns.ndim and rows.shape[2:] != sorted_columns.shape:
             return None
-        sorted_columns = sorted_columns & (np.diff(rows, axis=1) <= 0).all(axis=(0, 1))
+        with np.errstate(invalid="ignore"):  # of equal infinities
+            sorted_columns = sorted_columns & (np.diff(rows, axis=1) <= 0).all(axis=(0, 1))
+        if not sorted_columns.any():
+            return None
         lowest = np.minimum(lowest, rows.min(axis=(0, 1), initial=np.inf))
         highest = np.maximum(highest, rows.max(axis=(0, 1), initial=-np.inf))
         steps += rows.shape[0] * max(rows.shape[1] - 1, 0)
@@ -155,7 +158,6 @@ def _find_list(names: tuple[str, ...], score: str, axis: int, stored: Iterable[O
     return RankedList(names, axis, score, column, _END * float(ranges[column]))
 
 
-@lru_cache(maxsize=16)
 def _selects(model: Path) -> bool:
     """Return whether a model has an operator that selects by scores."""
     types = {node.op_type for node in load_structure(model).graph.all_nodes()}

@@ -389,13 +389,16 @@ def write_samples(model: Path, given: Mapping[str, InputSpec], most: int, folder
     make_folder(folder)
     distance = -(-count // most)
     written: dict[str, list[Path]] = {name: [] for name in files.files}
-    stems = [re.sub(r"[^\w-]", "-", paths[0].stem if len(paths) == 1 else "sample")[:40] for paths in own.values()]
-    own_stems = stems if len({*stems}) == len(files.files) else [f"input{index}" for index in range(len(files.files))]
+    stems = {
+        name: re.sub(r"[^\w-]", "-", paths[0].stem)[:40] if len(paths) == 1 else "sample" for name, paths in own.items()
+    }
+    if stems.keys() != written.keys() or len({*stems.values()}) < len(stems):  # names of files must differ
+        stems = {name: f"input{index}" for index, name in enumerate(written)}
     for number, (_, feeds) in enumerate(files.feeds()):
         if number % distance:
             continue
-        for stem, (name, feed) in zip(own_stems, feeds.items(), strict=True):
-            path = folder / f"{stem}-{number:04}.npy"
+        for name, feed in feeds.items():
+            path = folder / f"{stems[name]}-{number:04}.npy"
             np.save(path, feed.values, allow_pickle=False)
             written[name].append(path)
         if number + 1 == count:
