@@ -5,6 +5,7 @@ Both have the same steps with the same settings, so that the second reuses what 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -33,6 +34,7 @@ from ndld_flow.recipe.sample_files import (
     spread_files,
 )
 from ndld_flow.recipe.write_recipe import HELD_SEED, input_lines, name_recipe, try_with_data
+from ndld_flow.records.optimization import runtime_settings
 from ndld_flow.records.run_record import HeldOutCheck
 from ndld_flow.runner.held_out_check import relative_to_model
 from ndld_flow.runtimes.registry import settings_of
@@ -91,7 +93,7 @@ _SEARCH = """\
 sweep:
   over:
     variant:
-{variants}{threads}
+{variants}
 {objectives}
   subject_to: {conditions}
   together: 1                 # point by point, so that an interruption loses nothing
@@ -169,9 +171,8 @@ class Composer(Subject):
         """
         ordered = sorted(self.variants, key=lambda each: (each.name != SOURCE, each.costly))
         variants = "\n".join(f"      {json.dumps(each.name)}: {{{self._changes(each)}}}" for each in ordered)
-        threads, budget = self.options.threads, self.options.budget
-        if limit_ms is None and budget:
-            limit_ms = parse_duration_ms(budget) * SEARCH_SHARE
+        if limit_ms is None and self.options.budget:
+            limit_ms = parse_duration_ms(self.options.budget) * SEARCH_SHARE
         short = ", ".join(f"speed.{name}: {value}" for name, value in _SHORT.items())
         limits = ["fits"] if self._limits() else []
         goals = {}
@@ -184,23 +185,17 @@ class Composer(Subject):
             target=short_name(str(target)),
             judge="` or `".join([*limits, "agree"]),
             notes="".join(f"# {note}\n" for note in self.left_out),
-            head=self._head(self.name, self.runtime, self._steps(), _PROFILED),
+            head=self._head(self.name, self.runtime_with(), self._steps(), _PROFILED),
             variants=variants,
-            threads=f"\n    speed.threads: {list(threads)}" if len(threads) > 1 else "",
             objectives="\n".join([f"  {direction}: {text}" for direction, text in goals.items()]),
             conditions=json.dumps([*self.conditions.of("agree"), *self._sizes()]),
             again="" if self.preset.built_only else _AGAIN.format(short=f"{{{short}}}", winners=_WINNERS),
             time=f"  time: {limit_ms:g} ms\n" if limit_ms is not None else "",
         )
 
-    def is_base(self, variant: Variant, threads: int | None) -> bool:
-        """Return whether a variant is what all others are compared with: the source, with the settings of `base`."""
-        return variant.is_source and variant.runtime == self.runtime and threads is None
-
     def compose_proof(
         self,
         variant: Variant,
-        threads: int | None,
         target: Path,
         output: Path,
         *,
@@ -222,20 +217,17 @@ class Composer(Subject):
             head=self._head(
                 f"{self.name}-proof",
                 variant.runtime,
-                self._proof_steps(variant, threads, part, time or ProofTime()),
+                self._proof_steps(variant, part, time or ProofTime()),
                 profiled,
             ),
             gates="\n".join(f"  - {json.dumps(gate)}" for gate in gates) or "  []",
         )
 
-    def describe_check(self, variant: Variant, threads: int | None = None) -> HeldOutCheck | None:
+    def describe_check(self, variant: Variant) -> HeldOutCheck | None:
         """Return the check of a proof, for `compare`; None if it runs an engine or a metric of the user's own."""
         if self.options.metric is not None or self.preset.engine:
             return None
         held = {name: [Path(file) for file in files] for name, files in self.samples.held.items()}
-        runtime = variant.runtime
-        if threads is not None:  # the source keeps its own
-            runtime = f"{{backend: {runtime.strip('{}').removeprefix('backend: ')}, threads: {threads}}}"
         return HeldOutCheck(
             samples={
                 name: {relative_to_model(file, self.model): sha256_of(file) for file in files}
@@ -243,14 +235,13 @@ class Composer(Subject):
             },
             shapes={name: tuple(shape) for name, shape in self.options.shapes.items()},
             conditions=tuple(f"{metric} {bound}" for metric, bound in self.conditions.accuracy),
-            runtime=runtime,
-            source_runtime=self.runtime,
-            profile=self.speed_settings(None),
+            runtime=variant.runtime,
+            source_runtime=self.runtime_with(),
         )
 
     def compose_probe(self) -> str:
         """Return the text of a recipe that judges the source against itself, as the search does, and profiles it."""
-        source = Variant(SOURCE, self.runtime, is_source=True)
+        source = Variant(SOURCE, self.runtime_with(), is_source=True)
         steps = [step for step in self._steps(source) if not step.startswith(("engine:", "speed:"))]
         if self.races:
             first = {name: spread_files(files, _PROBED_SAMPLES) for name, files in self.samples.search.items()}
@@ -259,8 +250,8 @@ class Composer(Subject):
             count = min(map(len, first.values()), default=None)
             judged = f"{self._judged(False, count)}{data}, made: off, power: off"
             agree = f"agree: {{step: check_accuracy, reference: source, candidate: source{judged}}}"
-            steps = [agree, *self._measuring("source", None, _QUICK, "base")]
-        return _PROBED.format(head=self._head(f"{self.name}-source", self.runtime, steps, ""))
+            steps = [agree, *self._measuring("source", _QUICK, "base")]
+        return _PROBED.format(head=self._head(f"{self.name}-source", self.runtime_with(), steps, ""))
 
     def gain_gates(self) -> list[str]:
         """Return the conditions by which a proof shows a gain: in the only objective, or none in one of several, as
@@ -288,7 +279,7 @@ class Composer(Subject):
             steps="\n".join(f"  {step}" for step in steps),
         )
 
-    def _steps(self, variant: Variant | None = None, threads: int | None = None) -> list[str]:
+    def _steps(self, variant: Variant | None = None) -> list[str]:
         """Return the steps of the search: those of one variant, or those that all variants change."""
         steps = variant.steps if variant is not None else {}
         result = variant.result if variant is not None else MADE
@@ -308,9 +299,9 @@ class Composer(Subject):
                 lines.append(f"made: {steps.get(MADE, CLEAN)}{note}")
         lines += [f"fits: {{step: edit, from: {result}, operations: [{limits}]}}" for limits in self._limits()]
         lines.append(f"agree: {{step: check_accuracy, reference: source, candidate: {result}{self._judged(False)}}}")
-        return [*lines, *self._measuring(result, threads, variant.speed if variant is not None else "")]
+        return [*lines, *self._measuring(result, variant.speed if variant is not None else "")]
 
-    def _measuring(self, result: str, threads: int | None, own: str = "", name: str = "") -> list[str]:
+    def _measuring(self, result: str, own: str = "", name: str = "") -> list[str]:
         """Return the steps that measure a model, by default `engine` and `speed`."""
         on = f", on: {_BOARD}" if self.preset.remote else ""
         engine = ", ".join(f"{key}: {json.dumps(value)}" for key, value in self.preset.engine.items())
@@ -319,30 +310,23 @@ class Composer(Subject):
         if self.preset.built_only:
             return lines
         runs = f", backend: {self.preset.engine['backend']}, engine: {built}" if engine else ""
-        measured = f"{self.speed_settings(threads)}{runs}{own}{on}"
-        return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{measured}}}"]
+        return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{runs}{own}{on}}}"]
 
-    def speed_settings(self, threads: int | None) -> str:
-        """Return the settings of `profile` that the preset and the number of threads make, each after a comma."""
-        given = self.options.threads
-        number = threads if threads is not None else given[0] if len(given) == 1 else None
-        settings = {**self.preset.speed, **({"threads": number} if number is not None else {})}
-        return "".join(f", {key}: {json.dumps(value)}" for key, value in settings.items())
-
-    def _proof_steps(self, variant: Variant, threads: int | None, part: ProofPart, time: ProofTime) -> list[str]:
+    def _proof_steps(self, variant: Variant, part: ProofPart, time: ProofTime) -> list[str]:
         """Return the steps of the search, and those on held-out samples and against the source."""
-        steps = self._steps(variant, threads)
-        measuring = len(self._measuring(variant.result, threads))
+        steps = self._steps(variant)
+        measuring = len(self._measuring(variant.result))
         checked, speed = steps[:-measuring], steps[-measuring:]
         if self.races:  # the race has judged it on the samples of the search
             checked = [step for step in checked if not step.startswith("agree:")]
-            speed = self._measuring(variant.result, threads, variant.speed + _QUICK)
+            speed = self._measuring(variant.result, variant.speed + _QUICK)
         settings = f"reference: source, candidate: {variant.result}{self._judged(True)}{self._worth(time.spare_s)}"
         checked.append(f"held: {{step: check_accuracy, {settings}}}   # other samples")
         if part == "check":
             return checked
-        in_runtime = "" if self.preset.engine else f", backend: {self.runtime}"
-        base = self._measuring("source", None, in_runtime + (_QUICK if self.races else ""), "base")
+        # The runtime of the recipe is the variant's.
+        in_runtime = "" if self.preset.engine else f", {runtime_settings(self.runtime_with())}"
+        base = self._measuring("source", in_runtime + (_QUICK if self.races else ""), "base")
         if self.preset.built_only or part == "profiles":
             return [*checked, *base, *speed]
         rounds = f", rounds: {0 if self.preset.remote else time.rounds}"
@@ -418,6 +402,8 @@ def read_model(model: Path, options: OptimizeOptions, folder: Path) -> Composer:
     known = read_preset(options.target)
     names = tuple(name for name in known.runtimes if not _lack_of(name))
     preset = known.model_copy(update={"runtimes": names or known.runtimes})
+    if preset.engine and options.threads:
+        raise RequestError(f"--threads: --for {options.target} runs engines, which have no number of threads.")
     if preset.remote != bool(options.on):
         raise RequestError(
             f"--for {options.target}: it builds and measures on another machine; give it: --on ssh://USER@HOST."
@@ -447,6 +433,7 @@ def read_model(model: Path, options: OptimizeOptions, folder: Path) -> Composer:
         preset=preset,
         samples=samples,
         runtime=preset.runtimes[0],
+        threads=options.threads[0] if len(options.threads) == 1 else 0,
         trial=measured_trial(trial, samples.search),
     )
 
@@ -464,11 +451,13 @@ def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]
     left_out: list[str] = [preset.unknown] if preset.unknown else []
     known = read_preset(subject.options.target).runtimes
     left_out += [_lack_of(runtime) for runtime in known if runtime not in preset.runtimes]
-    for runtime in preset.runtimes:
-        own = replace(subject, runtime=runtime)
-        label = own.label if runtime != preset.runtimes[0] else ""
-        # To compile and judge a large model in another runtime takes long.
-        proposed.append((_AFTER_DYNAMIC if label else 0, Variant(f"{SOURCE}{label}", runtime, is_source=True)))
+    several = subject.options.threads if len(subject.options.threads) > 1 else ()
+    proposed.append((0, Variant(SOURCE, subject.runtime_with(), is_source=True)))
+    for runtime, threads in itertools.product(preset.runtimes, several or (subject.threads,)):
+        own = replace(subject, runtime=runtime, threads=threads)
+        label = own.label if several or runtime != preset.runtimes[0] else ""
+        if label:  # to compile and judge a large model in another runtime takes long
+            proposed.append((_AFTER_DYNAMIC, Variant(f"{SOURCE}{label}", own.runtime_with(), is_source=True)))
         for order, each in propose_variants(own):
             if isinstance(each, Variant):
                 proposed.append((order, replace(each, needs=each.needs or (f"{SOURCE}{label}" if label else ""))))

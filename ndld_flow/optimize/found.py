@@ -83,7 +83,7 @@ def prove_source(prover: Prover) -> Proof:
     Raises NdldFlowError for data, inputs or a runtime that do not fit, ModelError if it fails its own check.
     """
     composer = prover.composer
-    proof = prover.run(Variant(SOURCE, composer.runtime, is_source=True), None, composer.compose_probe())
+    proof = prover.run(Variant(SOURCE, composer.runtime_with(), is_source=True), composer.compose_probe())
     _check_conditions(composer, proof)
     if not proof.passed and not composer.preset.limits.operators:  # a variant may fit the target all the same
         raise ModelError(f"{composer.model}: the source does not pass its own check: {proof.why}")

@@ -96,9 +96,8 @@ def _describe_opening(composer: Composer, delivered: Proof) -> str:
     settings = settings_of(values["backend"])
     if settings is None or composer.preset.engine:
         return ""
-    measured = yaml.safe_load(f"{{backend: {values['backend']}{composer.speed_settings(delivered.threads)}}}")
     model = (*delivered.exported, str(composer.model if delivered.variant.is_source else delivered.file))[0]
-    return settings.model_validate({**values, **measured}).opening(model)
+    return settings.model_validate(values).opening(model)
 
 
 def _warn(composer: Composer, listener: Listener, source: Proof | None = None) -> None:
@@ -143,7 +142,6 @@ def _describe(prover: Prover, found: Found, source: Proof, budget: Budget, start
         ending=find_ending(found.variants, faster=faster),
         delivered=delivered.variant.name,
         runtime=delivered.variant.runtime,
-        threads=delivered.threads,
         opening=_describe_opening(composer, delivered),
         digest=delivered.model.digest,
         size_bytes=sum(file.size_bytes for file in delivered.model_files),

@@ -41,7 +41,7 @@ class Preset(Settings):
     """Objectives without `--minimize` and `--maximize`."""
     maximize: tuple[str, ...] = ()
     speed: dict[_Key, JsonValue] = {}
-    """Settings of every measurement, of the source too, such as `{threads: 1}`."""
+    """Settings of the runtimes, for the source too, such as `{threads: 1}`."""
     engine: dict[_Key, JsonValue] = {}
     """Settings of `build_engine`, for targets that run engines."""
     fp16: bool = False

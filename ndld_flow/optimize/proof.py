@@ -52,7 +52,6 @@ class Proof:
     """The outcome of the proof of a variant, and what it measured."""
 
     variant: Variant
-    threads: int | None
     recipe: Path
     outcome: VariantOutcome
     why: str
@@ -104,7 +103,7 @@ class Proof:
         """Return whether both measured the same model in the same way."""
         if self.record is None or other.record is None:
             return False
-        mine, others = ((each.variant.runtime, each.variant.speed, each.threads) for each in (self, other))
+        mine, others = ((each.variant.runtime, each.variant.speed) for each in (self, other))
         return mine == others and self.model_files == other.model_files
 
 
@@ -120,7 +119,6 @@ class Prover:
     def prove(
         self,
         variant: Variant,
-        threads: int | None,
         left_s: Callable[[], float] = lambda: math.inf,
         spare_s: float = math.inf,
         rounds: int = ProofTime().rounds,
@@ -131,19 +129,19 @@ class Prover:
         An error of its steps fails it, and is not raised.
         """
         for measured in (False, True):  # what is wrong is not measured
-            suffix = (f"-{threads}-threads" if threads is not None else "") + ("" if measured else "-check")
+            suffix = "" if measured else "-check"
             recipe = self.folder / f"{name_recipe(Path(f'{variant.name}.yaml'))}{suffix}.yaml"
             output = self.request.output or Path("fast.onnx")
-            compose = partial(self.composer.compose_proof, variant, threads, recipe, output)
+            compose = partial(self.composer.compose_proof, variant, recipe, output)
             try:
                 if measured and self.composer.races:
                     self._profile(recipe, compose(part="profiles", time=ProofTime(spare_s=spare_s)))
                 text = compose(part="all" if measured else "check", time=ProofTime(left_s(), spare_s, rounds))
-                proof = self.run(variant, threads, text, recipe, measured=measured)
+                proof = self.run(variant, text, recipe, measured=measured)
             except OutputsError:
                 raise
             except NdldFlowError as error:
-                return Proof(variant, threads, recipe, "failed", str(error))
+                return Proof(variant, recipe, "failed", str(error))
             if not proof.passed:
                 break
         return proof
@@ -169,13 +167,11 @@ class Prover:
             return proof
         assert proof.finished is not None  # it passed
         run = Path(proof.finished.folder)
-        export = Export(proof.variant.result, output, self.composer.describe_check(proof.variant, proof.threads))
+        export = Export(proof.variant.result, output, self.composer.describe_check(proof.variant))
         (files,) = export_results([export], read_run_record(run), run)
         return replace(proof, exported=files)
 
-    def run(
-        self, variant: Variant, threads: int | None, text: str, recipe: Path | None = None, *, measured: bool = False
-    ) -> Proof:
+    def run(self, variant: Variant, text: str, recipe: Path | None = None, *, measured: bool = False) -> Proof:
         """Run a recipe that judges a variant; one that is `measured` compares it with the source too.
 
         Raises NdldFlowError for the errors of its steps.
@@ -206,7 +202,6 @@ class Prover:
         is_raced = measured and not self.composer.preset.built_only
         return Proof(
             variant=variant,
-            threads=threads,
             recipe=recipe,
             outcome=outcome,
             why=why,

@@ -188,7 +188,7 @@ class RaceSearch(Search):
         )
         start_s, spare_s = self._budget.used_s, self._budget.left_s() - self._first_proof_s
         proof = self._prover.prove(
-            variant, None, self._budget.left_s, spare_s, ProofTime().rounds if certain else _LAST_ROUNDS
+            variant, self._budget.left_s, spare_s, ProofTime().rounds if certain else _LAST_ROUNDS
         )
         if proof.speed is not None:  # else it ended with its check
             self._longest_proof_s = max(self._longest_proof_s, self._budget.used_s - start_s)
@@ -258,7 +258,8 @@ class RaceSearch(Search):
             compared = raced
             best = self._speed_of_best
             if best is not None:  # its proof may measure another ratio, by another clock
-                compared += f", {self._best.variant.name} {times_as_fast(best.ratio)}"
+                exact = " and closer to the source" if tried.speed.ratio < best.ratio else ""
+                compared += f", {self._best.variant.name} {times_as_fast(best.ratio)}{exact}"
             return tried.model_copy(update={"outcome": outcome, "why": compared})
         return tried
 

@@ -1,4 +1,4 @@
-"""Search by a sweep: for several objectives, several numbers of threads, engines, and targets on other machines."""
+"""Search by a sweep: for several objectives, engines, and targets on other machines."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ndld_flow.base.quantities import counted, quantity
+from ndld_flow.base.quantities import quantity
 from ndld_flow.execution.events import Event, Notice, PointFinished, SweepFinished
 from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import Budget
-from ndld_flow.optimize.compose import SEARCH_SHARE, Composer
+from ndld_flow.optimize.compose import SEARCH_SHARE, SOURCE, Composer
 from ndld_flow.optimize.found import TOO_NOISY, Found, Search
 from ndld_flow.optimize.proof import Proof, Prover, command_of
 from ndld_flow.optimize.variant import Variant
@@ -42,7 +42,6 @@ class Point:
 
     number: int
     variant: Variant
-    threads: int | None
     outcome: PointOutcome
     why: str
     latency: Metric | None
@@ -51,15 +50,6 @@ class Point:
     on_front: bool = False
     ratio_to_best: tuple[float, float] | None = None
     """95 % interval of its first objective divided by that of the best, if both were measured again; 1 for the best."""
-
-    @property
-    def name(self) -> str:
-        return name_variant(self.variant.name, self.threads)
-
-
-def name_variant(name: str, threads: int | None) -> str:
-    """Return `INT8 by minmax on 2 threads`, or the name alone if the number of threads is not part of the search."""
-    return name if threads is None else f"{name} on {counted(threads, 'thread')}"
 
 
 class SweepSearch(Search):
@@ -127,7 +117,6 @@ class SweepSearch(Search):
             yield Point(
                 number=point.number,
                 variant=self._variants[str(point.values["variant"])],
-                threads=_threads_of(point.values.get("speed.threads")),
                 outcome=point.outcome,
                 why=point.reason,
                 latency=latest.metrics.get("speed.latency.min"),
@@ -142,9 +131,8 @@ class SweepSearch(Search):
         latency = event.objectives.get("speed.latency.min")
         first = next(iter(event.objectives.values()), None)
         rank = float("inf") if first is None else first.value if goal == "minimize" else -first.value
-        threads = _threads_of(event.values.get("speed.threads"))
         variant = self._variants[str(event.values["variant"])]
-        return Point(event.number, variant, threads, event.outcome, event.reason, latency, rank)
+        return Point(event.number, variant, event.outcome, event.reason, latency, rank)
 
     def _prove(self) -> None:
         """Prove points from the best on.
@@ -154,18 +142,20 @@ class SweepSearch(Search):
         """
         first: Point | None = None
         for point in self._points:
-            if point.outcome != "passed" or self._composer.is_base(point.variant, point.threads):
+            if point.outcome != "passed" or point.variant.name == SOURCE:
                 continue
             passed = sum(proof.passed for proof in self._proofs.values())
             if first is not None and not is_worth_proving(point, first, passed, self._composer):
                 continue
             against = "the engine of" if self._composer.preset.built_only else "alternating passes with"
             how = f"held-out samples, then {against} the source"
-            self._prover.listener(Notice(text=f"proving {point.name}: {how}"))
-            proof = self._proofs[point.number] = self._prover.prove(point.variant, point.threads, self._budget.left_s)
+            self._prover.listener(Notice(text=f"proving {point.variant.name}: {how}"))
+            proof = self._proofs[point.number] = self._prover.prove(point.variant, self._budget.left_s)
             first = first or (point if proof.passed else None)
             outcome = "right and better" if proof.passed else proof.outcome
-            self._prover.listener(Notice(text=f"{point.name}: {outcome}{f': {proof.why}' if proof.why else ''}"))
+            self._prover.listener(
+                Notice(text=f"{point.variant.name}: {outcome}{f': {proof.why}' if proof.why else ''}")
+            )
             if sum(each.outcome in ("not faster", "not proved") for each in self._proofs.values()) >= _MOST_NOT_FASTER:
                 break
         if first is None and any(proof.outcome == "not proved" for proof in self._proofs.values()):
@@ -217,7 +207,7 @@ def _front(points: Sequence[Point], proofs: dict[int, Proof], request: Request) 
             delivered = proof.outcome == "delivered"
             output = request.output if delivered else Path(f"{name_recipe(Path(f'{point.variant.name}.onnx'))}.onnx")
             command = command_of(proof, replace(request, output=output))
-            yield FrontPoint(name=point.name, gains=proof.gains, command=command, delivered=delivered)
+            yield FrontPoint(name=point.variant.name, gains=proof.gains, command=command, delivered=delivered)
 
 
 def describe(points: Sequence[Point], proofs: dict[int, Proof], delivered: Proof, faster: bool) -> list[TriedVariant]:
@@ -230,11 +220,11 @@ def describe(points: Sequence[Point], proofs: dict[int, Proof], delivered: Proof
         outcome, why = (proof.outcome, proof.why) if proof is not None else _lost(point)
         if outcome == "not the best" and proof is None and unproved:
             outcome = "not proved"
-        if not faster and point.variant == delivered.variant and point.threads == delivered.threads:
+        if not faster and point.variant == delivered.variant:
             outcome, why = "delivered", ""
         described.append(
             TriedVariant(
-                name=point.name,
+                name=point.variant.name,
                 runtime=point.variant.runtime,
                 outcome=outcome,
                 why=why,
@@ -248,13 +238,10 @@ def describe(points: Sequence[Point], proofs: dict[int, Proof], delivered: Proof
 
 def describe_untried(composer: Composer, points: Sequence[Point]) -> Iterator[TriedVariant]:
     """Yield the variants that the search did not reach."""
-    threads: Sequence[int | None] = composer.options.threads if len(composer.options.threads) > 1 else (None,)
-    tried = {(point.variant.name, point.threads) for point in points}
+    tried = {SOURCE, *(point.variant.name for point in points)}
     for variant in composer.variants:
-        for count in threads:
-            if (variant.name, count) not in tried and not composer.is_base(variant, count):
-                name = name_variant(variant.name, count)
-                yield TriedVariant(name=name, runtime=variant.runtime, outcome="not tried")
+        if variant.name not in tried:
+            yield TriedVariant(name=variant.name, runtime=variant.runtime, outcome="not tried")
 
 
 def _lost(point: Point) -> tuple[VariantOutcome, str]:
@@ -273,7 +260,3 @@ def _ratio_to_best(point: SweepPoint) -> tuple[float, float] | None:
     if again.verdict == "best":
         return 1.0, 1.0
     return (again.ratio_low, again.ratio_high) if again.ratio_low and again.ratio_high else None
-
-
-def _threads_of(value: object) -> int | None:
-    return value if isinstance(value, int) else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ndld_flow.base.quantities import parse_duration_ms
+from ndld_flow.base.quantities import counted, parse_duration_ms
 from ndld_flow.optimize.goals import Conditions, Objective
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.presets import Preset
@@ -79,11 +80,21 @@ class Subject:
     """The inputs with the shapes that are measured, and the time of one of the first passes."""
     shares: Mapping[str, float] = field(default_factory=dict)
     """Operator of ONNX -> its share of the time that the source's kernels take; empty where that is unknown."""
+    threads: int = 0
+    """The number of threads on which the model runs; 0 leaves it to the target and the runtime."""
 
     @property
     def label(self) -> str:
-        """Return the end of the name of variants: ` in OpenVINO`, if ONNX Runtime is tried too."""
-        return f" in {self.traits.title}" if self.runtime != DEFAULT and len(self.preset.runtimes) > 1 else ""
+        """Return the end of the name of variants: ` in OpenVINO on 2 threads`, as far as several are tried."""
+        runtime = f" in {self.traits.title}" if self.runtime != DEFAULT and len(self.preset.runtimes) > 1 else ""
+        several = self.threads and len(self.options.threads) > 1
+        return f"{runtime} on {counted(self.threads, 'thread')}" if several else runtime
+
+    def runtime_with(self, *own: str) -> str:
+        """Return the value of `runtime:` for the target, the number of threads, and further settings."""
+        given = {**self.preset.speed, **({"threads": self.threads} if self.threads else {})}
+        settings = [f"backend: {self.runtime}", *(f"{key}: {json.dumps(value)}" for key, value in given.items()), *own]
+        return f"{{{', '.join(settings)}}}" if len(settings) > 1 else self.runtime
 
     @cached_property
     def traits(self) -> type[RuntimeSettings]:
@@ -95,8 +106,7 @@ class Subject:
     @property
     def own_precision(self) -> str:
         """Return the value of `runtime:` with the precision that the runtime chooses; empty if it chooses none."""
-        own = self.traits.own_precision
-        return f"{{backend: {self.runtime}, {own}}}" if own else ""
+        return self.runtime_with(self.traits.own_precision) if self.traits.own_precision else ""
 
     def quantize(self, read: str = "clean") -> str:
         """Return the beginning of a `quantize` step. A race finds out that a model stayed as it was."""
@@ -118,7 +128,7 @@ class Subject:
         preset = self.preset
         limited = preset.limits.operators or preset.limits.model is not None
         latency = [each.name for each in self.objectives] == ["latency"]
-        return latency and not preset.engine and not preset.remote and not limited and len(self.options.threads) < 2
+        return latency and not preset.engine and not preset.remote and not limited
 
     @property
     def budget_s(self) -> float | None:

@@ -22,7 +22,7 @@ Proposals = Iterator[Variant | str]
 
 def cleaned(subject: Subject) -> Proposals:
     """Yield the model with constants folded and operators fused, and what fixing its shapes might gain."""
-    yield Variant(f"clean{subject.label}", subject.runtime)
+    yield Variant(f"clean{subject.label}", subject.runtime_with())
     if subject.has_weights_as_inputs:
         yield "The model lists its weights as inputs: they become constants, which a caller cannot replace."
     shapes = subject.trial.free_sizes
@@ -41,7 +41,7 @@ def extended(subject: Subject) -> Proposals:
     Only for models with convolutions: for others, the level `all` is the same on a CPU.
     """
     if subject.runs_in_onnxruntime and "Conv" in subject.operators:
-        level = "{backend: onnxruntime, optimization: extended}"
+        level = subject.runtime_with("optimization: extended")
         yield Variant(f"source at the level extended{subject.label}", level, is_source=True)
 
 
@@ -53,7 +53,7 @@ def one_thread(subject: Subject) -> Proposals:
     """Yield the source and the cleaned model on one thread, for quick models, unless numbers of threads are given."""
     chosen = subject.options.threads or "threads" in subject.preset.speed
     if subject.races and subject.runs_in_onnxruntime and not chosen and subject.trial.pass_ms < _QUICK_MS:
-        alone = "{backend: onnxruntime, threads: 1}"
+        alone = subject.runtime_with("threads: 1")
         yield Variant(f"source on one thread{subject.label}", alone, is_source=True)
         yield Variant(f"clean on one thread{subject.label}", alone)
 
@@ -67,7 +67,7 @@ def fp16(subject: Subject) -> Proposals:
     found = f"{{step: find_precision, from: clean{tolerance_of(subject.conditions)}, trials: 60, time: 2 min}}"
     made = "{step: convert_fp16, from: clean, found_by: found}"
     name = f"FP16 except what it breaks{subject.label}"
-    yield Variant(name, subject.runtime, {"found": found, "made": made})
+    yield Variant(name, subject.runtime_with(), {"found": found, "made": made})
 
 
 _DENSE = "INT8 of dense layers"
@@ -110,7 +110,7 @@ def int8(subject: Subject) -> Proposals:
     for name, settings in _forms(subject):
         made = f"{{{subject.quantize()}{subject.quantize_target}{settings}}}"
         extends = f"{_DENSE}{subject.label}" if name in _MORE else ""
-        yield Variant(f"{name}{subject.label}", subject.runtime, {"made": made}, extends=extends)
+        yield Variant(f"{name}{subject.label}", subject.runtime_with(), {"made": made}, extends=extends)
     if own := subject.own_precision:
         dense = f"{{{subject.quantize()}{subject.quantize_target}, min_intensity: 64}}"
         name = f"INT8 of dense layers{subject.label} at the default precision"
@@ -178,7 +178,7 @@ def int8_dynamic(subject: Subject) -> Proposals:
 
 def _dynamic(subject: Subject, name: str, settings: str) -> Variant:
     made = {"made": f"{{{subject.quantize()}, mode: dynamic, {settings}}}"}
-    return Variant(f"{_DYNAMIC}{name}{subject.label}", subject.runtime, made)
+    return Variant(f"{_DYNAMIC}{name}{subject.label}", subject.runtime_with(), made)
 
 
 _LONGEST_SEARCH_MS, _LONGEST_PLACEMENT_MS = 120_000.0, 60_000.0
@@ -203,7 +203,7 @@ def int8_exceptions(subject: Subject) -> Proposals:
     made = f"{{{subject.quantize()}{target}, found_by: found}}"
     name = f"INT8 except what it breaks{subject.label}"
     plain, steps = _plain_form(subject), {"found": found, "made": made}
-    yield Variant(name, subject.runtime, steps, costly=True, unless=(plain,), whole=plain, needs=plain)
+    yield Variant(name, subject.runtime_with(), steps, costly=True, unless=(plain,), whole=plain, needs=plain)
 
 
 def int8_placed(subject: Subject) -> Proposals:
@@ -215,13 +215,12 @@ def int8_placed(subject: Subject) -> Proposals:
     if not subject.samples.search or not quantized or subject.preset.engine or subject.preset.remote:
         return
     time_ms = subject.limit_ms(_PLACEMENT_SHARE, _LONGEST_PLACEMENT_MS)
-    threads = subject.options.threads
-    own = f", threads: {threads[0]}" if len(threads) == 1 else ""
-    placed = f"{{objective: latency, time: {time_ms:g} ms{own if subject.runtime == DEFAULT else ''}}}"
-    target = f", runtime: {{backend: {subject.runtime}{own}}}" if own and subject.runtime != DEFAULT else ""
+    # The step takes the settings of another runtime from the recipe.
+    threads = f", threads: {subject.threads}" if subject.runtime == DEFAULT else ""
+    placed = f"{{objective: latency, time: {time_ms:g} ms{threads}}}"
     scheme = f"{subject.quantize()}{subject.quantize_target}"
-    made = f"{{{scheme}, optimize: {placed}{tolerance_of(subject.conditions)}{target}}}"
-    yield Variant(f"INT8 where it pays{subject.label}", subject.runtime, {"made": made}, costly=True)
+    made = f"{{{scheme}, optimize: {placed}{tolerance_of(subject.conditions)}}}"
+    yield Variant(f"INT8 where it pays{subject.label}", subject.runtime_with(), {"made": made}, costly=True)
 
 
 def int8_smoothed(subject: Subject) -> Proposals:
@@ -233,7 +232,7 @@ def int8_smoothed(subject: Subject) -> Proposals:
     made = f"{{{subject.quantize('found')}{subject.quantize_target}}}"
     name, plain = f"INT8 of smoothed activations{subject.label}", _plain_form(subject)
     steps = {"found": smoothed, "made": made}
-    yield Variant(name, subject.runtime, steps, costly=True, unless=(plain,), whole=plain, needs=plain)
+    yield Variant(name, subject.runtime_with(), steps, costly=True, unless=(plain,), whole=plain, needs=plain)
 
 
 _WHOLE_WEIGHTS = 2**20
@@ -253,7 +252,7 @@ def int8_weights(subject: Subject) -> Proposals:
     for weights in ("int8", "int4") if subject.aims_at("size") else ("int8",):
         settings = f"mode: weight_only, weights: {weights}, block_size: 128, accuracy_level: 4"
         made = {"made": f"{{{subject.quantize()}, {settings}}}"}
-        yield Variant(f"weights in {weights.upper()}{subject.label}", subject.runtime, made)
+        yield Variant(f"weights in {weights.upper()}{subject.label}", subject.runtime_with(), made)
 
 
 _LEAST_TIME_IN_LOOPS = 0.2
@@ -274,11 +273,11 @@ def loops_as_lstm(subject: Subject) -> Proposals:
         yield f"Loops are not rewritten as LSTM: they take {percent(share)} of the time."
         return
     rewritten = f"loops as LSTM{subject.label}"
-    yield Variant(rewritten, subject.runtime, {"made": _EDITED})
+    yield Variant(rewritten, subject.runtime_with(), {"made": _EDITED})
     if subject.samples.search and subject.runs_in_onnxruntime and subject.allows("DynamicQuantizeLSTM"):
         dynamic = "{step: quantize, from: found, mode: dynamic, op_types: [Gemm, LSTM, MatMul]}"
         steps = {"found": _EDITED, "made": dynamic}
-        yield Variant(f"loops as LSTM in dynamic INT8{subject.label}", subject.runtime, steps, needs=rewritten)
+        yield Variant(f"loops as LSTM in dynamic INT8{subject.label}", subject.runtime_with(), steps, needs=rewritten)
 
 
 def own_precision(subject: Subject) -> Proposals:
@@ -307,7 +306,7 @@ def throughput(subject: Subject) -> Proposals:
     if not subject.aims_at("throughput"):
         return
     if concurrent := subject.traits.concurrency:
-        yield Variant(f"clean in concurrent streams{subject.label}", subject.runtime, speed=f", {concurrent}")
+        yield Variant(f"clean in concurrent streams{subject.label}", subject.runtime_with(), speed=f", {concurrent}")
         return
     if subject.options.fix_shapes:
         yield "Batches are not tried in ONNX Runtime: --fix-shapes fixes the first dimension."
@@ -319,7 +318,9 @@ def throughput(subject: Subject) -> Proposals:
         several = (replace(likely, shape=(batch, *(likely.shape or ())[1:])) for likely in subject.trial.inputs)
         entries = ((json.dumps(likely.spec.name), input_entry(likely, FoundData())) for likely in several)
         inputs = ", ".join(f"{name}: {{{entry}}}" for name, entry in entries)
-        yield Variant(f"clean in batches of {batch}{subject.label}", subject.runtime, speed=f", inputs: {{{inputs}}}")
+        yield Variant(
+            f"clean in batches of {batch}{subject.label}", subject.runtime_with(), speed=f", inputs: {{{inputs}}}"
+        )
 
 
 _FAMILIES: dict[Callable[[Subject], Proposals], int] = {

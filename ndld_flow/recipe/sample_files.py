@@ -89,14 +89,15 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
     """Return the files of each input. Raises RequestError for paths that do not fit the model."""
     patterns: dict[str, list[str]] = {}
     for text in data:
-        name, path = _input_of(text, trial)
+        names, path = _inputs_of(text, trial)
         require_data(text, path)
         if Path(path).suffix.lower() in VIDEO_SUFFIXES:
             raise RequestError(
                 f"--data {text}: give the frames of a video as images in a folder, such as by `ffmpeg -i "
                 f"{short_name(Path(path).name)} frames/%04d.png`."
             )
-        patterns.setdefault(name, []).append(path)
+        for name in names:
+            patterns.setdefault(name, []).append(path)
     files = {name: [os.path.relpath(file.path) for file in find_files(paths)] for name, paths in patterns.items()}
     for likely in trial.inputs:
         paths = files.get(likely.spec.name, [])
@@ -201,10 +202,11 @@ def _sizes_of(files: Mapping[str, list[str]], trial: InputTrial) -> list[int]:
     from ndld_flow.samples.value_files import open_array
 
     varied = {likely.spec.name for likely in trial.inputs if likely.varies}
-    listed = [each for name, each in files.items() if name in varied and len(each) > 1]
-    if any(Path(file).suffix.lower() not in VALUE_SUFFIXES for sample in listed for file in sample):
+    listed = {name: list(map(Path, each)) for name, each in files.items() if name in varied and len(each) > 1}
+    if any(file.suffix.lower() not in VALUE_SUFFIXES for sample in listed.values() for file in sample):
         return []
-    return [sum(math.prod(open_array(Path(file), "").shape) for file in sample) for sample in zip(*listed, strict=True)]
+    sizes = ([math.prod(open_array(file, name).shape) for file in each] for name, each in listed.items())
+    return [*map(sum, zip(*sizes, strict=True))]
 
 
 def split_data(data: FoundData, model: Path, trial: InputTrial, folder: Path, tokenizer: Path | None = None) -> Samples:
@@ -254,20 +256,26 @@ def _split_files(
     return {name: [os.path.relpath(path) for path in paths] for name, paths in written.items()}
 
 
-def _input_of(text: str, trial: InputTrial) -> tuple[str, str]:
-    """Return the input and the path of `PATH` or `INPUT=PATH`."""
+def _inputs_of(text: str, trial: InputTrial) -> tuple[Sequence[str], str]:
+    """Return the inputs and the path of `PATH` or `INPUT=PATH`: of archives, the inputs that they have arrays of."""
+    from ndld_flow.samples.value_files import archived_names
     from ndld_flow.samples.wanted_inputs import part_of
 
     names = [likely.spec.name for likely in trial.inputs]
     name, equals, path = text.partition("=")
     if equals and name in names:
-        return name, path
+        return [name], path
+    require_data(text, text)
+    files = [str(file.path) for file in find_files([text])]
+    if named := [name for name in names if name in archived_names(Path(files[0]))]:
+        return named, text
     pictures = [likely.spec.name for likely in trial.inputs if likely.image_layout]
     drawn = [likely.spec.name for likely in trial.inputs if likely.data == "random"]
     if Path(text).suffix.lower() in TEXT_SUFFIXES and len(drawn) > 1:  # masks and the like are made of the same lines
         drawn = [name for name in drawn if not part_of(name)]
-    free = names if len(names) == 1 else pictures[:1] or drawn
+    picture = pictures[:1] if len(pictures) == 1 or has_images(files) else []
+    free = names if len(names) == 1 else picture or drawn
     if len(free) == 1:
-        return free[0], text
+        return free, text
     listed = " or ".join(f"{short_name(name)}=PATH" for name in names)
     raise RequestError(f"--data {text}: the model has {counted(len(names), 'input')}; write {listed}.")

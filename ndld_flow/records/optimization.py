@@ -119,9 +119,14 @@ class TriedVariant(Record):
         return may_be_right or self.outcome in _OPEN
 
 
+def runtime_settings(runtime: str) -> str:
+    """Return the settings of a step that is not to follow its recipe: `backend: openvino, threads: 2`."""
+    return runtime.strip("{}") if runtime.startswith("{") else f"backend: {runtime}"
+
+
 def describe_runtime(runtime: str) -> str:
     """Return a runtime of a recipe with its settings: `openvino (inference_precision: default)`."""
-    backend, _, settings = short_name(runtime.strip("{}").removeprefix("backend: "), 80).partition(", ")
+    backend, _, settings = short_name(runtime_settings(runtime).removeprefix("backend: "), 80).partition(", ")
     return f"{backend} ({settings})" if settings else backend
 
 
@@ -177,7 +182,7 @@ class Optimization(Document):
     """The model that `optimize` delivers, with the reasons: `optimization.json` in its folder and its run's."""
 
     document: Literal["optimization"] = "optimization"
-    format_version: int = 5
+    format_version: int = 6
     model: str
     target: str
     """The preset, such as `onnxruntime`, `any` or `rtx40`."""
@@ -202,8 +207,6 @@ class Optimization(Document):
     """The variant that is delivered."""
     runtime: str
     """The value of `runtime:` with which it was measured."""
-    threads: int | None = None
-    """The number of threads, if it was a part of the search."""
     opening: str = ""
     """Python that opens the delivered model as it was measured; empty if its path suffices."""
     digest: str
@@ -301,12 +304,11 @@ class Optimization(Document):
     def _ship(self) -> str:
         where = joined([short_name(file) for file in self.exported or (self.file,)])
         sizes = size(self.size_bytes) + ("" if self.is_source else f", source {size(self.source_bytes)}")
-        threads = f" with {counted(self.threads, 'thread')}" if self.threads else ""
         runtime = describe_runtime(self.runtime)
         runs = runtime if self.target in (runtime.split(" ")[0], "any") else self.target
         shapes = f"; it accepts only {self.fixed_shapes}" if self.fixed_shapes else ""
         delivered = "the model itself, unchanged" if self.delivered == "source" and not self.faster else self.delivered
-        return f"Ship {where}: {delivered}, for {runs}{threads} ({sizes}){shapes}"
+        return f"Ship {where}: {delivered}, for {runs} ({sizes}){shapes}"
 
     @property
     def is_source(self) -> bool:

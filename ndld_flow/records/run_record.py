@@ -173,6 +173,10 @@ class RunRecord(Invocation, Document):
         return {record.key for record in records}, {*sources, *(record.artifact.digest for record in records)}
 
 
+_Runtime = Annotated[str, StringConstraints(pattern=r"\A(\w+|\{backend: \w+(, \w+: \w+)+\})\z")]
+"""The value of `runtime:` in a recipe: `openvino`, or `{backend: openvino, inference_precision: default}`."""
+
+
 class HeldOutCheck(StrictRecord):
     """The check that an optimized model passed on samples which the search had not seen."""
 
@@ -182,19 +186,17 @@ class HeldOutCheck(StrictRecord):
     """Input -> the shape that the user gave."""
     conditions: tuple[Annotated[str, StringConstraints(pattern=r"\A[\w.]+ *[<>=]=?[\w.%+*/() -]+\z")], ...]
     """Conditions of `--keep` on metrics: `cosine >= 0.999`; without any, the bounds of `check_accuracy`."""
-    runtime: Annotated[str, StringConstraints(pattern=r"\A(\w+|\{backend: \w+(, \w+: \w+)+\})\z")]
-    """The value of `runtime:` for the model: `openvino`, or `{backend: openvino, inference_precision: default}`."""
-    source_runtime: Annotated[str, StringConstraints(pattern=r"\A\w+\z")]
-    """The runtime in which the source was measured."""
-    profile: Annotated[str, StringConstraints(pattern=r"\A(, \w+: \w+)*\z")] = ""
-    """Settings of `profile` with which both were measured: `, threads: 1`."""
+    runtime: _Runtime
+    """That of the model."""
+    source_runtime: _Runtime
+    """That in which the source was measured."""
 
 
 class ExportRecord(Document):
     """An exported result: `model.onnx.json` next to `model.onnx`, or next to the folder of a model for Triton."""
 
     document: Literal["export"] = "export"
-    format_version: int = 3
+    format_version: int = 4
     sha256: dict[str, str]
     """File, by its path from the folder of this record -> its SHA-256: the main file first, then external data."""
     step: str

@@ -24,7 +24,7 @@ from ndld_flow.recipe.write_recipe import input_lines, name_recipe, try_with_dat
 from ndld_flow.recipe.yaml_file import parse_yaml
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
-from ndld_flow.records.optimization import describe_runtime
+from ndld_flow.records.optimization import describe_runtime, runtime_settings
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.runner.held_out_check import find_check
@@ -56,7 +56,7 @@ steps:
   agree:  {{step: check_accuracy, reference: source, candidate: candidate{judged}}}
   # They show where the time goes; `decide` measures both again.
   base:   {{step: profile, from: source, runs: 1, stable: 0{own}}}
-  speed:  {{step: profile, from: candidate, runs: 1, stable: 0{profile}}}
+  speed:  {{step: profile, from: candidate, runs: 1, stable: 0}}
   decide:
     step: compare_profiles
     base: base
@@ -135,8 +135,7 @@ def compare_models(
         model=json.dumps(os.path.relpath(base)),
         other=json.dumps(os.path.relpath(candidate)),
         runtime=proved.runtime if proved else options.runtime or DEFAULT,
-        profile=proved.profile if proved else "",
-        own=f"{proved.profile}, backend: {proved.source_runtime}" if proved else "",
+        own=f", {runtime_settings(proved.source_runtime)}" if proved else "",
         metric=rules.metric,
         threshold=f"{100 * rules.threshold:g} %",
         gates=json.dumps(list(gates) or [f"{rules.metric} <= +{100 * rules.threshold:g} %"]),
@@ -160,8 +159,9 @@ def compare_models(
         inputs = proof.describe(candidate) + others if check else _describe_generated(trial, proof.lack)
         listener(Notice(text=f"compared on {inputs}"))
     if proved and proved.runtime != proved.source_runtime:
-        own = f"{candidate} ran in {describe_runtime(proved.runtime)}, for which it was proved"
-        listener(Notice(text=f"{own}, and {base} in {proved.source_runtime}; --runtime runs both in one"))
+        own, other = map(describe_runtime, (proved.runtime, proved.source_runtime))
+        text = f"{candidate} ran in {own}, for which it was proved, and {base} in {other}; --runtime runs both in one"
+        listener(Notice(text=text))
     run = Path(finished.folder)
     profiles = read_run(run).of(Profile)
     comparison = read_document(Comparison, run / "decide" / Comparison.file_name)

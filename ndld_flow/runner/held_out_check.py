@@ -81,8 +81,8 @@ def find_check(base: Path, candidate: Path, store: Store) -> FoundCheck:
 
 def _find_lack(check: HeldOutCheck, base: Path) -> str:
     """Return what a check names that does not exist here; empty if nothing."""
-    runtime = describe_runtime(check.runtime).partition(" ")[0]
-    if not {runtime, check.source_runtime} <= {*runtime_names()}:
+    used = {describe_runtime(each).partition(" ")[0] for each in (check.runtime, check.source_runtime)}
+    if not used <= {*runtime_names()}:
         return "an unknown runtime"
     return "" if {*check.samples, *check.shapes} <= declared_inputs(base).keys() else f"other inputs than {base}"
 

@@ -93,6 +93,17 @@ def open_array(path: Path, name: str) -> StoredArray:
     return StoredArray(stored.shape, stored.dtype, read_slices)
 
 
+def archived_names(path: Path) -> Sequence[str]:
+    """Return the names of the arrays in a `.npz`; none of another or an unreadable file."""
+    if path.suffix.lower() != ".npz":
+        return ()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    except (OSError, *_UNREADABLE):
+        return ()
+
+
 def check_family(stored: np.dtype[Any], dtype: np.dtype[Any], name: str, origin: str) -> None:
     """Check that both dtypes are floats, both integers, both texts, or equal. Raises `RequestError` otherwise."""
     if stored != dtype and not any(family(stored) and family(dtype) for family in (is_float, is_integer, _is_text)):

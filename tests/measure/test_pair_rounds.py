@@ -84,7 +84,7 @@ def test_threads_of_one_model_do_not_spin_in_the_turn_of_the_other(model: Path, 
         session = prepared.job.session.open(model)
         assert isinstance(session, OnnxruntimeSession)
         options = session.session.get_session_options()
-        assert options.get_session_config_entry("session.force_spinning_stop") == "1"
+        assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "1000"
 
 
 def test_the_time_of_a_round_includes_the_start_of_its_processes(model: Path, tmp_path: Path) -> None:

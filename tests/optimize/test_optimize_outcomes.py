@@ -49,7 +49,7 @@ def proved(name: str, ratio: float, outcome: VariantOutcome = "delivered", *, di
             update={"digest": blake3(name.encode()).hexdigest(), "files": files}
         )
         record = record.model_copy(update={"source": record.source.model_copy(update={"artifact": artifact})})
-    return Proof(variant, None, Path("p.yaml"), outcome, "", record=record, gains=(gain,))
+    return Proof(variant, Path("p.yaml"), outcome, "", record=record, gains=(gain,))
 
 
 def test_of_close_variants_the_best_by_alternating_passes_is_delivered() -> None:
@@ -66,7 +66,7 @@ def test_of_close_variants_the_best_by_alternating_passes_is_delivered() -> None
 
 def searched(number: int, **objectives: float) -> Point:
     metrics = {name: Metric(value=value) for name, value in objectives.items()}
-    return Point(number, Variant("v", "onnxruntime"), None, "passed", "", None, objectives=metrics)
+    return Point(number, Variant("v", "onnxruntime"), "passed", "", None, objectives=metrics)
 
 
 def test_only_variants_close_to_the_first_that_passed_are_proved_too(in_folder: Path) -> None:
@@ -280,18 +280,14 @@ def test_what_only_a_cosine_would_allow_is_offered(
 
 def test_variants_that_the_search_did_not_reach_are_listed(in_folder: Path) -> None:
     composer = read(write(ROWS), threads=(1, 2))
-    (first, second, *_) = composer.variants
-    points = [Point(1, first, 1, "passed", "", None)]
-    listed = {item.name: item.outcome for item in describe_untried(composer, points)}
-    assert f"{first.name} on 1 thread" not in listed
-    assert listed[f"{first.name} on 2 threads"] == "not tried"
-    assert listed[f"{second.name} on 1 thread"] == "not tried"
-    fewer = replace(composer, options=replace(composer.options, threads=(4,)))
-    assert first.name not in {item.name for item in describe_untried(fewer, [])}, "the source itself"
+    alone = next(each for each in composer.variants if each.name == "clean on 1 thread")
+    listed = {item.name: item.outcome for item in describe_untried(composer, [Point(1, alone, "passed", "", None)])}
+    assert listed["clean on 2 threads"] == listed["source on 1 thread"] == "not tried"
+    assert not {"source", "clean on 1 thread"} & listed.keys()
 
 
 def test_a_variant_that_no_proof_reached_is_not_slower() -> None:
-    points = [Point(number, Variant(f"v{number}", "onnxruntime"), None, "passed", "", None) for number in range(4)]
+    points = [Point(number, Variant(f"v{number}", "onnxruntime"), "passed", "", None) for number in range(4)]
     source = proved("source", 1.0)
 
     def outcomes(proofs: dict[int, Proof]) -> list[str]:
@@ -323,14 +319,14 @@ def test_a_search_that_noise_leaves_open_does_not_say_that_all_was_tried(
     ending: str,
 ) -> None:
     composer = read(write(ROWS), minimize=("latency", "size"), threads=(1, 2))
-    tried = [(variant, threads) for variant in reversed(composer.variants) for threads in (1, 2)][: 1 if cut else None]
+    tried = [*reversed(composer.variants)][: 1 if cut else None]
     variant = composer.variants[-1]
     monkeypatch.setattr(Prover, "prove", lambda *_: proved(variant.name, 1.0, outcome))
     search = SweepSearch(
         Prover(composer, Path(), Request(Path("r.yaml")), lambda _: None), proved("source", 1.0), Budget(None)
     )
     search._points = [
-        Point(number, *item, "failed" if number else "passed", "", None) for number, item in enumerate(tried)
+        Point(number, each, "failed" if number else "passed", "", None) for number, each in enumerate(tried)
     ]
     search._stopped_because = "the limit was reached"
     monkeypatch.setattr(search, "_sweep", lambda: None)
@@ -357,21 +353,24 @@ def test_noise_that_hides_a_gain_is_not_called_not_faster(ratio: float, low: flo
 
 
 @pytest.mark.parametrize(
-    ("runtime", "threads", "expected"),
+    ("runtime", "expected"),
     [
-        ("onnxruntime", None, {}),
-        ("onnxruntime", 1, {"threads": 1, "level": "ORT_ENABLE_ALL"}),
-        ("{backend: onnxruntime, optimization: extended}", 2, {"threads": 2, "level": "ORT_ENABLE_EXTENDED"}),
-        ("openvino", None, {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}),
-        ("{backend: openvino, inference_precision: default}", 1, {"INFERENCE_NUM_THREADS": "1"}),
+        ("onnxruntime", {}),
+        ("{backend: onnxruntime, threads: 1}", {"threads": 1, "level": "ORT_ENABLE_ALL"}),
+        (
+            "{backend: onnxruntime, threads: 2, optimization: extended}",
+            {"threads": 2, "level": "ORT_ENABLE_EXTENDED"},
+        ),
+        ("openvino", {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}),
+        ("{backend: openvino, threads: 1, inference_precision: default}", {"INFERENCE_NUM_THREADS": "1"}),
     ],
 )
 def test_the_printed_python_opens_the_model_as_it_was_measured(
-    in_folder: Path, runtime: str, threads: int | None, expected: Mapping[str, object]
+    in_folder: Path, runtime: str, expected: Mapping[str, object]
 ) -> None:
     """OpenVINO computes in bfloat16 by default where it can, which is another model than the one that was proved."""
     path = write(ROWS)
-    proof = Proof(Variant("source", runtime, is_source=True), threads, Path("p.yaml"), "delivered", "")
+    proof = Proof(Variant("source", runtime, is_source=True), Path("p.yaml"), "delivered", "")
     code = _describe_opening(read(path), proof)
     if not expected:
         assert code == ""

@@ -17,9 +17,12 @@ from ndld_flow.optimize.compose import read_model
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.placement.regions import LatencyMeter, connected
 from ndld_flow.quantize.prepared_model import QuantizableNode
+from ndld_flow.recipe.load import load_sweep
+from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.records.document import read_document
 from ndld_flow.records.placement import Placement
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+from ndld_flow.runtimes.openvino.settings import OpenvinoSettings
 from ndld_flow.steps.quantize import Quantize
 from ndld_flow.store.digest import digest_file
 from tests.quantize.test_quantize import make_convs
@@ -242,11 +245,17 @@ def test_optimize_tries_it_in_each_runtime_with_its_threads(tmp_path: Path) -> N
     for number in range(3):
         np.save(tmp_path / f"{number}.npy", np.zeros((1, 8, 12, 12), np.float32))
     options = OptimizeOptions("any", (str(tmp_path / "*.npy"),), threads=(1,), shapes={"x": (1, 8, 12, 12)})
-    variants = read_model(model, options, tmp_path / "samples").variants
-    on_onnxruntime, in_openvino = (variant.steps["made"] for variant in variants if "pays" in variant.name)
-    assert "latency, time: 11000 ms, threads: 1}" in on_onnxruntime
-    assert "runtime: {backend: openvino, threads: 1}" in in_openvino
-    assert "threads" not in in_openvino.partition("runtime:")[0]
+    composer, recipe, placed = read_model(model, options, tmp_path / "samples"), tmp_path / "p.yaml", []
+    for variant in (each for each in composer.variants if "pays" in each.name):
+        recipe.write_text(composer.compose_proof(variant, recipe, tmp_path / "o.onnx"))
+        loaded = load_sweep(recipe)
+        assert isinstance(loaded, Recipe)
+        placed += [step.step for step in loaded.steps if isinstance(step.step, Quantize)]
+    on_onnxruntime, in_openvino = placed
+    assert on_onnxruntime.placement.time == in_openvino.placement.time == 11000
+    assert (on_onnxruntime.runtime, on_onnxruntime.placement.threads) == (None, 1)
+    assert isinstance(in_openvino.runtime, OpenvinoSettings)
+    assert (in_openvino.runtime.threads, in_openvino.placement.threads) == (1, 0)
 
 
 @pytest.mark.thorough

@@ -175,11 +175,11 @@ def test_a_result_of_optimize_runs_in_its_own_runtime(models: tuple[Path, Path],
     base, other = models
     moved = prove(base, other, "cosine >= 0.9")
     edit_record('"runtime": "onnxruntime"', '"runtime": "{backend: openvino, inference_precision: f32}"')
-    edit_record('"profile": ""', '"profile": ", threads: 1"')
+    edit_record('"source_runtime": "onnxruntime"', '"source_runtime": "{backend: onnxruntime, threads: 1}"')
     compared, accuracy, notice = compare(base, moved, data=data)
     assert [profile.backend for profile in compared.profiles] == ["onnxruntime", "openvino"]
-    assert [profile.options["threads"] for profile in compared.profiles] == [1, 1]
-    assert "openvino (inference_precision: f32)" in notice and "onnxruntime" in notice
+    assert [profile.options["threads"] for profile in compared.profiles] == [1, 0]
+    assert "openvino (inference_precision: f32)" in notice and "onnxruntime (threads: 1)" in notice
     assert accuracy.sample_count == (6 if data else 2)
     compared, _, notice = compare(base, moved, data=data, runtime="openvino")
     assert {profile.backend for profile in compared.profiles} == {"openvino"}
@@ -227,7 +227,6 @@ def edit_record(old: str, new: str) -> None:
         (lambda: edit_record('"source_runtime": "onnxruntime"', '"source_runtime": "other"'), "unknown runtime"),
         (lambda: edit_record('"runtime": "onnxruntime"', '"runtime": "x, a: b"'), "is invalid"),
         (lambda: edit_record('"runtime": "onnxruntime"', '"runtime": "{backend: onnxruntime, a: ${b}}"'), "is invalid"),
-        (lambda: edit_record('"profile": ""', '"profile": ", a: ${b}"'), "is invalid"),
         (lambda: edit_record('"runtime": "onnxruntime"', '"runtime": 3'), "is invalid"),
         (lambda: edit_record("cosine >= 0.9", "cosine >= ${oc.env:HOME}"), "is invalid"),
         (lambda: write_net(Path("deploy/other.onnx"), np.eye(64, dtype=np.float32)), "another model than"),

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.runtimes.native_output import catch_native_output
+from ndld_flow.runtimes.onnxruntime import onnxruntime_session
 from ndld_flow.runtimes.onnxruntime.execution_providers import full_name, memory_of, short_name, with_fallbacks
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import (
     OnnxruntimeSession,
@@ -320,7 +321,7 @@ def test_settings_of_a_session_reach_onnx_runtime(tmp_path: Path) -> None:
     assert [options.get_session_config_entry(f"session.{entry}") for entry in entries] == ["0", "0", "1"]
 
 
-def test_only_threads_of_measured_sessions_busy_wait(tmp_path: Path) -> None:
+def test_only_threads_of_measured_sessions_busy_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine, comparing the outputs of two models took twice as long as with threads that sleep."""
     model = write_model(tmp_path / "m.onnx", RELU)
 
@@ -334,7 +335,13 @@ def test_only_threads_of_measured_sessions_busy_wait(tmp_path: Path) -> None:
     spinning = {"session.intra_op.spin_duration_us": "100", "session.inter_op.spin_duration_us": "100"}
     assert _entries(request) == sleeping
     assert _entries(request.timed()) == spinning
-    assert _entries(request.in_turns()) == {"session.force_spinning_stop": "1", **spinning}
+    assert _entries(request.in_turns()) == spinning
+    assert _entries(request_of(OnnxruntimeSettings()).timed()) == {}
+    bounded = {f"session.{pool}_op.spin_duration_us": "1000" for pool in ("intra", "inter")}
+    for settings in (OnnxruntimeSettings(), OnnxruntimeSettings(spin_duration=5000)):
+        assert _entries(request_of(settings).in_turns()) == bounded, "longer would slow down the next turn"
+    monkeypatch.setattr(onnxruntime_session, "version", lambda: "1.25.0")
+    assert _entries(request_of(OnnxruntimeSettings()).in_turns()) == {"session.force_spinning_stop": "1"}
     assert _entries(request_of(OnnxruntimeSettings(spinning=False)).timed()) == sleeping
 
 

@@ -154,7 +154,7 @@ class OnnxruntimeRequest(SessionSettings, PrivatePackages, SessionRequest):
         return replace(self, memory_reuse=False)
 
     def in_turns(self) -> Self:
-        return replace(self, spins="in passes")
+        return replace(self, spins="in turns")
 
     def timed(self) -> Self:
         return replace(self, spins="always")

@@ -52,7 +52,7 @@ def run_grid(request: Request, target: str) -> list[Delivery]:
     found: list[Delivery] = []
     for number, variant in enumerate(composer.variants):
         recipe, kept = own / f"{number}.yaml", request.folder / f"{number}.onnx"
-        recipe.write_text(composer.compose_proof(variant, None, recipe, kept, part="check"))
+        recipe.write_text(composer.compose_proof(variant, recipe, kept, part="check"))
         try:
             finished = run_request(RunRequest(recipe=recipe, outputs=request.folder / "outputs"), _log)
         except NdldFlowError as error:
