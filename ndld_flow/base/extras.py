@@ -127,14 +127,6 @@ EXTRAS = {
             82,
         ),
         Extra(
-            "excel",
-            "XlsxWriter",
-            ("xlsxwriter",),
-            ("xlsxwriter",),
-            "layers as an Excel workbook: `report --to FILE.xlsx`, and `layers.xlsx` of comparisons",
-            2,
-        ),
-        Extra(
             "video",
             "PyAV",
             ("av",),

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from ndld_flow.records.sweep import SweepRecord
 
 PICTURE = "comparison.png"
-WORKBOOK = "layers.xlsx"
 COPIED_BYTES = 2**28
 """Size in bytes above which artifacts are not copied into run folders if the file system cannot share blocks."""
 
@@ -358,8 +357,6 @@ def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile
             write_text_atomically(folder / name, text())
     with noting(PICTURE, notes):
         _write_picture(comparison, profiles, folder / PICTURE)
-    with noting(WORKBOOK, notes):
-        _write_workbook(comparison, profiles, folder / WORKBOOK)
     draw_comparison(comparison, profiles, folder / COMPARISON_PAGE, notes)
 
 
@@ -370,15 +367,6 @@ def _labelled(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> 
         for compared, members in zip(comparison.profiles, profiles, strict=True)
         for subject, profile in zip(compared.subjects, members, strict=True)
     ]
-
-
-def _write_workbook(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> None:
-    if not EXTRAS["excel"].is_installed:
-        path.unlink(missing_ok=True)  # a workbook of an earlier comparison
-        return
-    from ndld_flow.report.exports.spreadsheets import comparison_workbook
-
-    write_bytes_atomically(path, comparison_workbook(comparison, profiles))
 
 
 def _write_picture(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> None:

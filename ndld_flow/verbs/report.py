@@ -6,7 +6,7 @@ TREx folder, ONNX Runtime's profile, a profile.json) or an engine (the output of
 .trt.json, or a build.json), whose page is written to the current directory. No model, GPU or inference library is
 needed.
 
-`--to layers.xlsx` and `--to layers.csv` write the layers of any of them, or of RUN:STEP, as a table instead.
+`--to layers.csv` writes the layers of any of them, or of RUN:STEP, as a table instead.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 @click.argument("run", default="latest")
 @click.option(
     "--to",
-    type=NewFile(".html", ".htm", ".xlsx", ".csv"),
+    type=NewFile(".html", ".htm", ".csv"),
     metavar="FILE",
-    help="File for the page of a profile or an engine; with .xlsx or .csv, for the layers.",
+    help="File for the page of a profile or an engine; with .csv, for the layers.",
 )
 @public
 def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None) -> Path:
@@ -38,7 +38,7 @@ def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | 
     its records again; return its path.
 
     The page of a profile file or a folder of exports is written to `to`, or to the current directory. If `to` ends in
-    `.xlsx` or `.csv`, the layers of the subject are written there as a table.
+    `.csv`, the layers of the subject are written there as a table.
     """
     from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
     from ndld_flow.report.run_page import draw_build, draw_profile, draw_report
@@ -47,7 +47,7 @@ def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | 
     from ndld_flow.store.files import share
 
     kept, to = Outputs(Path(outputs)), Path(to) if to is not None else None
-    if to is not None and to.suffix.lower() in (".xlsx", ".csv"):
+    if to is not None and to.suffix.lower() == ".csv":
         return _write_table(find_subject(run, kept), to)
     if not is_profile_file(run):
         folder = kept.find_any(run, unfinished=True)
@@ -72,15 +72,14 @@ def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | 
 
 
 def _write_table(subject: FoundSubject, target: Path) -> Path:
-    """Write the layers of a subject's profiles as a workbook or as CSV. Raises RequestError if there are none."""
-    from ndld_flow.report.exports.spreadsheets import layers_csv, layers_workbook
-    from ndld_flow.store.files import write_bytes_atomically
+    """Write the layers of a subject's profiles as CSV. Raises RequestError if there are none."""
+    from ndld_flow.report.exports.spreadsheets import layers_csv
+    from ndld_flow.store.files import write_text_atomically
 
     profiles = [(found.name, found.profile) for found in subject.profiles if found.profile.layers]
     if not profiles:
         raise RequestError(f"{subject.reference} has no layers to write to {target}.")
-    is_csv = target.suffix.lower() == ".csv"
-    write_bytes_atomically(target, layers_csv(profiles).encode() if is_csv else layers_workbook(profiles))
+    write_text_atomically(target, layers_csv(profiles))
     return target
 
 

@@ -15,7 +15,7 @@ import pytest
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.catalogue import find_operation
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.operations.rules_and_code import LIBRARY_RULES, ApplyRules, library_rules
+from ndld_flow.graph.edit.operations.rules_and_code import ApplyRules, library_rules
 from ndld_flow.models.files import load_model
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.step import DataFile, RunsCode
@@ -47,16 +47,9 @@ def written(folder: Path, text: str) -> str:
 
 
 def test_the_named_rules_are_those_of_onnxscript() -> None:
-    from onnxscript.rewriter.rules import common
-
-    assert all(library_rules(list(LIBRARY_RULES)).values())
-    known = {name.removesuffix("_rule").removesuffix("_rules") for name in common.__all__}
-    assert known == set(LIBRARY_RULES)
-
-
-def test_help_describes_each_rule() -> None:
-    assert ApplyRules.__doc__ is not None
-    assert all(f"- `{name}`: {what}" in ApplyRules.__doc__ for name, what in LIBRARY_RULES.items())
+    rules = library_rules()
+    assert all(rules.values())
+    assert {"fuse_batchnorm_into_conv", "successive_relu"} <= rules.keys()
 
 
 def test_rules_are_applied_until_none_matches() -> None:

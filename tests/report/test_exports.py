@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from PIL import Image
 
+from ndld_flow import api
 from ndld_flow.records.comparison import (
     ComparedMetric,
     Comparison,
@@ -39,6 +40,7 @@ from ndld_flow.report.exports.ci_formats import chrome_trace, comparison_benchma
 from ndld_flow.report.exports.pictures import comparison_picture, picture_text
 from ndld_flow.report.exports.pull_requests import code, comparison_markdown, mermaid_bars, prose, table
 from ndld_flow.report.exports.spreadsheets import LAYER_COLUMNS, comparison_csv, layers_csv, layers_frame
+from tests.support.a100_exports import a100_exports
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -634,3 +636,10 @@ def test_a_chart_holds_only_finite_values_and_escaped_labels() -> None:
     assert "bar [1.5, 0.25]" in chart
     assert chart.count("```") == 2
     assert mermaid_bars("x", {"none": 0.0, "broken": math.inf}, "ms") == ""
+
+
+def test_an_import_is_written_as_csv(tmp_path: Path) -> None:
+    written = api.report(str(a100_exports() / "fp16"), to=tmp_path / "fp16.csv").read_text("utf-8")
+    heading, first, second, *_ = csv.reader(io.StringIO(written))
+    assert heading == ["profile", *LAYER_COLUMNS]
+    assert [first[2], second[2]] == ["Reformatting CopyNode for Input Tensor 0 to Conv_0 + Relu_1", "Conv_0 + Relu_1"]
