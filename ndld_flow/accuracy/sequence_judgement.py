@@ -19,7 +19,7 @@ import numpy as np
 
 from ndld_flow.accuracy.model_comparison import ComparedOutput, Comparison
 from ndld_flow.base.declared_metrics import higher_is_better
-from ndld_flow.base.quantities import counted, percent
+from ndld_flow.base.quantities import counted, finite, percent
 from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import SequenceAgreement, StepErrors
@@ -143,8 +143,8 @@ class _OutputSteps:
             first_divergent=self.beyond[0] if self.beyond else None,
             flipped=tuple(flipped[:_MOST_FLIPPED]),
             flipped_count=len(flipped) if self._reading.decision else None,
-            margins=tuple(_finite(margins[step]) for step in flipped[:_MOST_FLIPPED]) if margins else (),
-            median_margin=_finite(statistics.median(margins)) if margins else None,
+            margins=tuple(finite(margins[step]) for step in flipped[:_MOST_FLIPPED]) if margins else (),
+            median_margin=finite(statistics.median(margins)) if margins else None,
             decision=self._reading.decision,
             early_error=early,
             late_error=late,
@@ -192,10 +192,6 @@ class _OutputSteps:
             f"the error of {short_name(self.name)} grows from {percent(early)} in the first quarter of the steps to "
             f"{percent(late)} in the last, so that agreement over {self._count:,} steps {WEAK} for longer sequences"
         ]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _is_beyond(metrics: Mapping[str, float], bounds: Mapping[str, float], only: Sequence[str] = ()) -> bool:

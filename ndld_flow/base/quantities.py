@@ -134,6 +134,11 @@ def count(value: float) -> str:
     return f"{_as_float(value):,.0f}"
 
 
+def finite(value: float | None) -> float | None:
+    """Return a number; None for NaN and infinity, and for None."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def counted(value: float, noun: str) -> str:
     """Format a count with its noun: `1 node`, `4,712 nodes`."""
     plural = "es" if noun.endswith(("s", "x", "ch")) else "s"

@@ -1,14 +1,8 @@
-"""Verbs and options of other tools, and what the command line has instead: trtexec, Polygraphy, Hydra, Olive.
-
-Hydra's own flags are translated: `-cn`, `-cd`, `--cfg job` and `--info defaults` work as its users know them.
-"""
+"""Verbs and options of other tools, and what the command line has instead: trtexec, Polygraphy, Hydra, Olive."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-
-import click
 
 _VERBS: Mapping[str, str] = {
     **dict.fromkeys(("benchmark", "bench", "perf", "measure", "trtexec", "time"), "did you mean `profile`?"),
@@ -33,7 +27,11 @@ _OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(
         ("onnx", "model", "path", "input"), "a recipe names its model; `ndld-flow profile model.onnx` has none"
     ),
-    **dict.fromkeys(("config", "recipe", "file"), "the recipe is named without an option: `ndld-flow run RECIPE.yaml`"),
+    **dict.fromkeys(
+        ("config", "config-name", "cn", "recipe", "file"),
+        "the recipe is named without an option: `ndld-flow run RECIPE.yaml`",
+    ),
+    **dict.fromkeys(("cfg", "info"), "`--print` prints the composed recipe, `--defaults` the files that it is made of"),
     **dict.fromkeys(("multi-run", "sweep", "matrix"), "did you mean `--multirun`?"),
     **dict.fromkeys(("dry-run", "dryrun", "noop", "explain"), "`ndld-flow plan RECIPE.yaml` shows what a run would do"),
     **dict.fromkeys(("rerun", "clean"), "`--force all` computes every step again"),
@@ -70,48 +68,3 @@ def hint_at_option(option: str, verb: str) -> str:
         key = name if "." in name else f"steps.NAME.{name}"
         return f"settings are written without dashes: `{key}=VALUE`"
     return ""
-
-
-_VALUES = {
-    **dict.fromkeys(("--config-name", "-cn"), "name"),
-    **dict.fromkeys(("--config-dir", "-cd", "--config-path", "-cp"), "folder"),
-    "--cfg": "cfg",
-    "-c": "cfg",
-    "--info": "info",
-    "-i": "info",
-}
-"""Flag -> what its value is."""
-_PRINTS = {("cfg", "job"): "--print", ("info", "defaults"): "--defaults"}
-
-
-class HydraCommand(click.Command):
-    """A command whose first argument is a recipe, which Hydra's flags may name instead."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, translate(args))
-
-
-def translate(args: list[str]) -> list[str]:
-    """Return arguments without Hydra's flags. Raises UsageError for a value that such a flag cannot have here."""
-    given, left, waiting = {}, [], list(args)
-    while waiting:
-        word = waiting.pop(0)
-        flag, equals, value = word.partition("=")
-        kind = _VALUES.get(flag if equals else word)
-        if kind is None:
-            left.append(word)
-        else:
-            given[kind] = value if equals else waiting.pop(0) if waiting else ""
-    for kind in ("cfg", "info"):
-        if kind in given:
-            if (kind, given[kind]) not in _PRINTS:
-                known = next(value for each, value in _PRINTS if each == kind)
-                asked = f"--{kind} {given[kind]}".rstrip()
-                raise click.UsageError(f"{asked}: only `--{kind} {known}` has a meaning here.")
-            left.append(_PRINTS[kind, given[kind]])
-    if "name" not in given:
-        if "folder" in given:
-            raise click.UsageError("--config-dir needs --config-name; or name the recipe by its path.")
-        return left
-    path = Path(given.get("folder", ""), given["name"])
-    return [str(path if path.suffix in (".yaml", ".yml") else path.with_name(f"{path.name}.yaml")), *left]

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from blake3 import blake3
 
-from ndld_flow.base.quantities import size
+from ndld_flow.base.quantities import finite, size
 from ndld_flow.models.element_types import dtype_name
 from ndld_flow.models.external_data import MissingTensor
 from ndld_flow.models.lazy_tensors import UNPACKED_BYTES, SparseInitializer, byte_pieces, element_pieces
@@ -124,8 +124,8 @@ def _numbers_of(elements: int, read: _Reading) -> Numbers | None:
     return Numbers(
         minimum=low,
         maximum=high,
-        mean=_finite(moments.mean if moments.count else math.nan),
-        std=_finite(math.sqrt(moments.squares / moments.count) if moments.count else math.nan),
+        mean=finite(moments.mean if moments.count else math.nan),
+        std=finite(math.sqrt(moments.squares / moments.count) if moments.count else math.nan),
         nans=moments.nans,
         infinities=moments.infinities,
         zeros=moments.zeros,
@@ -147,10 +147,6 @@ def _histogram(read: _Reading, low: float, high: float, count: int) -> tuple[int
         places = np.minimum(((doubles - low) * scale).astype(np.int64), BINS - 1)
         counts += np.bincount(places, minlength=BINS)
     return tuple(counts.tolist())
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 _PIECE_BYTES = 2**22

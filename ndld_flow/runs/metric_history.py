@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ndld_flow.base.declared_metrics import Better, which_is_better
 from ndld_flow.base.errors import FormatError, RequestError, UnknownNameError
-from ndld_flow.base.quantities import counted
+from ndld_flow.base.quantities import counted, finite
 from ndld_flow.base.text import joined
 from ndld_flow.base.users import name_me
 from ndld_flow.history.series import Measured, Subject, differing, read_facts
@@ -247,7 +247,7 @@ def _limit(gate: Gate, metric: str, known: Mapping[str, Metric]) -> float | None
         limit = gate.decide(known).right
     except (GateError, KeyError):
         return None
-    return limit if math.isfinite(limit) else None
+    return finite(limit)
 
 
 @dataclass(slots=True)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.text import shortened, visible_text
-from ndld_flow.cli.foreign_words import HydraCommand
 from ndld_flow.cli.options import (
     Given,
     cache_options,
@@ -92,7 +91,7 @@ def digest(
     return digest_request(request, ignore)
 
 
-@click.command("plan", cls=HydraCommand, help=__doc__)
+@click.command("plan", help=__doc__)
 @recipe_options
 @click.option(
     "--digest", "as_digest", is_flag=True, help="Print a digest of all that decides the result, as a key for CI caches."

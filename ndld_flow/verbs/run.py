@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow.cli.foreign_words import HydraCommand
 from ndld_flow.cli.options import (
     Given,
     Loudness,
@@ -150,7 +149,7 @@ def list_files(recipe: AnyRecipe, overrides: Sequence[str] = ()) -> dict[str, Pa
     return {part.name: part.file.path for part in list_parts(request_recipe(recipe).source, tuple(overrides))}
 
 
-@click.command("run", cls=HydraCommand, help=__doc__)
+@click.command("run", help=__doc__)
 @recipe_options
 @sweep_options
 @target_option

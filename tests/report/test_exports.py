@@ -416,7 +416,6 @@ def test_the_image_is_opaque_and_shows_all_colours(tmp_path: Path, monkeypatch: 
     colours = colours_in(path)
     assert (0xB0, 0x46, 0x00) in colours  # slower
     assert (0x00, 0x70, 0x4F) in colours  # the layer that is gone
-    assert (0x00, 0x72, 0xB2) in colours  # the base's process runs
 
 
 def test_text_of_an_image_fits() -> None:

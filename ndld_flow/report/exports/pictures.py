@@ -1,4 +1,4 @@
-"""Draw pictures for pull requests: a comparison with its process runs, ratios and layers; a sweep with its trade-off.
+"""Draw pictures for pull requests: a comparison with its ratios and layers; a sweep with its trade-off.
 
 Pictures have their own background, so that they look the same on any page. Colours are Okabe and Ito's; slower and
 faster differ in side and text, not only in colour. The Agg backend is used directly, without a display or global state
@@ -11,14 +11,13 @@ import math
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from ndld_flow.base.quantities import MINUS, TIMES, change, milliseconds, number, quantity
+from ndld_flow.base.quantities import MINUS, TIMES, change, finite, milliseconds, number, quantity
 from ndld_flow.base.text import short_name, shortened
-from ndld_flow.records.comparison import ComparedMetric, Comparison, MetricVerdict, ProfileComparison
+from ndld_flow.records.comparison import Comparison, MetricVerdict, ProfileComparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.comparison.verdicts import LayerChange, layer_changes, with_values_of_verdicts
@@ -120,29 +119,20 @@ def plain_axes(axes: Axes) -> None:
 _PROFILES_SHOWN, _LAYERS_SHOWN, _SUBJECTS_SHOWN = 6, 10, 10
 
 
-@dataclass(frozen=True)
-class Row:
-    """One subject of one profile in the upper panels."""
+class Row(NamedTuple):
+    """One subject of one profile in the upper panel."""
 
     label: str
-    colour: str
-    runs: tuple[float, ...]
     value: float | None
     unit: str
     verdict: MetricVerdict | None
 
 
-@dataclass(frozen=True)
-class Group:
-    """One profile in the upper panels, a row for each subject."""
+class Group(NamedTuple):
+    """One profile in the upper panel, a row for each subject."""
 
     title: str
-    rows: tuple[Row, ...]
-
-    @property
-    def base(self) -> float | None:
-        """The base's value."""
-        return self.rows[0].value if self.rows else None
+    rows: Sequence[Row]
 
 
 def picture_groups(comparison: Comparison) -> list[Group]:
@@ -153,28 +143,14 @@ def picture_groups(comparison: Comparison) -> list[Group]:
 
 def _group(comparison: Comparison, compared: ProfileComparison) -> Group:
     metric = next((metric for metric in compared.metrics if metric.metric == compared.decided_by), None)
+    values, unit = (metric.values, metric.unit) if metric is not None else ([None] * len(compared.subjects), "")
     verdicts = {verdict.candidate: verdict for verdict in compared.deciding}
     rows = [
-        _row(comparison, metric, compared.subjects[index], index, verdicts.get(index))
-        for index in range(min(len(compared.subjects), _SUBJECTS_SHOWN))
+        Row(comparison.subjects[subject].label, finite(value), unit, verdicts.get(index))
+        for index, (subject, value) in enumerate(zip(compared.subjects, values, strict=True))
     ]
     name = f"{compared.name}: {compared.decided_by}" if len(comparison.profiles) > 1 else compared.decided_by
-    return Group(name, tuple(rows))
-
-
-def _row(
-    comparison: Comparison, metric: ComparedMetric | None, subject: int, index: int, verdict: MetricVerdict | None
-) -> Row:
-    runs = metric.runs[index] if metric is not None and index < len(metric.runs) else ()
-    value = metric.values[index] if metric is not None else None
-    return Row(
-        label=comparison.subjects[subject].label,
-        colour=SERIES[subject % len(SERIES)],
-        runs=tuple(run for run in runs if math.isfinite(run)),
-        value=value if value is not None and math.isfinite(value) else None,
-        unit=metric.unit if metric is not None else "",
-        verdict=verdict,
-    )
+    return Group(name, rows[:_SUBJECTS_SHOWN])
 
 
 def largest_changes(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> list[LayerChange]:
@@ -215,8 +191,7 @@ def draw_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]
     _title(figure, comparison, total)
     top = 1 - heights[0] / total
     bottom = top - upper / total
-    _runs(figure.add_axes((0.265, bottom, 0.285, top - bottom)), groups)
-    _ratios(figure.add_axes((0.615, bottom, 0.2, top - bottom)), groups)
+    _ratios(figure.add_axes((0.4, bottom, 0.43, top - bottom)), groups)
     if changes:
         top = bottom - _BETWEEN_IN / total
         _layers(figure.add_axes((0.4, top - lower / total, 0.43, lower / total)), changes)
@@ -247,35 +222,6 @@ def _places(groups: Sequence[Group]) -> list[tuple[float, Row]]:
     return placed
 
 
-def _runs(axes: Axes, groups: Sequence[Group]) -> None:
-    """Draw the deciding metric: a dot per process run and a bar at the value."""
-    placed = _places(groups)
-    _plain(axes, placed)
-    # The scales of several profiles may differ: each is drawn relative to its base.
-    scales = [group.base or 1.0 if len(groups) > 1 else 1.0 for group in groups for _ in group.rows]
-    for (at, row), scale in zip(placed, scales, strict=True):
-        runs = [run / scale for run in row.runs]
-        axes.plot(runs, [at] * len(runs), "o", ms=5, mfc=row.colour, mec=PAPER, mew=0.6, alpha=0.75, zorder=3)
-        if row.value is not None:
-            axes.plot([row.value / scale] * 2, [at - 0.3, at + 0.3], "-", color=row.colour, lw=2.2, zorder=4)
-    axes.margins(x=0.08)
-    low, high = axes.get_xlim()
-    axes.set_xlim(min(low, 0.0) if low < 0.25 * high else low, high)
-    axes.set_yticks([at for at, _ in placed])
-    labels = []
-    for _, row in placed:  # the complete value, and the name shortened to the remaining room
-        value = f"  {quantity(row.value, row.unit)}" if row.value is not None else ""
-        labels.append(picture_text(row.label, 1.6 if value else 2.3, 10) + value)
-    axes.set_yticklabels(labels, parse_math=False, color=INK, size=10)
-    top = 0.22
-    for group in groups:
-        _heading(axes, top, picture_text(group.title, 6.0, 10.5))
-        top += len(group.rows) + 0.9
-    unit = next((row.unit for _, row in placed if row.unit), "")
-    unit_text = "relative to the base" if len(groups) > 1 else unit
-    axes.set_xlabel(f"each process run, {unit_text}".rstrip(", "), color=QUIET, size=9.5)
-
-
 def _heading(axes: Axes, at: float, text: str) -> None:
     """Draw a heading at the left edge of the picture, at a vertical position of the panel."""
     from matplotlib.transforms import blended_transform_factory
@@ -288,9 +234,11 @@ def _heading(axes: Axes, at: float, text: str) -> None:
 
 
 def _ratios(axes: Axes, groups: Sequence[Group]) -> None:
-    """Draw the ratio to the base with its interval, and the band of irrelevant differences."""
+    """Draw values, their ratios to the base with the intervals, and the band of irrelevant differences."""
     placed = _places(groups)
-    _plain(axes, placed)
+    plain_axes(axes)
+    axes.grid(visible=False, axis="y")
+    axes.set_ylim(placed[-1][0] + 0.65 if placed else 0.65, 0.0)
     axes.axvline(1, color=QUIET, lw=1, zorder=1)
     for at, row in placed:
         if row.verdict is None or not math.isfinite(row.verdict.ratio):
@@ -304,26 +252,21 @@ def _ratios(axes: Axes, groups: Sequence[Group]) -> None:
         axes.plot([verdict.ratio], [at], "D", ms=6, color=colour, mec=PAPER, mew=0.8, zorder=4)
         _label_row(axes, at, f"{verdict.ratio:.3f}{TIMES}  {verdict.verdict}", colour)
     axes.margins(x=0.1)
-    axes.locator_params(axis="x", nbins=4)
-    axes.set_yticks([])
-    axes.set_xlabel("ratio to the base, 95 % interval;\ngrey: below the threshold", color=QUIET, size=9.5)
+    axes.set_yticks([at for at, _ in placed])
+    labels = []
+    for _, row in placed:  # the complete value, and the name shortened to the remaining room
+        value = f"  {quantity(row.value, row.unit)}" if row.value is not None else ""
+        labels.append(picture_text(row.label, 2.7 if value else 3.4, 10) + value)
+    axes.set_yticklabels(labels, parse_math=False, color=INK, size=10)
+    top = 0.22
+    for group in groups:
+        _heading(axes, top, picture_text(group.title, 6.0, 10.5))
+        top += len(group.rows) + 0.9
+    axes.set_xlabel("ratio to the base, 95 % interval; grey: below the threshold", color=QUIET, size=9.5)
 
 
 def _label_row(axes: Axes, at: float, text: str, colour: str) -> None:
     axes.text(1.03, at, text, transform=axes.get_yaxis_transform(), va="center_baseline", size=9.5, color=colour)
-
-
-def _plain(axes: Axes, placed: Sequence[tuple[float, Row]]) -> None:
-    """Style the axes: rows from the top, one frame line, small numbers."""
-    last = placed[-1][0] if placed else 0.0
-    axes.set_ylim(last + 0.65, 0.0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(LINE)
-    axes.tick_params(axis="y", length=0, pad=6)
-    axes.tick_params(axis="x", color=LINE, labelcolor=QUIET, labelsize=9.5)
-    axes.locator_params(axis="x", nbins=5)
-    axes.grid(axis="x", color=LINE, lw=0.6, alpha=0.7)
-    axes.set_axisbelow(True)
 
 
 def _layers(axes: Axes, changes: Sequence[LayerChange]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndld_flow.base.extras import EXTRAS
-from ndld_flow.base.quantities import counted, seconds
+from ndld_flow.base.quantities import counted, finite, seconds
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.history import MetricHistory
@@ -177,7 +177,7 @@ def csv_text(rows: Iterable[Sequence[Value]]) -> str:
 def _field(cell: Value) -> Value:
     """Return a safe cell; NaN and infinity are left empty."""
     if isinstance(cell, float):
-        return cell if math.isfinite(cell) else None
+        return finite(cell)
     if not isinstance(cell, str):
         return cell
     shown = visible_name(cell)
