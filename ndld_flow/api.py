@@ -24,7 +24,6 @@ from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 from ndld_flow.cli.verbs import import_verb, list_verbs
 
 if TYPE_CHECKING:
-    import matplotlib.figure
     import pandas
 
     from ndld_flow.base.errors import BackendError as BackendError
@@ -160,16 +159,3 @@ def frame(
 
     require("frames", "`api.frame`")
     return make_frame(result)
-
-
-@public
-def figures(result: SweepFinished | Compared) -> dict[str, matplotlib.figure.Figure]:
-    """Return the picture of a sweep or a comparison as a figure of matplotlib, by name, if there is one.
-
-    Raises BackendError without matplotlib (the extra `plots`).
-    """
-    from ndld_flow.base.extras import require
-    from ndld_flow.runner.notebook import draw_figures
-
-    require("plots", "`api.figures`")
-    return draw_figures(result)

@@ -15,12 +15,11 @@ CELLS = (
     (
         "markdown",
         "# Measure, compare and sweep in a notebook\n\n"
-        "Every result of `ndld_flow.api` shows its verdict here; `api.frame` makes a table of it, and `api.figures` "
-        "draws it. This notebook needs `pip install 'ndld-flow[frames,plots]'`.",
+        "Every result of `ndld_flow.api` shows its verdict here; `api.frame` makes a table of it. This notebook "
+        "needs `pip install 'ndld-flow[frames]'`.",
     ),
     (
         "code",
-        "import matplotlib.pyplot  # from now on, the notebook shows figures\n\n"
         "from ndld_flow import api\n\n"
         "recipe = {\n"
         '    "name": "squeeze",\n'

@@ -115,7 +115,7 @@ EXTRAS = {
             "Matplotlib",
             ("matplotlib",),
             ("matplotlib",),
-            "`comparison.png`, `sweep.png`, and `api.figures`",
+            "`comparison.png` and `sweep.png`",
             76,
         ),
         Extra(

@@ -1,4 +1,4 @@
-"""Results as data frames and figures, for notebooks."""
+"""Results as data frames, for notebooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from ndld_flow.execution.events import RunFinished, SweepFinished
 from ndld_flow.records.history import MetricHistory
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_sweep_record
-from ndld_flow.report.exports.pictures import draw_comparison, own_style, sweep_drawing
 from ndld_flow.report.exports.spreadsheets import (
     COMPARISON_COLUMNS,
     comparison_rows,
@@ -24,7 +23,6 @@ from ndld_flow.runs.list_runs import RunSummary
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 
 def make_frame(
@@ -56,12 +54,3 @@ def make_frame(
         for run in result
     ]
     return pd.DataFrame(rows, columns=None if rows else fields)
-
-
-def draw_figures(result: SweepFinished | Compared) -> dict[str, Figure]:
-    """Return the picture of a sweep or a comparison as a figure of matplotlib, by name, if there is one."""
-    with own_style():
-        if isinstance(result, Compared):
-            return {"comparison": draw_comparison(result.comparison, result.profiles)}
-        draw = sweep_drawing(read_sweep_record(Path(result.folder)))
-        return {} if draw is None else {"sweep": draw()}

@@ -1,4 +1,4 @@
-"""Results in notebooks: data frames, figures, and HTML that shows a verdict and hides no markup of strangers."""
+"""Results in notebooks: data frames, and HTML that shows a verdict and hides no markup of strangers."""
 
 from __future__ import annotations
 
@@ -71,13 +71,6 @@ def test_a_list_of_runs_has_a_column_for_each_metric(check_message: CheckMessage
     with pytest.raises(api.RequestError) as caught:
         api.frame("quickstart")  # type: ignore[arg-type]
     check_message(caught.value)
-
-
-@pytest.mark.thorough
-def test_sweeps_and_comparisons_have_figures(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    assert list(api.figures(compared(tmp_path))) == ["comparison"]
-    assert all(name == "sweep" and figure.axes for name, figure in api.figures(swept(tmp_path)).items())
 
 
 def test_notebooks_show_verdict_table_and_report(in_folder: Path) -> None:

@@ -15,7 +15,7 @@ from ndld_flow.base.lazy_names import names_for_checkers
 
 def test_the_names_that_checkers_of_types_see_are_there_at_run_time() -> None:
     offered = {name: getattr(api, name) for name in names_for_checkers(api.__name__)}
-    assert {*offered, "layers", "frame", "figures"} <= {*dir(api)}
+    assert {*offered, "layers", "frame"} <= {*dir(api)}
     functions = [value for value in offered.values() if inspect.isfunction(value)]
     assert [function for function in functions if not hasattr(function, "__wrapped__")] == [], "not public"
     with pytest.raises(AttributeError, match="no_such_name"):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -78,21 +77,14 @@ SERIES = (BLUE, ORANGE, "#009e73", "#b6588f", "#c79a00", "#3a3f45", "#6cc4f0", "
 """Colours of subjects and lines, as in the page's light theme."""
 
 
-@contextmanager
-def own_style() -> Iterator[None]:
-    """Ignore the user's matplotlibrc: pictures look the same everywhere."""
+def save_picture(draw: Callable[[], Figure], path: Path) -> Path:
+    """Write a PNG and return its path. Equal data give equal bytes, whatever the user's matplotlibrc has."""
     import matplotlib as mpl
 
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams["font.family"] = [FONT]
         mpl.rcParams["font.size"] = 11
-        yield
-
-
-def save_picture(draw: Callable[[], Figure], path: Path) -> Path:
-    """Write a PNG and return its path. Equal data give equal bytes."""
-    with own_style():
         draw().savefig(path, dpi=DPI, facecolor=PAPER, metadata={"Software": None})
     return path
 
