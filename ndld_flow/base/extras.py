@@ -57,12 +57,12 @@ class Extra:
     """The library's usual name."""
     distributions: tuple[str, ...]
     """The distributions that it requires, as in `pyproject.toml`."""
-    modules: tuple[str, ...]
-    """Modules that can be imported if it is installed."""
     tasks: str
     """The tasks that need it."""
     megabytes: int | None
     """Disk space that it adds to the base installation, on x86-64 Linux; None if it was not measured."""
+    modules: tuple[str, ...] = ()
+    """Modules that can be imported if it is installed, where they have other names than the distributions."""
 
     @property
     def size(self) -> str:
@@ -75,7 +75,7 @@ class Extra:
 
     @property
     def is_installed(self) -> bool:
-        return all(find_spec(module) is not None for module in self.modules)
+        return all(find_spec(module) is not None for module in self.modules or self.distributions)
 
     def lack(self, task: str) -> str:
         """Return why a task cannot run, with the command that installs the extra; empty if it is installed."""
@@ -89,14 +89,13 @@ EXTRAS = {
             "gpu",
             "ONNX Runtime for CUDA",
             ("onnxruntime-gpu", "nvidia-ml-py"),
-            ("pynvml",),
             "`provider: cuda`, with CUDA and cuDNN; clocks, power and utilization of GPUs",
             2480,
+            ("pynvml",),
         ),
         Extra(
             "tensorrt",
             "TensorRT",
-            ("tensorrt",),
             ("tensorrt",),
             "`build_engine` for the GPU of this machine, from NVIDIA's own package index (pypi.nvidia.com)",
             None,
@@ -105,57 +104,31 @@ EXTRAS = {
             "rtx",
             "TensorRT-RTX",
             ("tensorrt-rtx",),
-            ("tensorrt_rtx",),
             "`build_engine` with `backend: tensorrt_rtx`, for three generations of GPUs and without one",
             244,
+            ("tensorrt_rtx",),
         ),
-        Extra("openvino", "OpenVINO", ("openvino",), ("openvino",), "`backend: openvino`, on x86-64 and ARM CPUs", 180),
+        Extra("openvino", "OpenVINO", ("openvino",), "`backend: openvino`, on x86-64 and ARM CPUs", 180),
+        Extra("plots", "Matplotlib", ("matplotlib",), "`comparison.png` and `sweep.png`", 76),
         Extra(
-            "plots",
-            "Matplotlib",
-            ("matplotlib",),
-            ("matplotlib",),
-            "`comparison.png` and `sweep.png`",
-            76,
+            "frames", "pandas", ("pandas",), "`api.layers` and `api.frame`: layers and other results as data frames", 82
         ),
+        Extra("video", "PyAV", ("av",), "frames of videos, and audio other than .wav, as `data:` of inputs", 107),
+        Extra("text", "Tokenizers", ("tokenizers",), "text as `data:` of inputs, by a `tokenizer:`", 36),
+        Extra("rules", "onnxscript", ("onnxscript",), "the operation `apply_rules` of `edit`", 7),
+        Extra("tpe", "Optuna", ("optuna",), "sweeps with `method: tpe`", 36),
         Extra(
-            "frames",
-            "pandas",
-            ("pandas",),
-            ("pandas",),
-            "`api.layers` and `api.frame`: layers and other results as data frames",
-            82,
-        ),
-        Extra(
-            "video",
-            "PyAV",
-            ("av",),
-            ("av",),
-            "frames of videos, and audio other than .wav, as `data:` of inputs",
-            107,
-        ),
-        Extra(
-            "text", "Tokenizers", ("tokenizers",), ("tokenizers",), "text as `data:` of inputs, by a `tokenizer:`", 36
-        ),
-        Extra("rules", "onnxscript", ("onnxscript",), ("onnxscript",), "the operation `apply_rules` of `edit`", 7),
-        Extra("tpe", "Optuna", ("optuna",), ("optuna",), "sweeps with `method: tpe`", 36),
-        Extra(
-            "torch",
-            "PyTorch",
-            ("torch",),
-            ("torch",),
-            "`check` of `export_pytorch`, and programs that train what it wrote",
-            775,
+            "torch", "PyTorch", ("torch",), "`check` of `export_pytorch`, and programs that train what it wrote", 775
         ),
         Extra(
             "mlflow",
             "MLflow's client",
             ("mlflow-skinny",),
-            ("mlflow",),
             "`ndld-flow mlflow`: runs in MLflow tracking",
             110,
+            ("mlflow",),
         ),
-        Extra("ray", "Ray", ("ray",), ("ray",), "runs and sweeps on several machines", 248),
+        Extra("ray", "Ray", ("ray",), "runs and sweeps on several machines", 248),
     )
 }
 """Extras by name. `[all]` is all of them; `[dev]` and `[docs]` are for contributors."""

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -30,9 +31,7 @@ def test_without_the_client_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_message: CheckMessage
 ) -> None:
     write_runs(tmp_path, courses([10.0]))
-    monkeypatch.setitem(
-        EXTRAS, "mlflow", EXTRAS["rules"].__class__("mlflow", "MLflow's client", (), ("no_mlflow",), "", 1)
-    )
+    monkeypatch.setitem(EXTRAS, "mlflow", replace(EXTRAS["mlflow"], modules=("no_mlflow",)))
     with pytest.raises(BackendError) as caught:
         api.log_to_mlflow(["nightly"], outputs=tmp_path)
     check_message(caught.value)
