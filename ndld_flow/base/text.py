@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -127,3 +128,17 @@ def one_paragraph(error: BaseException | str) -> str:
     The message may quote whole nodes.
     """
     return shortened(" ".join(str(error).replace("==>", ";").split()).replace(" ;", ";"), 600)
+
+
+def value_text(value: object) -> str:
+    """Return a value in YAML-like flow style: `true`, `64`, `[Softmax]`, `{op_types: [Softmax]}`."""
+    if isinstance(value, str):
+        return short_name(" ".join(value.splitlines()), 400) or '""'
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(value_text, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{short_name(key)}: {value_text(inner)}" for key, inner in value.items() if inner is not None)
+        return f"{{{', '.join(pairs)}}}"
+    return json.dumps(value)

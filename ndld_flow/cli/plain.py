@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from ndld_flow.base.quantities import quantity, seconds, size
-from ndld_flow.base.text import shortened, visible_text
+from ndld_flow.base.text import shortened, value_text, visible_text
 from ndld_flow.cli.options import Loudness
 from ndld_flow.cli.terminal import format_end
 from ndld_flow.execution import events
 from ndld_flow.records.outcomes import ENDINGS
-from ndld_flow.report.measured import value_text
 
 MARKS = {
     "passed": ("✓", "green"),

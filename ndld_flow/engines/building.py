@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import TypeAdapter, model_validator
 
@@ -26,7 +26,6 @@ from ndld_flow.engines.foresight import build_versions, describe_missing, find_b
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.host import has_nvidia_gpu
 from ndld_flow.processes.launch import run_worker_module
-from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.protocol import RuntimeNames, Session, SessionRequest
 from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
@@ -36,6 +35,9 @@ from ndld_flow.runtimes.tensorrt.settings import TensorrtSettings, describe_miss
 from ndld_flow.step import Context, Foresight
 from ndld_flow.store.files import make_folder, share
 from ndld_flow.store.kinds import Engine, Onnx
+
+if TYPE_CHECKING:
+    from ndld_flow.records.build import Build
 
 _REQUEST = "job.json"
 _ANSWER = "answer.json"
@@ -125,6 +127,8 @@ def build_engine(request: BuildRequest, progress: Callable[[int, int, str], None
         kind: type[NdldFlowError] = getattr(errors, answer.error)
         # A missing shape is explained in full; the log has more on an error of the library.
         raise kind(f"{answer.message.rstrip('.')}.{_keep_log(request)}" if kind is not RequestError else answer.message)
+    from ndld_flow.records.build import Build
+
     build = read_document(Build, request.out / Build.file_name)
     versions = library.version, build.version  # the key has the former; one may be shorter
     if not (is_of_release(*versions) or is_of_release(*reversed(versions))):

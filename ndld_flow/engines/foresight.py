@@ -28,7 +28,6 @@ from ndld_flow.engines.build_settings import (
 )
 from ndld_flow.machine.host import describe_machine, has_nvidia_gpu
 from ndld_flow.models.external_files import mentions
-from ndld_flow.precision.constraints.constraints import requested_precisions as read_requested
 from ndld_flow.runtimes.tensorrt.library import Library, how_to_install, is_of_release
 from ndld_flow.runtimes.tensorrt.release_names import (
     Names,
@@ -406,12 +405,14 @@ def foresee_ranges(settings: BuildSettings, model: Path, requested: frozenset[st
 
 def _int8_constraint(settings: BuildSettings, model: Path, requested: frozenset[str]) -> str:
     """Return the precision constraint that allows INT8; empty if none does."""
+    from ndld_flow.precision.constraints.constraints import requested_precisions
+
     if settings.typing not in ("obey", "prefer"):
         return ""
     if "int8" in requested:
         return f"`typing: {settings.typing}` with nodes constrained to int8"
     try:
-        node = next((node for node, precision in read_requested(model).items() if precision == "int8"), None)
+        node = next((node for node, precision in requested_precisions(model).items() if precision == "int8"), None)
     except RequestError:  # the step that reads the model reports it
         return ""
     return "" if node is None else f"`typing: {settings.typing}` with node {short_name(node)!r} constrained to int8"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TypeVar
 from pydantic import JsonValue
 
 from ndld_flow.base.quantities import TIMES, milliseconds, share, size, three_digits
-from ndld_flow.base.text import first_of, short_name
+from ndld_flow.base.text import first_of, short_name, value_text
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.measurement import Machine, percentile
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
@@ -85,20 +84,6 @@ def _setting_text(value: JsonValue, given: JsonValue) -> str:
             f"- {text[1:-1] if isinstance(item, dict) and len(item) == 1 else text}" for item, text in texts
         )
     return value_text(value)
-
-
-def value_text(value: JsonValue) -> str:
-    """Return a value in YAML-like flow style: `true`, `64`, `[Softmax]`, `{op_types: [Softmax]}`."""
-    if isinstance(value, str):
-        return short_name(" ".join(value.splitlines()), 400) or '""'
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(value_text, value))}]"
-    if isinstance(value, dict):
-        pairs = (f"{short_name(key)}: {value_text(inner)}" for key, inner in value.items() if inner is not None)
-        return f"{{{', '.join(pairs)}}}"
-    return json.dumps(value)
 
 
 @lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ndld_flow.base import quantities
 from ndld_flow.base.declared_metrics import metric_text
 from ndld_flow.base.errors import PageError
-from ndld_flow.base.text import short_name, visible_text
+from ndld_flow.base.text import short_name, value_text, visible_text
 from ndld_flow.report.collect_layers import computing_name, passages
 from ndld_flow.report.encoding import packed
 from ndld_flow.report.measured import (
@@ -29,7 +29,6 @@ from ndld_flow.report.measured import (
     settings_of,
     shape_text,
     tensor_text,
-    value_text,
 )
 from ndld_flow.report.panel import panel_folders
 from ndld_flow.store.files import write_text_atomically

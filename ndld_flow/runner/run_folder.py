@@ -35,7 +35,6 @@ from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.runner.run_record import describe_failure, describe_unfinished
 from ndld_flow.runner.run_state import RunState
 from ndld_flow.runs.outputs import FOLDER_LEASE, Outputs
-from ndld_flow.runs.run_lines import note_run
 from ndld_flow.store.files import (
     copy_file,
     copy_folder,
@@ -125,6 +124,8 @@ def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> RunRe
 
     `opened`: its folder exists already. Returns the record as written, with the lines for a terminal.
     """
+    from ndld_flow.runs.run_lines import note_run
+
     folder = outputs.run_folder(run)
     if opened:
         if not is_complete(run.outcome):  # the reason first: there may be no space for the rest

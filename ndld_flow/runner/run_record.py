@@ -19,13 +19,11 @@ from ndld_flow.base.text import shortened, visible_name, visible_text
 from ndld_flow.base.users import name_me
 from ndld_flow.execution.events import Notice, StepFinished, StepLogged, describe_progress
 from ndld_flow.execution.listener import Listener
-from ndld_flow.history.series import read_measurements
 from ndld_flow.machine.host import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.recipe.calibrated_checks import doubt_checks
 from ndld_flow.recipe.gates import HISTORY, Gate, GateError
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
-from ndld_flow.records.history import MetricSeries
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.outcomes import ENDINGS, Outcome, RunOutcome, judge
 from ndld_flow.records.run_folder import find_file
@@ -40,7 +38,6 @@ from ndld_flow.records.run_record import (
 )
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.run_state import RunState
-from ndld_flow.runs.metric_history import read_earlier
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_credentials
@@ -48,6 +45,7 @@ from ndld_flow.store.store import Store
 
 if TYPE_CHECKING:
     from ndld_flow.execution.execute import Work
+    from ndld_flow.records.history import MetricSeries
 
 LAST_LINES = 40
 """Number of lines of a failed step's log that are recorded."""
@@ -371,6 +369,9 @@ def decide_by_history(
 
 
 def _earlier(outputs: Outputs, recipe: str, steps: Sequence[RunStep], metric: str) -> MetricSeries | None:
+    from ndld_flow.history.series import read_measurements
+    from ndld_flow.runs.metric_history import read_earlier
+
     step = next(step for step in steps if step.name == metric.partition(".")[0])
     alone = step.model_dump(mode="json", include={"name", "record"})
     tree = {"steps": [alone], "gates": [], "passed": True}

@@ -9,7 +9,7 @@ from string import ascii_uppercase
 from pydantic import JsonValue
 
 from ndld_flow.base.quantities import ABSENT, quantity, ratio_change, seconds, share, three_digits
-from ndld_flow.base.text import first_of, short_name
+from ndld_flow.base.text import first_of, short_name, value_text
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, estimated_ratio
 from ndld_flow.records.comparison import NOT_APPLICABLE, Comparison, ProfileComparison, Subject
 from ndld_flow.records.noise import PairedRounds, Round
@@ -21,7 +21,6 @@ from ndld_flow.report.measured import (
     machine_settings,
     shape_text,
     short_provider,
-    value_text,
 )
 
 SERIES = 10

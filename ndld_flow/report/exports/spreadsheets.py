@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import counted, finite, seconds
-from ndld_flow.base.text import visible_name
+from ndld_flow.base.text import value_text, visible_name
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.history import MetricHistory
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.comparison.verdicts import LayerChange, layer_changes
 from ndld_flow.report.exports.pull_requests import HEADING, SIGNS, code, details, prose, table, that_fit
-from ndld_flow.report.measured import value_text
 from ndld_flow.report.noted_failures import noting
 from ndld_flow.report.render import write_page
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from ndld_flow.base.quantities import size, three_digits
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import short_name, value_text
 from ndld_flow.profiles.diagnose.published_peaks import PublishedPeaks, published_peaks
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.measured import Fact, profile_titles, value_text
+from ndld_flow.report.measured import Fact, profile_titles
 from ndld_flow.report.panel import profiles_panel
 
 _SIZES = ("TotalMemory", "L2_CACHE_SIZE", "MAX_SHARED_MEMORY_PER_BLOCK", "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR")

@@ -25,11 +25,10 @@ from ndld_flow.base.quantities import (
     quantity,
     seconds,
 )
-from ndld_flow.base.text import first_of, short_name, visible_text
+from ndld_flow.base.text import first_of, short_name, value_text, visible_text
 from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.sweep import MeasuredAgain, MeasurementSession, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.report.comparison.verdicts import ratio_text
-from ndld_flow.report.measured import value_text
 from ndld_flow.report.tables import Column, Table, Value
 
 _OWN_FOLDER = re.compile(r"points/[\w-]+")
