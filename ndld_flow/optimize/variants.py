@@ -54,8 +54,8 @@ def one_thread(subject: Subject) -> Proposals:
     chosen = subject.options.threads or "threads" in subject.preset.speed
     if subject.races and subject.runs_in_onnxruntime and not chosen and subject.trial.pass_ms < _QUICK_MS:
         alone = subject.runtime_with("threads: 1")
-        yield Variant(f"source on one thread{subject.label}", alone, is_source=True)
-        yield Variant(f"clean on one thread{subject.label}", alone)
+        yield Variant(f"source on 1 thread{subject.label}", alone, is_source=True)
+        yield Variant(f"clean on 1 thread{subject.label}", alone)
 
 
 def fp16(subject: Subject) -> Proposals:

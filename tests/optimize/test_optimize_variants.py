@@ -131,7 +131,7 @@ def test_a_quick_model_is_tried_on_one_thread(
     subject = subject_of({"Conv": 1.0})
     options = replace(subject.options, threads=threads)
     variants, _ = proposed(replace(subject, options=options, trial=replace(subject.trial, pass_ms=pass_ms)))
-    assert (variants.keys() >= {"source on one thread", "clean on one thread"}) is tried
+    assert (variants.keys() >= {"source on 1 thread", "clean on 1 thread"}) is tried
 
 
 def test_costly_variants_follow_and_likely_ones_lead(in_folder: Path) -> None:
