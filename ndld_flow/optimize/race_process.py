@@ -17,6 +17,7 @@ from ndld_flow.execution.events import RaceStage, StepWaits, VariantProgressed, 
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.messages import Refused, Waits
 from ndld_flow.optimize.compose import SOURCE
+from ndld_flow.optimize.goals import PAYS
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
 from ndld_flow.processes.lines import Line
 from ndld_flow.records.document import Record
@@ -162,13 +163,23 @@ def _run_process(job: RaceJob, folder: Path, listener: Listener, result: RaceRes
                 left_s = max(deadline - time.monotonic(), 0.0)
                 listener(VariantProgressed(variant=stage.variant, doing=stage.doing, left_s=left_s))
 
-            timer = threading.Timer(max(job.seconds, 0.0) + _END_S, end)
-            timer.start()
+            def end_for_proof() -> None:
+                """End what is being prepared if a faster variant waits for its proof."""
+                leader = result.tried.get(next(iter(result.ranking), SOURCE))
+                waits = leader is not None and leader.name not in (SOURCE, job.proved)
+                if leader is not None and waits and leader.speed is not None and leader.speed.ratio < PAYS:
+                    end()
+
+            limits = (job.seconds, end), (job.seconds - job.proof_s, end_for_proof)
+            timers = [threading.Timer(max(limit_s, 0.0) + _END_S, act) for limit_s, act in limits]
+            for timer in timers:
+                timer.start()
             report(Racing(variant=job.variants[0], doing="building"))
             try:
                 return _receive(worker, listener, report, result, overdue.is_set)
             finally:
-                timer.cancel()
+                for timer in timers:
+                    timer.cancel()
                 report(Racing(variant="", doing="ended"))
 
 

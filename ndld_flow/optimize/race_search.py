@@ -301,8 +301,8 @@ def find_hopeless(
         equal = next((name for name in variant.unless if name in right), None)
         whole = tried.get(variant.whole)
         why = f"{equal} is right without exceptions" if equal is not None else _too_slow(variant, cheap, tried)
-        if whole is not None and whole.speed is not None and whole.speed.low > PAYS:
-            why = f"{whole.name} is not faster than the source, and quantizes no less"
+        if whole is not None and whole.speed is not None and whole.speed.ratio > PAYS:
+            why = f"{whole.name} is less than 3 % faster than the source, and quantizes no less"
         if whole is not None and whole.outcome == "not judged" and whole.speed is None:
             why = f"{whole.name} cannot be judged: {whole.why}"
         if why:

@@ -279,6 +279,6 @@ def _inputs_of(text: str, trial: InputTrial) -> tuple[Sequence[str], str]:
         return free, text
     listed = " or ".join(f"{short_name(name)}=PATH" for name in names)
     raise RequestError(
-        f"--data {text}: the model has {counted(len(names), 'input')}; write {listed}, or give .npz files with an array "
-        "for each input."
+        f"--data {text}: the model has {counted(len(names), 'input')}; write {listed}, or give .npz files with an "
+        "array for each input."
     )

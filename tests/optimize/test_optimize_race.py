@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Self, cast
 from unittest.mock import Mock
 
 import numpy as np
@@ -49,6 +50,7 @@ from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
 from ndld_flow.optimize.race_search import RaceSearch
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare, estimate, t_95
 from ndld_flow.optimize.variant import Variant
+from ndld_flow.processes.launch import ProcessEnd
 from ndld_flow.processes.lines import Line
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.measurement import Metric
@@ -316,6 +318,37 @@ def test_a_crash_loses_neither_other_variants_nor_what_was_found(net: Path, monk
     assert "SIGSEGV" in result.tried["INT8 by integer operators"].why
     assert outcomes["INT8 without first and last layer"] not in ("cannot win", "not tried"), "it leaves layers out"
     assert not result.finished
+
+
+@pytest.mark.parametrize(("ratio", "proved", "ends"), [(0.96, "", True), (0.98, "", False), (0.96, "clean", False)])
+def test_what_is_prepared_ends_for_the_proof_of_a_faster_variant(
+    net: Path, monkeypatch: pytest.MonkeyPatch, ratio: float, proved: str, ends: bool
+) -> None:
+    """`clean` at 1.04x was never proved: a placement took all of the time that was left for its proof."""
+    job = race_of(net)._job.model_copy(
+        update={"seconds": 1e6, "proof_s": 1e6, "proved": proved, "variants": ("source",)}
+    )
+    ended, result = threading.Event(), RaceResult()
+    result.add(raced("clean", ratio), leads=True)
+
+    class Stuck:
+        """A worker that prepares a variant for as long as it may."""
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            ended.set()
+
+        def receive(self, _: str) -> ProcessEnd:
+            ended.wait(0.5)
+            Path("stderr.txt").touch()
+            return ProcessEnd(code=-9, doing="", folder=Path())
+
+    monkeypatch.setattr(race_process, "_END_S", 0.0)
+    monkeypatch.setattr(race_process, "CommandWorker", lambda *_: Stuck())
+    assert (race_process._run_process(job, Path(), lambda _: None, result) is None) == ends
+    assert ended.is_set()
 
 
 def raced(name: str, ratio: float, half: float = 0.005) -> TriedVariant:
