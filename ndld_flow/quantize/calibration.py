@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from onnxruntime.quantization.calibrate import HistogramCollector
 
-from ndld_flow.accuracy.inside.capture import capture_with_inputs
+from ndld_flow.accuracy.inside.capture import capture_in_parts
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.streaming_statistics import Extremes
 from ndld_flow.models.tensors import Array, identifying_bytes
@@ -184,10 +184,9 @@ def _measure(
     count = 0
     inside = [name for name in wanted if name not in prepared.inputs]
     # Without optimization every tensor of the model exists, under its own name.
-    captured = capture_with_inputs(prepared.saved(), inside, samples, runtime.unfused(), workspace.scratch)
-    for count, tensors in enumerate(captured, start=1):
+    for count, tensors in capture_in_parts(prepared.saved(), inside, samples, runtime.unfused()):
         workspace.progress(count, 0, "calibrating")
-        for name in wanted:
+        for name in tensors.keys() & energies:
             energies[name].add(tensors[name])
             if histograms is not None and energies[name].is_finite:
                 histograms.add(name, tensors[name])

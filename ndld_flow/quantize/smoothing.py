@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.accuracy.inside.capture import capture_with_inputs
+from ndld_flow.accuracy.inside.capture import capture_in_parts
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.element_types import is_op
 from ndld_flow.models.files import load_model, save_model, summarize_model
@@ -129,11 +129,11 @@ def _measure(
     names = [group.value.name or "" for group in groups]
     inputs = {value.name for value in real_inputs(model)}
     inside = [name for name in names if name not in inputs]
-    captured = capture_with_inputs(prepared, inside, samples, runtime.unfused(), workspace.scratch)
-    for number, tensors in enumerate(captured, start=1):
+    for number, tensors in capture_in_parts(prepared, inside, samples, runtime.unfused()):
         workspace.progress(number, 0, "measuring channels")
         for name, group in zip(names, groups, strict=True):
-            group.moments.add(tensors[name])
+            if name in tensors:
+                group.moments.add(tensors[name])
 
 
 def _groups(model: ir.Model) -> list[_Group]:

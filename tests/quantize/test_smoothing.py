@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ndld_flow.accuracy.inside.capture import capture, capture_with_inputs
+from ndld_flow.accuracy.inside.capture import capture, capture_in_parts, capture_with_inputs
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.steps.quantize import Quantize
 from ndld_flow.steps.smooth_activations import SmoothActivations
@@ -159,3 +159,20 @@ def test_computed_tensors_belong_to_their_sample_if_they_exceed_the_memory(
     found = [*capture_with_inputs(model, inside, iter(samples), OnnxruntimeRequest().unfused(), tmp_path)]
     assert [tensors["x"].max() for tensors in found] == [1.0, 2.0, 3.0]
     assert [tensors[inside[0]].flat[0] / tensors["x"].flat[0] for tensors in found] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("budget", [1, 2**29])
+def test_statistics_see_each_tensor_of_each_sample_once(tmp_path: Path, budget: int) -> None:
+    """What exceeded the memory was stored for all samples: 60 GB for those of a detector, and the disk became full."""
+    model = make_block(tmp_path / "m.onnx", normalized=False)
+    inside = [node.output[0] for node in onnx.load(model).graph.node if node.op_type in ("Mul", "MatMul")]
+    samples = [{"x": np.full((1, 12, _CHANNELS), value, np.float32)} for value in (1.0, 2.0, 3.0)]
+    seen: dict[str, list[float]] = {}
+    for number, tensors in capture_in_parts(model, inside, iter(samples), OnnxruntimeRequest().unfused(), budget):
+        assert all(value.flat[0] == number for name, value in tensors.items() if name == "x")
+        for name, value in tensors.items():
+            seen.setdefault(name, []).append(float(value.flat[0]))
+    assert seen.keys() == {"x", *inside}
+    assert seen["x"] == [1.0, 2.0, 3.0]
+    assert all(len(values) == len(samples) for values in seen.values())
+    assert [*capture_in_parts(model, [], iter(samples), OnnxruntimeRequest())][-1] == (3, samples[-1])
