@@ -29,6 +29,7 @@ from ndld_flow.optimize.sweep_search import SweepSearch
 from ndld_flow.optimize.variant import LONGEST_S
 from ndld_flow.recipe.write_recipe import name_recipe
 from ndld_flow.records.optimization import Optimization, find_ending
+from ndld_flow.records.placement import Placement
 from ndld_flow.records.run_folder import OPTIMIZATION_RECORD
 from ndld_flow.runner.export import check_output
 from ndld_flow.runner.run_folder import write_optimization
@@ -144,7 +145,8 @@ def _describe(prover: Prover, found: Found, source: Proof, budget: Budget, start
         runtime=delivered.variant.runtime,
         opening=_describe_opening(composer, delivered),
         digest=delivered.model.digest,
-        size_bytes=sum(file.size_bytes for file in delivered.model_files),
+        # The record of a placement lies beside the model.
+        size_bytes=sum(file.size_bytes for file in delivered.model.files if file.path != Placement.file_name),
         source_bytes=sum(file.size_bytes for file in source.source.files),
         file=str(composer.model if delivered.variant.is_source else delivered.file),
         exported=delivered.exported,

@@ -23,10 +23,9 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.write_recipe import name_recipe
 from ndld_flow.records.accuracy import BLIND, Accuracy
 from ndld_flow.records.comparison import Comparison
-from ndld_flow.records.key_parts import ArtifactFile, ArtifactRecord
+from ndld_flow.records.key_parts import ArtifactRecord
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, Speed, VariantOutcome
-from ndld_flow.records.placement import Placement
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
 from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
@@ -93,18 +92,6 @@ class Proof:
         """Return the path of the model in the folder of the run; only of a run that finished, and not of the source."""
         assert self.finished is not None
         return find_file(Path(self.finished.folder) / self.variant.result, Onnx.main)
-
-    @property
-    def model_files(self) -> tuple[ArtifactFile, ...]:
-        """Return the files of the model, without the record of a placement beside it."""
-        return tuple(file for file in self.model.files if file.path != Placement.file_name)
-
-    def is_same_as(self, other: Proof) -> bool:
-        """Return whether both measured the same model in the same way."""
-        if self.record is None or other.record is None:
-            return False
-        mine, others = ((each.variant.runtime, each.variant.speed) for each in (self, other))
-        return mine == others and self.model_files == other.model_files
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import FrontPoint, TriedVariant, VariantOutcome
 from ndld_flow.records.outcomes import PointOutcome
 from ndld_flow.records.run_folder import read_sweep_record
-from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.sweep.run_request import run_request
 from ndld_flow.sweep_search.search import Direction
@@ -28,12 +28,6 @@ _MOST_NOT_FASTER = 2
 """Number of variants that may turn out not better than the source: those that follow were worse in the search."""
 _MOST_OF_FRONT = 4
 """Number of models on the Pareto front that are proved."""
-_MOST_CLOSE = 3
-"""Number of models that are proved for a single objective, to deliver the best of them."""
-_WITHIN = 0.03
-"""A variant is proved too if it may be better than the best that passed by more than this, at 95 % confidence."""
-_CLOSE = 1.2
-"""Without such an interval, it is proved if it was at most this many times as slow."""
 
 
 @dataclass
@@ -48,8 +42,6 @@ class Point:
     rank: float = 0.0
     objectives: Mapping[str, Metric] = field(default_factory=dict)
     on_front: bool = False
-    ratio_to_best: tuple[float, float] | None = None
-    """95 % interval of its first objective divided by that of the best, if both were measured again; 1 for the best."""
 
 
 class SweepSearch(Search):
@@ -72,7 +64,7 @@ class SweepSearch(Search):
             goal = self._composer.objectives[0].direction
             self._points = [self._interrupted_point(event, goal) for event in self._seen.values()]
         several = len(self._composer.objectives) > 1
-        proofs = choose(self._proofs, self._composer.variants, several=several)
+        proofs = choose(self._proofs)
         best = next((proof for proof in proofs.values() if proof.outcome == "delivered"), None)
         delivered = best or self._source
         described = describe(self._points, proofs, delivered, best is not None)
@@ -123,7 +115,6 @@ class SweepSearch(Search):
                 rank=float("inf") if point.rank is None else point.rank,
                 objectives=values,
                 on_front=point.on_front,
-                ratio_to_best=_ratio_to_best(point),
             )
 
     def _interrupted_point(self, event: PointFinished, goal: Direction) -> Point:
@@ -135,67 +126,36 @@ class SweepSearch(Search):
         return Point(event.number, variant, event.outcome, event.reason, latency, rank)
 
     def _prove(self) -> None:
-        """Prove points from the best on.
-
-        For one objective, variants close to the first that passes are proved too, and the best by alternating passes
-        is delivered; for several, the first that passes, and others of the front are proved.
-        """
-        first: Point | None = None
+        """Prove points from the best on until one passes; for several objectives, others of the front too."""
+        most = _MOST_OF_FRONT if len(self._composer.objectives) > 1 else 1
+        passed = 0
         for point in self._points:
-            if point.outcome != "passed" or point.variant.name == SOURCE:
-                continue
-            passed = sum(proof.passed for proof in self._proofs.values())
-            if first is not None and not is_worth_proving(point, first, passed, self._composer):
+            if point.outcome != "passed" or point.variant.name == SOURCE or (passed and not point.on_front):
                 continue
             against = "the engine of" if self._composer.preset.built_only else "alternating passes with"
             how = f"held-out samples, then {against} the source"
             self._prover.listener(Notice(text=f"proving {point.variant.name}: {how}"))
             proof = self._proofs[point.number] = self._prover.prove(point.variant, self._budget.left_s)
-            first = first or (point if proof.passed else None)
+            passed += proof.passed
             outcome = "right and better" if proof.passed else proof.outcome
             self._prover.listener(
                 Notice(text=f"{point.variant.name}: {outcome}{f': {proof.why}' if proof.why else ''}")
             )
-            if sum(each.outcome in ("not faster", "not proved") for each in self._proofs.values()) >= _MOST_NOT_FASTER:
+            lost = sum(each.outcome in ("not faster", "not proved") for each in self._proofs.values())
+            if passed >= most or lost >= _MOST_NOT_FASTER:
                 break
-        if first is None and any(proof.outcome == "not proved" for proof in self._proofs.values()):
+        if not passed and any(proof.outcome == "not proved" for proof in self._proofs.values()):
             # What the sweep did not reach is open for its own reason.
             is_cut = any(describe_untried(self._composer, self._points))
             self._stopped_because = f"{self._stopped_because} and {TOO_NOISY}" if is_cut else TOO_NOISY
 
 
-def is_worth_proving(point: Point, first: Point, passed: int, composer: Composer) -> bool:
-    """Return whether a point is proved although a better one of the search has passed."""
-    if len(composer.objectives) > 1:
-        return point.on_front and passed < _MOST_OF_FRONT
-    (objective,) = composer.objectives
-    found = [each.objectives.get(objective.name) for each in (first, point)]
-    if passed >= _MOST_CLOSE or objective.evidence != "alternating passes" or None in found:
-        return False
-    if point.ratio_to_best is not None and first.ratio_to_best == (1.0, 1.0):
-        low, high = point.ratio_to_best
-        return (low if objective.direction == "minimize" else 1 / high) < 1 - _WITHIN
-    low, high = sorted(metric.value for metric in found if metric is not None)
-    return 0 < high <= _CLOSE * low
-
-
-def choose(proofs: Mapping[int, Proof], variants: Sequence[Variant], *, several: bool) -> dict[int, Proof]:
-    """Return the proofs with one of those that passed as `delivered`: the first for several objectives, else the one
-    with the largest gain.
-
-    If several variants have its model, as `INT8 where it pays` does if nothing pays, the first in `variants` is
-    delivered.
-    """
-    passed = [number for number, proof in proofs.items() if proof.passed]
-    best = min(passed, key=lambda number: 0 if several else proofs[number].gains[0].ratio, default=None)
-    if best is not None:
-        equal = [number for number in passed if number == best or proofs[number].is_same_as(proofs[best])]
-        best = min(equal, key=lambda number: variants.index(proofs[number].variant))
+def choose(proofs: Mapping[int, Proof]) -> dict[int, Proof]:
+    """Return the proofs, the first that passed as `delivered` and the others that did as those of the front."""
     chosen = dict(proofs)
-    for number in passed:
-        if number != best:
-            gained = "; ".join(gain.describe() for gain in proofs[number].gains)
-            chosen[number] = replace(proofs[number], outcome="on the front" if several else "not the best", why=gained)
+    for number in [number for number, proof in proofs.items() if proof.passed][1:]:
+        gained = "; ".join(gain.describe() for gain in proofs[number].gains)
+        chosen[number] = replace(proofs[number], outcome="on the front", why=gained)
     return chosen
 
 
@@ -251,12 +211,3 @@ def _lost(point: Point) -> tuple[VariantOutcome, str]:
         return "not the best", f"{values} in the search" if values else ""
     outcomes: dict[str, VariantOutcome] = {"failed": "failed", "inconclusive": "not judged"}
     return outcomes.get(point.outcome, "not right"), point.why
-
-
-def _ratio_to_best(point: SweepPoint) -> tuple[float, float] | None:
-    again = point.again
-    if again is None:
-        return None
-    if again.verdict == "best":
-        return 1.0, 1.0
-    return (again.ratio_low, again.ratio_high) if again.ratio_low and again.ratio_high else None

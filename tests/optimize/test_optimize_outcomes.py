@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,20 @@ from typing import Any
 import onnxruntime
 import openvino
 import pytest
-from blake3 import blake3
 
 from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.found import TOO_NOISY
-from ndld_flow.optimize.goals import choose_objectives
 from ndld_flow.optimize.optimize import _describe_opening
 from ndld_flow.optimize.proof import Proof, Prover, _judge
 from ndld_flow.optimize.race_search import find_hopeless
 from ndld_flow.optimize.sweep_search import (
     Point,
     SweepSearch,
-    choose,
     describe,
     describe_untried,
-    is_worth_proving,
 )
 from ndld_flow.optimize.variant import Variant
-from ndld_flow.records.key_parts import ArtifactFile
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, Optimization, Speed, TriedVariant, VariantOutcome, find_ending
 from ndld_flow.records.run_record import GateResult
@@ -37,67 +31,34 @@ from tests.optimize.test_optimize_parts import ROWS, read, write
 from tests.support.run_fixtures import StepSketch, run_record
 
 
-def proved(name: str, ratio: float, outcome: VariantOutcome = "delivered", *, digest: str = "") -> Proof:
+def proved(name: str, ratio: float, outcome: VariantOutcome = "delivered") -> Proof:
     gain = Gain(objective="latency", ratio=ratio, low=ratio, high=ratio, evidence="alternating passes")
-    variant = Variant(name, "onnxruntime", is_source=True)
-    record = run_record([StepSketch("agree", "check_accuracy")]) if digest else None
-    if record is not None:
-        model = ArtifactFile(path="model.onnx", digest=digest * 64, size_bytes=9)
-        beside = ArtifactFile(path="placement.json", digest=blake3(name.encode()).hexdigest(), size_bytes=5)
-        files = (model, beside) if name == "placed" else (model,)
-        artifact = record.source.artifact.model_copy(
-            update={"digest": blake3(name.encode()).hexdigest(), "files": files}
-        )
-        record = record.model_copy(update={"source": record.source.model_copy(update={"artifact": artifact})})
-    return Proof(variant, Path("p.yaml"), outcome, "", record=record, gains=(gain,))
+    return Proof(Variant(name, "onnxruntime", is_source=True), Path("p.yaml"), outcome, "", gains=(gain,))
 
 
-def test_of_close_variants_the_best_by_alternating_passes_is_delivered() -> None:
-    wrong = proved("c", 0.5, "not right on held-out data")
-    proofs = {3: proved("a", 0.9), 1: proved("b", 0.7), 2: wrong, 4: proved("d", 0.8)}
-    variants = [proof.variant for proof in proofs.values()]
-    found = choose(proofs, variants, several=False)
-    assert [proof.outcome for proof in found.values()] == ["not the best", "delivered", wrong.outcome, "not the best"]
-    front = choose(proofs, variants, several=True)
-    assert [proof.passed for proof in front.values()] == [True, True, False, True]
-    assert front[3].outcome == "delivered", "the first objective decided the order"
-    assert choose({}, [], several=False) == {}
-
-
-def searched(number: int, **objectives: float) -> Point:
-    metrics = {name: Metric(value=value) for name, value in objectives.items()}
-    return Point(number, Variant("v", "onnxruntime"), "passed", "", None, objectives=metrics)
-
-
-def test_only_variants_close_to_the_first_that_passed_are_proved_too(in_folder: Path) -> None:
-    composer = read(write(ROWS))
-    first = searched(1, latency=10.0, size=10.0)
-    assert is_worth_proving(searched(2, latency=11.9), first, 1, composer)
-    assert not is_worth_proving(searched(2, latency=12.1), first, 1, composer), "too slow"
-    assert not is_worth_proving(searched(2, latency=10.1), first, 3, composer), "enough were proved"
-    assert not is_worth_proving(searched(2), first, 1, composer), "it was not measured"
-    smaller = replace(composer, objectives=choose_objectives(("size",), (), ()))
-    assert not is_worth_proving(searched(2, size=10.0), first, 1, smaller), "a size is exact"
-
-
-@pytest.mark.representatives("latency-interval0-True", "latency-interval2-False")
 @pytest.mark.parametrize(
-    ("objective", "interval", "worthwhile"),
+    ("minimize", "expected"),
     [
-        ("latency", (0.96, 1.2), True),
-        ("latency", (0.98, 1.01), False),  # better by 2 % at most
-        ("latency", (1.1, 1.3), False),
-        ("throughput", (0.8, 1.05), True),
-        ("throughput", (0.8, 1.02), False),
+        (("latency",), ["not right on held-out data", "delivered"]),
+        (("latency", "size"), ["not right on held-out data", "delivered", "on the front"]),
     ],
 )
-def test_only_a_variant_that_may_be_better_by_3_percent_is_proved_too(
-    in_folder: Path, objective: str, interval: tuple[float, float], worthwhile: bool
+def test_the_first_that_passes_is_delivered_and_others_of_the_front_are_proved(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, minimize: tuple[str, ...], expected: list[str]
 ) -> None:
-    composer = read(write(ROWS), maximize=(objective,) if objective == "throughput" else ())
-    best = replace(searched(1, **{objective: 10.0}), ratio_to_best=(1.0, 1.0))
-    second = replace(searched(2, **{objective: 10.2}), ratio_to_best=interval)
-    assert is_worth_proving(second, best, 1, composer) == worthwhile
+    outcomes: list[VariantOutcome] = ["not right on held-out data", *["delivered"] * 4]  # type: ignore[list-item]
+    points = [
+        Point(number, Variant(f"v{number}", "onnxruntime"), "passed", "", None, on_front=number in (0, 1, 3))
+        for number in range(4)
+    ]
+    monkeypatch.setattr(Prover, "prove", lambda _, variant, *__: proved(variant.name, 0.9, outcomes.pop(0)))
+    prover = Prover(read(write(ROWS), minimize=minimize), Path(), Request(Path("r.yaml")), lambda _: None)
+    search = SweepSearch(prover, proved("source", 1.0), Budget(None))
+    monkeypatch.setattr(search, "_sweep", lambda: search._points.extend(points))
+    found = search.run()
+    listed = [each.outcome for each in found.variants if each.name.startswith("v")]
+    assert [outcome for outcome in listed if outcome != "not the best"] == expected
+    assert found.delivered.variant.name == "v1"
 
 
 def timed(name: str, ratio: float, outcome: VariantOutcome = "not the best", *, near: bool = False) -> TriedVariant:
@@ -139,16 +100,6 @@ def test_costly_variants_that_cannot_win_are_not_tried() -> None:
     for ratio, lost in ((0.98, ["INT8 except"]), (0.95, [])):
         whole = timed("INT8", ratio, "not right")
         assert hopeless(source, slow, whole) == lost, "without some of its layers, it is no faster"
-
-
-def test_of_equal_models_the_simplest_variant_is_delivered() -> None:
-    """Nothing pays in `placed`, so that it is `clean`, measured twice."""
-    clean, placed = proved("clean", 0.62, digest="1"), proved("placed", 0.6, digest="1")
-    other = proved("other", 0.61, digest="2")
-    variants = [clean.variant, other.variant, placed.variant]
-    found = choose({1: placed, 2: clean, 3: other}, variants, several=False)
-    assert [proof.outcome for proof in found.values()] == ["not the best", "delivered", "not the best"]
-    assert sum(file.size_bytes for file in placed.model_files) == 9, "without the record beside it"
 
 
 @pytest.mark.parametrize(
