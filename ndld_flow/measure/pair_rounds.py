@@ -31,6 +31,8 @@ _WARMUP_TURNS = 4
 _TURN_MS = 2.0
 """Minimum duration of a turn, which shorter passes share: waking a process takes about 0.1 ms, and its caches are
 cold."""
+_WARM_MS = 20.0
+"""Duration of a pass up to which the first one of a turn, in which threads wake up, is not measured."""
 _MOST_PASSES = 1000
 _FEWEST_CYCLES, _MOST_CYCLES, _CYCLES_MS = 28, 84, 600.0
 """Fewer cycles do not suffice on a busy machine; more are cheap if they take less time than starting the processes."""
@@ -91,7 +93,8 @@ class PairMeasurement:
             cpu = self._choose_cpu()
             # Both models take the same number of passes in a turn.
             turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(_WARMUP_TURNS)]
-            cycles, passes = plan_cycles(turns, self._round_ms - (time.monotonic() - begun_s) * 1e3)
+            parallel = any(model.threads > 1 for model in self._models)
+            cycles, passes = plan_cycles(turns, self._round_ms - (time.monotonic() - begun_s) * 1e3, parallel=parallel)
             for cycle, order in enumerate(turn_orders(cycles, rng)):
                 doing = f"measuring round {self._number}, cycle {cycle + 1} of {cycles}"
                 self._models[0].side.progress(cycle, cycles, doing)
@@ -133,16 +136,17 @@ class PairMeasurement:
         return self._cpus[self._number % len(self._cpus)] if pinned and self._cpus else -1
 
 
-def plan_cycles(turns: Sequence[Sequence[Turn]], round_ms: float, wanted_ms: float | None = None) -> tuple[int, int]:
+def plan_cycles(
+    turns: Sequence[Sequence[Turn]], round_ms: float, wanted_ms: float = _CYCLES_MS, *, parallel: bool
+) -> tuple[int, int]:
     """Return the number of cycles of a round, and of passes in a turn, from cycles of single passes.
 
-    `round_ms` limits the cycles of slow models; those of fast ones take `wanted_ms`, by default 600 ms.
+    `round_ms` limits the cycles of slow models; those of fast ones take `wanted_ms`. `parallel`: on several threads.
     """
     quickest_ms = max(1e-6, min(turn.wall_ms for cycle in turns for turn in cycle))
     cycle_ms = max(1e-6, min(sum(turn.wall_ms for turn in cycle) for cycle in turns))
-    passes = min(_MOST_PASSES, math.ceil(_TURN_MS / quickest_ms))
-    cycles_ms = _CYCLES_MS if wanted_ms is None else wanted_ms
-    wanted = min(_MOST_CYCLES, max(_FEWEST_CYCLES, int(cycles_ms / (passes * cycle_ms))))
+    passes = max(2 if parallel and quickest_ms < _WARM_MS else 1, min(_MOST_PASSES, math.ceil(_TURN_MS / quickest_ms)))
+    wanted = min(_MOST_CYCLES, max(_FEWEST_CYCLES, int(wanted_ms / (passes * cycle_ms))))
     affordable = max(_SLOW_CYCLES, int(round_ms / (passes * cycle_ms)))
     return min(wanted, affordable), passes
 
@@ -246,7 +250,8 @@ def _measure_round(
             bindings[side].run()  # libraries start threads with the first pass
             threads[side] = count_threads() - before + 1
         warm = [[run_turn(bindings[side].run, 1) for side in range(2)] for _ in range(_WARMUP_TURNS)]
-        cycles, passes = plan_cycles(warm, round_ms, _SESSION_CYCLES_MS)
+        parallel = any(number > 1 for number in threads.values())
+        cycles, passes = plan_cycles(warm, round_ms, _SESSION_CYCLES_MS, parallel=parallel)
         turns: tuple[list[Turn], list[Turn]] = ([], [])
         for order in turn_orders(cycles, rng):
             for side in order:

@@ -113,7 +113,7 @@ def int8(subject: Subject) -> Proposals:
         yield Variant(f"{name}{subject.label}", subject.runtime_with(), {"made": made}, extends=extends)
     if own := subject.own_precision:
         dense = f"{{{subject.quantize()}{subject.quantize_target}, min_intensity: 64}}"
-        name = f"INT8 of dense layers{subject.label} at the default precision"
+        name = f"INT8 of dense layers{subject.label} with {subject.traits.find_own_precision()}"
         yield Variant(name, own, {"made": dense})
 
 
@@ -291,8 +291,8 @@ def own_precision(subject: Subject) -> Proposals:
     if (precision := subject.traits.find_own_precision()) == "float32":
         yield f"{title}'s default precision is not tried: on this CPU it is {precision}, as in the other variants."
     else:
-        yield Variant(f"source{subject.label} at the default precision", own, is_source=True)
-        yield Variant(f"clean{subject.label} at the default precision", own)
+        yield Variant(f"source{subject.label} with {precision}", own, is_source=True)
+        yield Variant(f"clean{subject.label} with {precision}", own)
 
 
 _BATCHES = (4, 16)

@@ -401,10 +401,15 @@ class Optimization(Document):
         known = ("not the best", "not faster", "the same", "on the front")
         timed = [(each.speed.ratio, each) for each in losers if each.speed is not None and each.outcome not in known]
         ratio, fastest = min(timed, key=lambda pair: pair[0], default=(inf, None))
-        if fastest is None or ratio >= (self.speed.ratio if self.speed is not None else _AT_LEAST):
+        if fastest is None or ratio >= self._clearly_faster:
             return ""
         why = f" ({short_name(fastest.why, 80)})" if fastest.why else ""
         return f"of the others, {fastest.name} at {times_as_fast(ratio)} is {fastest.outcome}{why}"
+
+    @property
+    def _clearly_faster(self) -> float:
+        """Return the ratio in the race below which a variant is faster than what ships, whose ratio is the proof's."""
+        return _OPEN_BELOW * self.speed.ratio if self.speed is not None else _AT_LEAST
 
     @property
     def right_by_cosine(self) -> str:
@@ -414,16 +419,13 @@ class Optimization(Document):
         """
         wrong = ("not right", "not right on held-out data")
         close = [each for each in self.variants if each.outcome in wrong and each.speed is not None]
-        shipped = self.speed.ratio if self.speed is not None else _AT_LEAST
         for each in sorted(close, key=lambda each: each.speed.ratio if each.speed else inf):
             cosine = each.metrics["cosine"].value if "cosine" in each.metrics else 0.0
             bound = next((bound for bound in _COSINES if _EXACT < _ROOM * (1 - cosine) <= 1 - bound), None)
-            if self.keep or each.speed is None or each.speed.ratio >= shipped or bound is None:
+            if self.keep or each.speed is None or each.speed.ratio >= self._clearly_faster or bound is None:
                 continue
-            name = f"{each.name} at {times_as_fast(each.speed.ratio)}"
-            return (
-                f"if a cosine of {metric_text('cosine', cosine, '')} suffices ({name}), give --keep 'cosine >= {bound}'"
-            )
+            name = f"{each.name} at {times_as_fast(each.speed.ratio)} has {metric_text('cosine', cosine, '')}"
+            return f"if a cosine of {bound} suffices ({name}), give --keep 'cosine >= {bound}'"
         return ""
 
     def describe_search(self) -> str:

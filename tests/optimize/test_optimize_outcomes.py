@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 import openvino
 import pytest
@@ -75,7 +76,8 @@ def test_costly_variants_that_cannot_win_are_not_tried() -> None:
         Variant("INT8", "onnxruntime", {"made": "{step: quantize}"}),
         Variant("INT8 except", "onnxruntime", costly=True, unless=("INT8",), whole="INT8"),
         Variant("INT8 where", "onnxruntime", costly=True),
-        Variant("INT8 where in OpenVINO", "openvino", costly=True),
+        Variant("INT8 where in OpenVINO", "openvino", costly=True, needs="clean in OpenVINO"),
+        Variant("clean in OpenVINO", "openvino", needs="source in OpenVINO"),
     ]
 
     def is_comfortable(metrics: Mapping[str, Metric]) -> bool:
@@ -96,6 +98,7 @@ def test_costly_variants_that_cannot_win_are_not_tried() -> None:
     assert hopeless(*floats, timed("INT8", 0.4, "not right")) == [], "a wrong one is not what exceptions would be"
     assert hopeless(*floats, timed("INT8", 0.4)) == ["INT8 except"], "the same model as INT8"
     assert hopeless(*floats, timed("INT8", 0.4, near=True)) == [], "its proof may fail on other samples"
+    assert hopeless(source, timed("source in OpenVINO", 1.0, "failed")) == ["INT8 where in OpenVINO"]
     slow = timed("source in OpenVINO", 0.9)
     for ratio, lost in ((0.98, ["INT8 except"]), (0.95, [])):
         whole = timed("INT8", ratio, "not right")
@@ -326,10 +329,12 @@ def test_the_printed_python_opens_the_model_as_it_was_measured(
         assert code == ""
         return
     *lines, last = code.split("; ")
-    names: dict[str, object] = {"onnxruntime": onnxruntime, "openvino": openvino}
+    names: dict[str, Any] = {"onnxruntime": onnxruntime, "openvino": openvino}
+    names["inputs"] = {"x": np.zeros((1, 8), np.float32)}
     for line in lines:
         exec(line, names)  # noqa: S102 - the line is what a user copies
-    opened = eval(last, names)  # noqa: S307
+    result = eval(last, names)  # noqa: S307
+    opened = names.get("request", result)
     if "level" in expected:
         used = opened.get_session_options()
         found = {"threads": used.intra_op_num_threads, "level": used.graph_optimization_level.name}

@@ -100,6 +100,17 @@ def test_a_model_in_int8_needs_no_samples_for_int8(in_folder: Path, monkeypatch:
     assert not any("real samples" in sentence or "dynamic ranges" in sentence for sentence in sentences)
 
 
+@pytest.mark.parametrize("fix_shapes", [False, True])
+def test_a_source_of_free_sizes_that_a_runtime_refuses_ends_nothing_of_fixed_sizes(
+    in_folder: Path, fix_shapes: bool
+) -> None:
+    subject = subject_of({"Conv": 1.0}, target="any")
+    subject = replace(subject, options=replace(subject.options, fix_shapes=fix_shapes))
+    needs = {each.name: each.needs for each in compose.choose_variants(subject)[0]}
+    assert needs["clean in OpenVINO"] == ("" if fix_shapes else "source in OpenVINO")
+    assert needs["INT8 by minmax in OpenVINO"] == ("clean in OpenVINO" if fix_shapes else "source in OpenVINO")
+
+
 @pytest.mark.skipif(find_spec("openvino") is None, reason="needs the extra [openvino]")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_default_precision_of_openvino_is_tried_where_it_differs(
@@ -107,7 +118,7 @@ def test_the_default_precision_of_openvino_is_tried_where_it_differs(
 ) -> None:
     monkeypatch.setattr("ndld_flow.runtimes.openvino.openvino_session.default_precision", lambda: precision)
     variants, sentences = proposed(replace(subject_of({"Conv": 1.0}, target="openvino"), runtime="openvino"))
-    assert ("clean at the default precision" in variants) == (precision == "bfloat16")
+    assert ("clean with bfloat16" in variants) == (precision == "bfloat16")
     assert any("default precision is not" in sentence for sentence in sentences) == (precision == "float32")
 
 

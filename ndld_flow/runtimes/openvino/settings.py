@@ -68,7 +68,8 @@ class OpenvinoSettings(RuntimeSettings):
         from ndld_flow.runtimes.openvino.request import OpenvinoRequest
 
         compiled = f"openvino.Core().compile_model({model!r}, 'CPU', {properties_of(OpenvinoRequest.of(self))})"
-        return f"{compiled}.create_infer_request()"
+        shared = "share_inputs=True, share_outputs=True"  # else it copies both in each pass
+        return f"request = {compiled}.create_infer_request(); request.infer(inputs, {shared})"
 
     def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         from ndld_flow.runtimes.openvino.request import OpenvinoRequest
