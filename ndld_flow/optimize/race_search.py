@@ -301,7 +301,7 @@ def find_hopeless(
     for variant in (each for each in variants if each.costly):
         needed = variant.needs
         while needed and (needed not in tried or tried[needed].outcome not in USELESS):
-            needed = needs[needed]
+            needed = needs.get(needed, "")
         equal = next((name for name in variant.unless if name in right), None)
         whole = tried.get(variant.whole)
         why = f"{equal} is right without exceptions" if equal is not None else _too_slow(variant, cheap, tried)

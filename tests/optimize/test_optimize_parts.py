@@ -172,6 +172,8 @@ def test_a_target_is_one_file_and_a_wrong_one_is_refused(in_folder: Path, check_
     with pytest.raises(RequestError) as caught:
         read(Path("nowhere.onnx"), on="ssh://me@board")
     check_message(caught.value)
+    with pytest.raises(RequestError, match="--threads"):
+        read(Path("nowhere.onnx"), target="rtx40", threads=(1,))
 
 
 def split(model: Path, *data: str, **shapes: tuple[int, ...]) -> Samples:
