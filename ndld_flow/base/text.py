@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -132,6 +131,8 @@ def one_paragraph(error: BaseException | str) -> str:
 
 def value_text(value: object) -> str:
     """Return a value in YAML-like flow style: `true`, `64`, `[Softmax]`, `{op_types: [Softmax]}`."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
         return short_name(" ".join(value.splitlines()), 400) or '""'
     if isinstance(value, float):
@@ -141,4 +142,4 @@ def value_text(value: object) -> str:
     if isinstance(value, dict):
         pairs = (f"{short_name(key)}: {value_text(inner)}" for key, inner in value.items() if inner is not None)
         return f"{{{', '.join(pairs)}}}"
-    return json.dumps(value)
+    return str(value)

@@ -133,8 +133,10 @@ def until(happens: Callable[[], bool]) -> bool:
 @pytest.mark.usefixtures("executed_workers")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_process_that_dies_during_a_round_ends_it_by_name_and_nothing_is_left(
-    model: Path, tmp_path: Path, check_message: CheckMessage
+    model: Path, tmp_path: Path, check_message: CheckMessage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ndld_flow.measure.pair_rounds.plan_cycles", lambda *_, **__: (28, 1))
+
     def kill_one(done: int, total: int, what: str) -> None:
         if "cycle 3 of" in what:
             os.kill(children_of(tmp_path)[0], signal.SIGKILL)
