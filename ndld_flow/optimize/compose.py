@@ -459,7 +459,7 @@ def choose_variants(subject: Subject) -> tuple[Sequence[Variant], Sequence[str]]
         if label:  # to compile and judge a large model in another runtime takes long
             proposed.append((_AFTER_DYNAMIC, Variant(f"{SOURCE}{label}", own.runtime_with(), is_source=True)))
         # The runtime may refuse free sizes, which only the source has then.
-        first = f"{'clean' if subject.options.fix_shapes else SOURCE}{own.label}" if label else ""
+        first = f"{'clean' if subject.options.fix_shapes else SOURCE}{label}" if label else ""
         for order, each in propose_variants(own):
             if isinstance(each, Variant):
                 proposed.append((order, replace(each, needs=each.needs or (first if each.name != first else ""))))

@@ -34,7 +34,7 @@ from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import load_model
 from ndld_flow.optimize.compose import SOURCE
 from ndld_flow.optimize.goals import PAYS, Conditions, near_default_bound
-from ndld_flow.optimize.race_process import USELESS, Finished, RaceJob, Racing, Ranked, Tried
+from ndld_flow.optimize.race_process import USELESS, Finished, RaceJob, Racing, Ranked, Tried, find_useless
 from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
 from ndld_flow.optimize.variant import MADE
 from ndld_flow.processes.lines import Line
@@ -161,11 +161,11 @@ class Race:
     def _try(self, name: str) -> None:
         """Let a variant enter; it stays if it may be the best."""
         start_s, entrant = self._worked_s(), None
-        part, useless = self._job.extends.get(name), next(filter(self._useless.__contains__, self._needed(name)), None)
+        part, useless = self._job.extends.get(name), find_useless(name, self._job.needs, self._useless)
         try:
             if part in self._wrong:
                 raise LostError("cannot win", f"{part} quantizes less, and is not right")
-            if useless is not None:
+            if useless:
                 raise LostError("cannot win", f"it needs {useless}, which failed or changed nothing")
             recipe = self._sweep.point({"variant": name})
             if self._blind and not _keeps_values(recipe):
@@ -181,11 +181,6 @@ class Race:
         entrant.took_s = self._worked_s() - start_s
         self._alive.append(entrant)
         self._show(entrant, leads=entrant is self._leader)
-
-    def _needed(self, name: str) -> Iterator[str]:
-        """Yield what a variant needs, and what that needs."""
-        while name := self._job.needs.get(name, ""):
-            yield name
 
     def _lose(self, name: str, entrant: Entrant | None, lost: LostError, took_s: float) -> None:
         if lost.outcome == "not right":

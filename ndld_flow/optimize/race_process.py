@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,6 +30,14 @@ _END_S = 2.0
 _MOST_CRASHES = 3
 USELESS = ("failed", "the same")
 """Outcomes of a variant without which those that need it are not tried."""
+
+
+def find_useless(name: str, needs: Mapping[str, str], useless: Container[str]) -> str:
+    """Return what is useless of what a variant needs, directly or through others; empty if nothing is."""
+    while name := needs.get(name, ""):
+        if name in useless:
+            return name
+    return ""
 
 
 class RaceJob(Record):

@@ -17,7 +17,7 @@ from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE, ProofTime
 from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Found, Search
 from ndld_flow.optimize.goals import AT_LEAST, PAYS
 from ndld_flow.optimize.proof import Proof, Prover
-from ndld_flow.optimize.race_process import USELESS, RaceJob, RaceResult, run_race
+from ndld_flow.optimize.race_process import USELESS, RaceJob, RaceResult, find_useless, run_race
 from ndld_flow.optimize.variant import MADE, Variant
 from ndld_flow.records.measurement import BUSY, Metric
 from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
@@ -298,18 +298,16 @@ def find_hopeless(
     cheap = [variant for variant in variants if not variant.costly]
     reasons = {}
     needs = {each.name: each.needs for each in variants}
+    useless = {name for name, each in tried.items() if each.outcome in USELESS}
     for variant in (each for each in variants if each.costly):
-        needed = variant.needs
-        while needed and (needed not in tried or tried[needed].outcome not in USELESS):
-            needed = needs.get(needed, "")
         equal = next((name for name in variant.unless if name in right), None)
         whole = tried.get(variant.whole)
         why = f"{equal} is right without exceptions" if equal is not None else _too_slow(variant, cheap, tried)
-        if whole is not None and whole.speed is not None and whole.speed.ratio > PAYS:
-            why = f"{whole.name} is less than 3 % faster than the source, and quantizes no less"
+        if whole is not None and whole.speed is not None and whole.speed.low > PAYS:
+            why = f"{whole.name} is not faster than the source, and quantizes no less"
         if whole is not None and whole.outcome == "not judged" and whole.speed is None:
             why = f"{whole.name} cannot be judged: {whole.why}"
-        if needed:
+        if needed := find_useless(variant.name, needs, useless):
             why = f"it needs {needed}, which failed or changed nothing"
         if why:
             reasons[variant.name] = why

@@ -90,7 +90,6 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
     patterns: dict[str, list[str]] = {}
     for text in data:
         names, path = _inputs_of(text, trial)
-        require_data(text, path)
         if Path(path).suffix.lower() in VIDEO_SUFFIXES:
             raise RequestError(
                 f"--data {text}: give the frames of a video as images in a folder, such as by `ffmpeg -i "
@@ -257,17 +256,22 @@ def _split_files(
 
 
 def _inputs_of(text: str, trial: InputTrial) -> tuple[Sequence[str], str]:
-    """Return the inputs and the path of `PATH` or `INPUT=PATH`: of archives, the inputs that they have arrays of."""
+    """Return the inputs and the path of `PATH` or `INPUT=PATH`: of archives, the inputs that they have arrays of.
+
+    Raises RequestError if there is no such path, or if nothing shows which input it is for.
+    """
     from ndld_flow.samples.value_files import archived_names
     from ndld_flow.samples.wanted_inputs import part_of
 
     names = [likely.spec.name for likely in trial.inputs]
     name, equals, path = text.partition("=")
-    if equals and name in names:
+    is_named = equals and name in names
+    require_data(text, path if is_named else text)
+    if is_named:
         return [name], path
-    require_data(text, text)
     files = [str(file.path) for file in find_files([text])]
-    if named := [name for name in names if name in archived_names(Path(files[0]))]:
+    archived = archived_names(Path(files[0]))
+    if named := [name for name in names if name in archived]:
         return named, text
     pictures = [likely.spec.name for likely in trial.inputs if likely.image_layout]
     drawn = [likely.spec.name for likely in trial.inputs if likely.data == "random"]

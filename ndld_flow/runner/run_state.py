@@ -67,7 +67,7 @@ class RunState:
     opened: bool = False
     """True if its folder exists."""
     keeps_folder: bool = True
-    """False for a trial, of which only the outcome counts."""
+    """False for a trial: only its outcome is used."""
     targets: Targets | None = None
     """The targets of its steps, if not all run here."""
     cluster: Callable[[], OnRay] | None = None

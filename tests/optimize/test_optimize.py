@@ -202,7 +202,7 @@ def test_an_archive_feeds_each_input_that_it_has_an_array_of(here: Path) -> None
     assert {name: len(files) for name, files in found.items()} == {"speech": 6, "cache": 6}
     assert split(("data",), tried).counts == (4, 2)
     np.save("data.npy", np.zeros((6, 3, 8, 8)))
-    with pytest.raises(api.RequestError):  # of which cache, nobody knows
+    with pytest.raises(api.RequestError):  # it fits both caches
         find_data(("data.npy",), tried)
 
 

@@ -163,7 +163,7 @@ def test_computed_tensors_belong_to_their_sample_if_they_exceed_the_memory(
 
 @pytest.mark.parametrize("budget", [1, 2**29])
 def test_statistics_see_each_tensor_of_each_sample_once(tmp_path: Path, budget: int) -> None:
-    """What exceeded the memory was stored for all samples: 60 GB for those of a detector, and the disk became full."""
+    """Calibration stored every value of every sample: 60 GB for 32 samples of a detector, which filled the disk."""
     model = make_block(tmp_path / "m.onnx", normalized=False)
     inside = [node.output[0] for node in onnx.load(model).graph.node if node.op_type in ("Mul", "MatMul")]
     samples = [{"x": np.full((1, 12, _CHANNELS), value, np.float32)} for value in (1.0, 2.0, 3.0)]

@@ -232,7 +232,7 @@ def capture(
     for a name that no node of the model computes, `ModelError` and `BackendError` as `SessionRequest.open`.
     """
     places = chosen_places(path, tensors)
-    return _captured(path, places, samples, settings.brief(), scratch, budget)
+    return _captured(path, places, samples, settings, scratch, budget)
 
 
 def capture_with_inputs(
@@ -253,10 +253,10 @@ def capture_with_inputs(
 def capture_in_parts(
     path: Path, tensors: Sequence[str], samples: Iterable[Feeds], settings: SessionRequest, budget: int = BUDGET_BYTES
 ) -> Iterator[tuple[int, dict[str, Array]]]:
-    """Yield the values of inputs and of these tensors, for statistics over samples: the number of a sample, from 1, and
-    all of its values, or the part of them that fits into `budget` bytes: other parts follow when all samples have run.
+    """Yield the number of a sample, from 1, with the values of its inputs and of these tensors, for statistics.
 
-    Nothing is stored: 32 samples of a detector had 60 GB of values. Raises as `capture`.
+    If a sample's tensors exceed `budget` bytes, the model runs several times over all samples, each time for a part of
+    the tensors. Nothing is stored: 32 samples of a detector had 60 GB of values. Raises as `capture`.
     """
     places = chosen_places(path, tensors)
     waiting = iter(samples)
@@ -338,7 +338,8 @@ def _parts(
 ) -> list[list[str]]:
     """Return the names of tensors in groups within a budget of bytes, by their sizes in the first sample."""
     # A single tensor is a part of its own whatever its size, which takes as long to infer as to run a small model.
-    sizes = tensor_bytes(path, places, first, settings) if len(places) > 1 else {each.name: 0 for each in places}
+    several = len(places) > 1
+    sizes = tensor_bytes(path, places, first, settings.brief()) if several else {each.name: 0 for each in places}
     return in_parts(sizes, budget)
 
 

@@ -108,9 +108,10 @@ class ApplyRules(Operation):
     def _check_something(self) -> Self:
         if not self.rules and self.file is None:
             raise ValueError("give `rules`, or a `file` that defines some")
-        if EXTRAS["rules"].is_installed:  # the lack of it is another problem
+        patterns = (*self.rules, *self.omit)
+        if patterns and EXTRAS["rules"].is_installed:  # the lack of it is another problem
             known = library_rules()
-            for pattern in (*self.rules, *self.omit):
+            for pattern in patterns:
                 if not any(map(name_matcher(pattern), known)):
                     raise ValueError(f"there is no rule {pattern!r}; {suggest(pattern, known)}")
         return self
