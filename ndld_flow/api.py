@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     from ndld_flow.base.errors import RequestError as RequestError
     from ndld_flow.base.errors import SourceError as SourceError
     from ndld_flow.base.errors import UnknownNameError as UnknownNameError
+    from ndld_flow.compare.comment_run import Commented as Commented
+    from ndld_flow.compare.compare_models import ComparedModels as ComparedModels
+    from ndld_flow.compare.compare_models import ModelOptions as ModelOptions
+    from ndld_flow.compare.compare_runs import AppliedChange as AppliedChange
+    from ndld_flow.compare.compare_runs import Compared as Compared
+    from ndld_flow.compare.compare_runs import OfferedChange as OfferedChange
+    from ndld_flow.compare.measure_model import Profiled as Profiled
     from ndld_flow.drawing.graph import Look as Look
     from ndld_flow.drawing.graph import Reading as Reading
     from ndld_flow.execution.cache import CacheFreed as CacheFreed
@@ -71,13 +78,6 @@ if TYPE_CHECKING:
     from ndld_flow.records.profile import Profile as Profile
     from ndld_flow.reduce.pack import Reduced as Reduced
     from ndld_flow.reduce.part import ReduceOptions as ReduceOptions
-    from ndld_flow.runner.comment_run import Commented as Commented
-    from ndld_flow.runner.compare_models import ComparedModels as ComparedModels
-    from ndld_flow.runner.compare_models import ModelOptions as ModelOptions
-    from ndld_flow.runner.compare_runs import AppliedChange as AppliedChange
-    from ndld_flow.runner.compare_runs import Compared as Compared
-    from ndld_flow.runner.compare_runs import OfferedChange as OfferedChange
-    from ndld_flow.runner.measure_model import Profiled as Profiled
     from ndld_flow.runner.plan import Decision as Decision
     from ndld_flow.runner.verify import Verified as Verified
     from ndld_flow.runs.collect_garbage import Freed as Freed
@@ -155,7 +155,7 @@ def frame(
     Raises BackendError without pandas (the extra `frames`).
     """
     from ndld_flow.base.extras import require
-    from ndld_flow.runner.notebook import make_frame
+    from ndld_flow.compare.notebook import make_frame
 
     require("frames", "`api.frame`")
     return make_frame(result)

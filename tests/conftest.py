@@ -227,9 +227,9 @@ def whole_measurements(
 @pytest.fixture
 def fewest_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparisons and `noise` measure as few rounds as they may: these show that it works, and decide nothing."""
+    from ndld_flow.compare import measure_model
     from ndld_flow.measure import pair_rounds
     from ndld_flow.records.measurement import FEWEST_ROUNDS
-    from ndld_flow.runner import measure_model
 
     fewest = pair_rounds.RoundLimits(FEWEST_ROUNDS, 1e-9)
     monkeypatch.setattr(pair_rounds, "RoundLimits", lambda *_: fewest)

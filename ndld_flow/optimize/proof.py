@@ -30,11 +30,10 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
 from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
 from ndld_flow.runner.export import Export, export_results
-from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.run import open_executor, run_steps
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.store.kinds import Onnx
-from ndld_flow.sweep.run_request import run_request
+from ndld_flow.sweep.run_request import open_single, run_request, working_on
 
 _JUDGING: Mapping[str, VariantOutcome] = {
     "fits": "not right",

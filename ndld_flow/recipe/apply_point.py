@@ -20,7 +20,7 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.base.places import split_key
 from ndld_flow.profiles.diagnose.subject import RecipeChange
-from ndld_flow.recipe.compose import compose_recipe
+from ndld_flow.recipe.load import compose_recipe
 from ndld_flow.recipe.points import Changes, Variations, open_variations
 from ndld_flow.recipe.resolved import without_credentials, write_yaml
 from ndld_flow.recipe.validate import Checker

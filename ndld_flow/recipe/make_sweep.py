@@ -11,7 +11,7 @@ from pydantic import JsonValue, ValidationError
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.base.places import find_value
 from ndld_flow.base.text import suggest
-from ndld_flow.recipe.compose import Composed
+from ndld_flow.recipe.composed import Composed
 from ndld_flow.recipe.config_files import choose, find_folders
 from ndld_flow.recipe.gates import Gate, parse_constraint, parse_expression
 from ndld_flow.recipe.overrides import AxisError

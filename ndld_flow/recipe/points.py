@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.base.places import change_value, find_value
-from ndld_flow.recipe.compose import Composed, holds_interpolation, resolve_interpolations
+from ndld_flow.recipe.composed import Composed, holds_interpolation, resolve_interpolations
 from ndld_flow.recipe.config_files import choose
 from ndld_flow.recipe.gates import Expression, Gate
 from ndld_flow.recipe.recipe import Recipe

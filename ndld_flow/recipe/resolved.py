@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.places import put_value
 from ndld_flow.inputs import Data, InputSpec, patterns_of
-from ndld_flow.recipe.compose import DEPENDS_ON_SURROUNDINGS
+from ndld_flow.recipe.composed import DEPENDS_ON_SURROUNDINGS
 from ndld_flow.recipe.recipe import SOURCE, ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.targets import ON
 from ndld_flow.step import DataFile, Reads, SampleData

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.base.places import change_value, find_value, split_key
 from ndld_flow.base.text import suggest
-from ndld_flow.recipe.compose import Composed
+from ndld_flow.recipe.composed import Composed
 from ndld_flow.recipe.config_files import list_choices
 from ndld_flow.recipe.overrides import AxisError, find_axis, read_axis, read_choices, read_one_value
 from ndld_flow.recipe.sweep_section import AxisForm

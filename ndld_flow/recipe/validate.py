@@ -18,7 +18,7 @@ from ndld_flow.base.settings import Settings, describe_settings, fields_of, syno
 from ndld_flow.base.text import find_nearest, lazy_pattern, suggest, visible_name
 from ndld_flow.inputs import InputSpec, InputSpecs
 from ndld_flow.recipe.calibrated_checks import hold_out_samples
-from ndld_flow.recipe.compose import Composed
+from ndld_flow.recipe.composed import Composed
 from ndld_flow.recipe.foreign_forms import OF_RECIPE, OF_STEP, SHORT_VALUES, hint_at_form, hint_at_type, plain_word
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
 from ndld_flow.recipe.recipe import SOURCE, TRITON, Recipe, RecipeFile, RecipeStep

@@ -23,6 +23,7 @@ from ndld_flow.records.run_record import GateResult, RunRecord, RunStep
 from ndld_flow.reduce.part import NodeFacts
 from ndld_flow.runner.run import run_recipe
 from ndld_flow.runs.outputs import Outputs
+from ndld_flow.sweep.run_request import open_single
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _SPECIFIC = re.compile(r"\S*[\d/\\]\S*")
@@ -277,7 +278,7 @@ def run_once(recipe: Recipe, request: Request) -> tuple[RunRecord, Exception | N
             ended.append(event.folder)
 
     try:
-        ended.append(run_recipe(recipe, request, listen).folder)
+        ended.append(run_recipe(open_single(recipe, request, listen), request).folder)
     except Exception as error:
         if not ended:
             raise

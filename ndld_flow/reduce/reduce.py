@@ -34,12 +34,11 @@ from ndld_flow.reduce.search import (
     shorten_recipe,
 )
 from ndld_flow.reduce.trials import Original, Stage, TrialOutcome, Trials
-from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder
 from ndld_flow.store.kinds import Onnx
-from ndld_flow.sweep.run_request import digest_recipe
+from ndld_flow.sweep.run_request import digest_recipe, open_single, working_on
 
 _FIRST_RUNS = 6
 """Runs of the whole model before a failure is held to have vanished."""

@@ -30,10 +30,10 @@ from ndld_flow.records.outcomes import outcome_of_code
 from ndld_flow.reduce.failure import Failure, failure_of_end, failure_of_error, read_failures
 from ndld_flow.reduce.part import MODEL, CaptureError, Cut, CutError, CutPart, Whole
 from ndld_flow.runner.check_inputs import refuse_wrong_inputs
-from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.plan import refuse_impossible_run
 from ndld_flow.runner.run import run_steps
 from ndld_flow.runner.run_record import decide_gates, describe_failure
+from ndld_flow.sweep.run_request import open_single, working_on
 
 RECIPE = "recipe.yaml"
 _JOB, _OUTCOME, _DOING = "job.json", "outcome.json", "doing.txt"

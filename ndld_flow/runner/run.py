@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.execution.events import Notice, RunFinished, RunStarted, StepStarted, wait_for_other_run
 from ndld_flow.execution.keys import describe_settings
-from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
 from ndld_flow.machine.host import describe_machine, is_this_machine
-from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeStep
+from ndld_flow.recipe.recipe import SOURCE, RecipeStep
 from ndld_flow.records.outcomes import ENDINGS
 from ndld_flow.records.run_folder import OPTIMIZATION_RECORD, RUN_RECORD, read_run_record
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
 from ndld_flow.runner.check_inputs import refuse_inputs_of, refuse_missing_data, refuse_wrong_inputs
-from ndld_flow.runner.open_run import open_single, working_on
 from ndld_flow.runner.plan import Decision, Reason, Unit, arrange_steps, look_ahead, plan_steps, refuse_impossible_run
 from ndld_flow.runner.run_folder import note_progress, recording_failure, write_run_folder
 from ndld_flow.runner.run_record import (
@@ -37,30 +35,21 @@ from ndld_flow.runner.run_record import (
 from ndld_flow.runner.run_state import RunState
 from ndld_flow.runner.verify import find_run_damage
 from ndld_flow.runs.disk import explaining_disk
-from ndld_flow.runs.outputs import LATEST, Outputs, name_folder
+from ndld_flow.runs.outputs import LATEST, name_folder
 
 if TYPE_CHECKING:
     from ndld_flow.execution.cache import Cache
     from ndld_flow.execution.executor import Executor
 
 
-def run_alone(request: Request, listener: Listener) -> RunFinished:
-    """Run a recipe that has no sweep, such as one that a verb has written."""
-    with working_on(request, "run") as recipe:
-        assert isinstance(recipe, Recipe)
-        finished = run_recipe(recipe, request, listener)
-    listener(finished)
-    return finished
-
-
-def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinished:
-    """Run a recipe and write its run folder and report; call it inside `working_on`.
+def run_recipe(run: RunState, request: Request) -> RunFinished:
+    """Run the steps of an opened run, and write its run folder and report; call it inside `working_on`.
 
     If all results exist, nothing runs and the event names the earlier run. Raises NdldFlowError, see base/errors.py;
     finished results stay in the store, and a run that has started leaves its folder.
     """
-    Outputs(request.outputs).store.locks.warn_once(lambda text: listener(Notice(text=text, warning=True)))
-    run = open_single(recipe, request, listener)
+    recipe, listener = run.recipe, run.listener
+    run.outputs.store.locks.warn_once(lambda text: listener(Notice(text=text, warning=True)))
     with recording_failure(run), explaining_disk(f"run of {request.recipe}", run.outputs.root):
         listener(RunStarted(recipe=recipe.name, steps=tuple(step.name for step in recipe.steps)))
         if run.planner.cache is not None:

@@ -25,6 +25,7 @@ from ndld_flow.recipe.resolved import resolve_recipe
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.runner.check_inputs import refuse_missing_data
 from ndld_flow.runner.plan import Planner, Unit
+from ndld_flow.runs.cache_settings import choose_cache
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.runtimes.environments import provide_environment
 from ndld_flow.store.kinds import Artifact
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ndld_flow.execution.cache import Cache
     from ndld_flow.execution.listener import Listener
     from ndld_flow.execution.ray.executor import OnRay
+    from ndld_flow.execution.request import Request
     from ndld_flow.execution.ssh.targets import Targets
     from ndld_flow.records.run_record import RunStep, StepRecord
 
@@ -203,6 +205,19 @@ class RunOpener:
         from ndld_flow.execution.events import Fetching
 
         self.listener(Fetching(source=source, done_bytes=done, size_bytes=size, finished=done == size))
+
+
+def open_cache(request: Request, store: Store, listener: Listener, *, looks_only: bool = False) -> Cache | None:
+    """Return the shared cache that a request uses; None without one. Raises as `choose_cache` does.
+
+    `looks_only`: nothing is fetched or pushed.
+    """
+    settings = choose_cache(request.cache)
+    if settings is None:
+        return None
+    from ndld_flow.execution.cache import Cache
+
+    return Cache(settings, store, listener, looks_only=looks_only)
 
 
 def _check_feedback(recipe: Recipe, models: Mapping[str, FoundModel]) -> None:

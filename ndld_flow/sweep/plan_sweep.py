@@ -29,9 +29,8 @@ from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunStep, StepRecord
 from ndld_flow.runner.check_inputs import Inputs, find_wrong_inputs
-from ndld_flow.runner.open_run import open_cache
 from ndld_flow.runner.plan import Reason, Unit, arrange_steps
-from ndld_flow.runner.run_state import RunOpener, choose_forced
+from ndld_flow.runner.run_state import RunOpener, choose_forced, open_cache
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_in_values

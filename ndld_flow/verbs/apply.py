@@ -30,7 +30,7 @@ from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:
-    from ndld_flow.runner.compare_runs import AppliedChange, OfferedChange
+    from ndld_flow.compare.compare_runs import AppliedChange, OfferedChange
 
 _EXIT_CODES = {"regressed": 1, "incomparable": 2, "inconclusive": 4}
 
@@ -42,7 +42,7 @@ OUTPUT: VerbOutput[list[OfferedChange] | AppliedChange] = VerbOutput(
 @public
 def offered_changes(run: str | Path, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Sequence[OfferedChange]:
     """Return the findings on the profiles of a run, or of `RUN:STEP`, whose change `apply` can write."""
-    from ndld_flow.runner.compare_runs import offered_changes as find_offered
+    from ndld_flow.compare.compare_runs import offered_changes as find_offered
     from ndld_flow.runs.outputs import Outputs
 
     return find_offered(str(run), Outputs(Path(outputs)))
@@ -72,7 +72,7 @@ def apply(
     `to` is the file to write, by default one next to the recipe; with `show_only`, nothing is written or measured.
     Raises RequestError for a finding that the run does not have, and for a file that exists; and raises as `run` does.
     """
-    from ndld_flow.runner.compare_runs import Options, apply_finding
+    from ndld_flow.compare.compare_runs import Options, apply_finding
     from ndld_flow.runs.outputs import Outputs
 
     options = Options(None if to is None else Path(to), overwrite, show_only, trust)

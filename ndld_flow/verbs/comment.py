@@ -30,8 +30,8 @@ from ndld_flow.cli.options import Given, NewFile, gate_option, options_of, outpu
 from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, public
 
 if TYPE_CHECKING:
+    from ndld_flow.compare.comment_run import Commented
     from ndld_flow.execution.listener import Listener
-    from ndld_flow.runner.comment_run import Commented
 
 
 @click.argument("run", required=False)
@@ -70,7 +70,7 @@ def comment(
     Without `post`, the result is only appended to the summary of a GitHub job.
     """
     from ndld_flow.base.errors import RequestError
-    from ndld_flow.runner.comment_run import Baseline, comment_log, comment_run, publish, summarize, write_markdown
+    from ndld_flow.compare.comment_run import Baseline, comment_log, comment_run, publish, summarize, write_markdown
 
     if log is not None:
         name, result = Path(log).stem, comment_log(Path(log))

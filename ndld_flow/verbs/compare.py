@@ -64,12 +64,12 @@ from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:
+    from ndld_flow.compare.compare_models import ComparedModels, ModelOptions
+    from ndld_flow.compare.compare_runs import Compared
     from ndld_flow.profiles.compare.measured import Rules
     from ndld_flow.records.build import EngineComparison
     from ndld_flow.records.comparison import Comparison
     from ndld_flow.records.measurement import Allowance
-    from ndld_flow.runner.compare_models import ComparedModels, ModelOptions
-    from ndld_flow.runner.compare_runs import Compared
     from ndld_flow.runs.diff_engines import ComparedEngines
 
 OUTPUT: VerbOutput[Comparison | EngineComparison] = VerbOutput(
@@ -94,7 +94,7 @@ def compare(
     to write instead of one below `outputs/comparisons/`. With `measure`, a listener of events, two profiles of runs are
     measured again, in turns, until the evidence decides.
     """
-    from ndld_flow.runner.compare_runs import compare_runs
+    from ndld_flow.compare.compare_runs import compare_runs
 
     return compare_runs(
         subjects, gates, rules, outputs=Path(outputs), to=Path(to) if to is not None else None, measure=measure
@@ -116,7 +116,7 @@ def compare_models(
     Both are measured again each time, in a run whose recipe is kept. `gates` are conditions such as
     `latency.median <= -10 %`. Raises RequestError unless there are two models.
     """
-    from ndld_flow.runner.compare_models import compare_models as compare
+    from ndld_flow.compare.compare_models import compare_models as compare
 
     return compare(
         [Path(model) for model in models], gates, rules, options, outputs=Path(outputs), listener=listener or ignore
@@ -171,8 +171,8 @@ def command(
 ) -> int:
     refuse_missing(subjects, data)
     from ndld_flow.cli.progress import choose_listener_beside_result
+    from ndld_flow.compare.compare_models import ModelOptions, is_model
     from ndld_flow.recipe.write_recipe import parse_shape
-    from ndld_flow.runner.compare_models import ModelOptions, is_model
 
     options = ModelOptions(data, dict(map(parse_shape, shapes)), tokenizer, runtime)
     if any(map(is_model, subjects)):

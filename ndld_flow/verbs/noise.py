@@ -45,7 +45,7 @@ def noise(
     listener: Listener | None = None,
 ) -> Noise:
     """Compare a model with itself `comparisons` times; `compare` uses the result on this machine."""
-    from ndld_flow.runner.measure_model import MODEL, learn_noise
+    from ndld_flow.compare.measure_model import MODEL, learn_noise
 
     chosen = str(model) if model is not None else MODEL
     return learn_noise(chosen, settings, comparisons=comparisons, outputs=Path(outputs), listener=listener or ignore)

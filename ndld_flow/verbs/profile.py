@@ -43,8 +43,8 @@ from ndld_flow.cli.public_functions import DEFAULT_OUTPUTS, VerbOutput, public
 from ndld_flow.execution.listener import Listener, ignore
 
 if TYPE_CHECKING:
+    from ndld_flow.compare.measure_model import Profiled
     from ndld_flow.profiles.diagnose.diagnose import ProfileOutput
-    from ndld_flow.runner.measure_model import Profiled
 
 OUTPUT: VerbOutput[ProfileOutput] = VerbOutput(__name__, "The profile, and its summary.", version=3)
 
@@ -67,7 +67,7 @@ def profile(
     An existing profile, such as an export of trtexec, is read and not measured. `on` and `command` as in `run`.
     """
     refuse_missing([model])
-    from ndld_flow.runner.measure_model import profile_model
+    from ndld_flow.compare.measure_model import profile_model
 
     return profile_model(
         str(model), settings, outputs=Path(outputs), on=on, command=tuple(command), listener=listener or ignore

@@ -144,7 +144,7 @@ def compose(recipe: AnyRecipe, overrides: Sequence[str] = (), *, multirun: bool 
 def list_files(recipe: AnyRecipe, overrides: Sequence[str] = ()) -> dict[str, Path]:
     """Return the files that make up a recipe, in the order of its `defaults:`: entry -> path; `_self_` is its own."""
     from ndld_flow.execution.request import request_recipe
-    from ndld_flow.recipe.compose import list_parts
+    from ndld_flow.recipe.load import list_parts
 
     return {part.name: part.file.path for part in list_parts(request_recipe(recipe).source, tuple(overrides))}
 

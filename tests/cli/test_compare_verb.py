@@ -15,13 +15,13 @@ from click.testing import CliRunner, Result
 from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError, SourceError
 from ndld_flow.cli.app import program
+from ndld_flow.compare import measure_model as learn_noise
+from ndld_flow.compare.compare_runs import pair_profiles
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.run_page import draw_report
-from ndld_flow.runner import measure_model as learn_noise
-from ndld_flow.runner.compare_runs import pair_profiles
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.runs.references import FoundProfile, FoundSubject, find_noise
 from tests.support.a100_exports import a100_exports

@@ -12,7 +12,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
-from ndld_flow.recipe.compose import compose_recipe
+from ndld_flow.recipe.load import compose_recipe
 from tests.support.message_files import CheckMessage
 from tests.support.models import make_cnn
 from tests.support.representatives import thorough_except

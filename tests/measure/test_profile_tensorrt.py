@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import BackendError, KilledError, RequestError
 from ndld_flow.base.extras import EngineBackend
+from ndld_flow.compare.measure_model import profile_model
 from ndld_flow.machine.host import has_nvidia_gpu
 from ndld_flow.measure.worker import Job, TimingPlan, time_passes
 from ndld_flow.models.tensors import TensorSpec
@@ -30,7 +31,6 @@ from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import collect_layers
-from ndld_flow.runner.measure_model import profile_model
 from ndld_flow.runtimes.protocol import DeviceTimes, Timing
 from ndld_flow.runtimes.tensorrt.engine import cuda_runtime
 from ndld_flow.runtimes.tensorrt.engine.engine_layers import read_engine_layers

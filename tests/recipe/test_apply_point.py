@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.apply_point import CannotEditError, apply_point, remove_key, set_value
-from ndld_flow.recipe.compose import compose_recipe
+from ndld_flow.recipe.load import compose_recipe
 from ndld_flow.recipe.validate import expand_shorthands
 from tests.support.message_files import CheckMessage
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
-from ndld_flow.recipe.compose import compose_recipe
 from ndld_flow.recipe.config_files import compose_plain, find_folders
+from ndld_flow.recipe.load import compose_recipe
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.yaml_file import MAX_DIGITS, parse_yaml, read_yaml
 from tests.support.message_files import CheckMessage

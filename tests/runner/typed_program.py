@@ -13,12 +13,12 @@ from typing import Any, Literal, assert_type
 from pydantic import JsonValue
 
 from ndld_flow import api
+from ndld_flow.compare.comment_run import Commented
 from ndld_flow.drawing.graph import Family
 from ndld_flow.records.comparison import ComparisonGate, Verdict
 from ndld_flow.records.inspection import InspectedNode
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.model_diff import NodesDiff
-from ndld_flow.runner.comment_run import Commented
 from ndld_flow.runner.plan import Reason
 from ndld_flow.step import Step
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from ndld_flow.recipe.compose import compose_recipe
+from ndld_flow.recipe.load import compose_recipe
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.validate import validate_recipe
 

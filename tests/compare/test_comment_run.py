@@ -10,9 +10,9 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.compare.comment_run import Commented
 from ndld_flow.records.run_folder import RUN_RECORD
 from ndld_flow.report.exports.pull_requests import HEADING, that_fit
-from ndld_flow.runner.comment_run import Commented
 from ndld_flow.runs.outputs import Outputs
 from tests.support.command_line import ndld_flow
 from tests.support.forge import Fault, Forge

@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 
 from ndld_flow.base.errors import RequestError, explaining_file
 from ndld_flow.base.text import short_name, visible_text
+from ndld_flow.compare.compare_runs import compare_runs
 from ndld_flow.execution.listener import Listener
 from ndld_flow.records.document import read_bounded
 from ndld_flow.records.outcomes import ENDINGS
@@ -35,7 +36,6 @@ from ndld_flow.report.exports.pull_requests import (
     that_fit,
 )
 from ndld_flow.report.exports.spreadsheets import sweep_parts
-from ndld_flow.runner.compare_runs import compare_runs
 from ndld_flow.runs.outputs import Outputs, name_folder
 from ndld_flow.store.files import write_text_atomically
 from ndld_flow.store.hidden_credentials import hide_credentials

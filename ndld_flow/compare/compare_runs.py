@@ -31,13 +31,13 @@ from ndld_flow.records.document import Record, read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import COMPARISON_PAGE, read_run
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.run import run_alone
 from ndld_flow.runner.run_folder import write_comparison
 from ndld_flow.runs.disk import explaining_disk
 from ndld_flow.runs.outputs import LATEST, Outputs
 from ndld_flow.runs.references import FoundProfile, FoundSubject, find_noise, find_subject, find_subjects
 from ndld_flow.store.files import building_folder, point_to, write_text_atomically
 from ndld_flow.store.kinds import Onnx
+from ndld_flow.sweep.run_request import run_alone
 
 UNNAMED = "profile"
 """The common name of profiles with different names: it stays the same in a history if a file is renamed."""

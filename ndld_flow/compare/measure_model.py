@@ -27,12 +27,12 @@ from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.runner.plan import refuse_lacks
-from ndld_flow.runner.run import run_alone
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.runs.references import read_noise
 from ndld_flow.runtimes.registry import find_builder
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import write_text_atomically
+from ndld_flow.sweep.run_request import run_alone
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.diagnose.diagnose import Triage

@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow import api
+from ndld_flow.compare.compare_runs import new_file
 from ndld_flow.execution.request import recipe_of
 from ndld_flow.profiles.diagnose.subject import FUSE, AddedStep, RecipeChange, is_applied, model_chain
-from ndld_flow.runner.compare_runs import new_file
 from tests.support.busy_runs import busy, resolved, run_of, write_busy_run
 from tests.support.command_line import ndld_flow
 from tests.support.message_files import CheckMessage

@@ -28,11 +28,11 @@ from ndld_flow.records.optimization import describe_runtime, runtime_settings
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.runner.held_out_check import find_check
-from ndld_flow.runner.run import run_alone
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.runtimes.registry import DEFAULT
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import make_folder, write_text_atomically
+from ndld_flow.sweep.run_request import run_alone
 
 if TYPE_CHECKING:
     from ndld_flow.measure.trial_pass import InputTrial

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.runner import comment_run
-from ndld_flow.runner.comment_run import Discussion, NoDiscussion, describe_job, find_discussion, post_comment
+from ndld_flow.compare import comment_run
+from ndld_flow.compare.comment_run import Discussion, NoDiscussion, describe_job, find_discussion, post_comment
 from tests.support.forge import TOKEN, Fault, Forge
 from tests.support.message_files import CheckMessage
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ndld_flow.compare.compare_runs import Compared
+from ndld_flow.compare.measure_model import Profiled
 from ndld_flow.execution.events import RunFinished, SweepFinished
 from ndld_flow.records.history import MetricHistory
 from ndld_flow.records.profile import Profile
@@ -17,8 +19,6 @@ from ndld_flow.report.exports.spreadsheets import (
     layers_frame,
     point_rows,
 )
-from ndld_flow.runner.compare_runs import Compared
-from ndld_flow.runner.measure_model import Profiled
 from ndld_flow.runs.list_runs import RunSummary
 
 if TYPE_CHECKING:

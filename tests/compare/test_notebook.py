@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
+from ndld_flow.compare.compare_runs import Compared
+from ndld_flow.compare.measure_model import Profiled
 from ndld_flow.execution.events import RunFinished, SweepFinished
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_folder import SWEEP_RECORD
-from ndld_flow.runner.compare_runs import Compared
-from ndld_flow.runner.measure_model import Profiled
 from ndld_flow.runs.list_runs import RunSummary
 from tests.support import comparison_fixtures as comparisons
 from tests.support import sweep_samples
