@@ -360,6 +360,7 @@ _RANKS = {
     "not faster": 2,
     "near the bound": 3,
     "not judged": 3,
+    "not found": 3,
     "not right on held-out data": 4,
     "not right": 4,
 }

@@ -42,9 +42,11 @@ from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.accuracy import BLIND, Accuracy
+from ndld_flow.records.document import read_document
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Speed, TriedVariant, VariantOutcome
 from ndld_flow.records.placement import Placement
+from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runner.run import run_steps
 from ndld_flow.runner.run_state import RunOpener
 from ndld_flow.runs.outputs import Outputs
@@ -114,6 +116,8 @@ class Race:
         self._alive: list[Entrant] = []
         self._wrong = {name for name, outcome in job.known.items() if outcome == "not right"}
         self._useless = {name for name, outcome in job.known.items() if outcome in USELESS}
+        self._cut_short: set[str] = set()
+        """Variants whose search used up its time."""
         self._source: Entrant | None = None
         self._blind = False
         self._waited_s = 0.0
@@ -173,6 +177,10 @@ class Race:
             entrant = self._enter(name, recipe)
             self._qualify(entrant)
         except LostError as lost:
+            if name in self._cut_short:  # another model may be right and faster, whatever this one lacks
+                lost = LostError(
+                    "not found", f"its search ran out of time; what it found is {lost.outcome}: {lost.why}"
+                )
             self._lose(name, entrant, lost, self._worked_s() - start_s)
             return
         except NdldFlowError as error:
@@ -228,7 +236,7 @@ class Race:
     def _enter(self, name: str, recipe: Recipe) -> Entrant:
         """Build a variant and open it. Raises NdldFlowError, and LostError for one that is the same as another."""
         speed = _step(recipe, "speed")
-        model = self._build(recipe, speed.reads["from"])
+        model = self._build(name, recipe, speed.reads["from"])
         assert isinstance(speed.step, ProfileModel)
         request = speed.step.request(model, self._context(speed, {"from": model}, self._given(speed)))
         session = request.session
@@ -247,7 +255,7 @@ class Race:
             raise
         return Entrant(name, session.names().backend, recipe, model, racer, opened.close)
 
-    def _build(self, recipe: Recipe, wanted: str) -> Onnx:
+    def _build(self, name: str, recipe: Recipe, wanted: str) -> Onnx:
         """Run the steps that make a variant; their results stay in the store, where the proof finds them."""
         needed = _ancestors(recipe, wanted)
         steps = tuple(step for step in recipe.steps if step.name in needed)
@@ -255,6 +263,8 @@ class Race:
         run.keeps_folder = False
         with run.held:
             run_steps(run, lambda: InProcess(lambda _, wait: self._wait(wait)))
+        if any(_ended_early(run.artifacts[step.name].path.parent) for step in run.steps if step.record):
+            self._cut_short.add(name)
         failed = next((step.record.summary for step in run.steps if step.record and not step.record.passed), None)
         if failed is not None:
             raise LostError("not right", failed)
@@ -441,6 +451,14 @@ def _is_exact(entrant: Entrant) -> bool:
 
 def _step(recipe: Recipe, name: str) -> RecipeStep:
     return next(step for step in recipe.steps if step.name == name)
+
+
+def _ended_early(folder: Path) -> bool:
+    """Return whether a folder has the record of a search whose time was used up before it was finished."""
+    search, placement = folder / PrecisionSearch.file_name, folder / Placement.file_name
+    if search.exists():
+        return read_document(PrecisionSearch, search).ended_early
+    return placement.exists() and read_document(Placement, placement).ended_early
 
 
 def _ancestors(recipe: Recipe, wanted: str) -> set[str]:

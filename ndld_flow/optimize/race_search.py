@@ -102,7 +102,9 @@ class RaceSearch(Search):
         """Return why a search that nothing interrupted ended; noise is a reason if no proof after it found a gain."""
         known = [variant.name for variant in self._composer.variants if variant.name not in self._hopeless]
         unproved = [each for each in self._proofs.values() if each.outcome == "not proved"]
-        reasons = [TOO_SHORT] if any(map(self._is_untried, known)) else []
+        lacking = ["not tried"] if any(map(self._is_untried, known)) else []
+        lacking += ["not found"] if any(each.outcome == "not found" for each in self._result.tried.values()) else []
+        reasons = [f"{TOO_SHORT} {' or '.join(lacking)}"] if lacking else []
         if unproved and self._best is self._source:
             others = max(each.used_by_others for each in unproved)
             load = f": other processes used {percent(others)} of the CPUs" if others >= BUSY else ""

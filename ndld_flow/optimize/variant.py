@@ -118,9 +118,9 @@ class Subject:
         name = self.traits.quantize_target
         return f", target: {name}" if name else ""
 
-    def limit_ms(self, share: float, longest_ms: float) -> float:
-        """Return the time that one variant's preparation may take: a share of the budget, and at most `longest_ms`."""
-        return min(longest_ms, self.budget_s * 1e3 * share) if self.budget_s is not None else longest_ms
+    def limit_ms(self, share: float, usual_ms: float) -> float:
+        """Return the time that one variant's preparation may take: a share of the budget; `usual_ms` without one."""
+        return self.budget_s * 1e3 * share if self.budget_s is not None else usual_ms
 
     @property
     def races(self) -> bool:

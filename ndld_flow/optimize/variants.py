@@ -181,9 +181,10 @@ def _dynamic(subject: Subject, name: str, settings: str) -> Variant:
     return Variant(f"{_DYNAMIC}{name}{subject.label}", subject.runtime_with(), made)
 
 
-_LONGEST_SEARCH_MS, _LONGEST_PLACEMENT_MS = 120_000.0, 60_000.0
 _SEARCH_SHARE, _PLACEMENT_SHARE = 0.15, 0.2
 """Shares of the budget that the search for exceptions, and the placement, may take."""
+_SEARCH_MS, _PLACEMENT_MS = 120_000.0, 60_000.0
+"""Their time without a budget."""
 
 
 def int8_exceptions(subject: Subject) -> Proposals:
@@ -194,7 +195,7 @@ def int8_exceptions(subject: Subject) -> Proposals:
     quantized = subject.allows("QuantizeLinear", "DequantizeLinear")
     if not subject.samples.search or not quantized or not _may_pay(subject):
         return
-    time_ms = subject.limit_ms(_SEARCH_SHARE, _LONGEST_SEARCH_MS)
+    time_ms = subject.limit_ms(_SEARCH_SHARE, _SEARCH_MS)
     target = subject.quantize_target
     found = (
         f"{{step: find_precision, from: clean, precision: int8, int8: {{method: minmax{target}}}"
@@ -214,7 +215,7 @@ def int8_placed(subject: Subject) -> Proposals:
     quantized = subject.allows("QuantizeLinear", "DequantizeLinear") and _may_pay(subject)
     if not subject.samples.search or not quantized or subject.preset.engine or subject.preset.remote:
         return
-    time_ms = subject.limit_ms(_PLACEMENT_SHARE, _LONGEST_PLACEMENT_MS)
+    time_ms = subject.limit_ms(_PLACEMENT_SHARE, _PLACEMENT_MS)
     # The step takes the settings of another runtime from the recipe.
     threads = f", threads: {subject.threads}" if subject.runtime == DEFAULT else ""
     placed = f"{{objective: latency, time: {time_ms:g} ms{threads}}}"

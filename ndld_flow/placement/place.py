@@ -36,6 +36,7 @@ from ndld_flow.placement.regions import (
 )
 from ndld_flow.precision_search.evidence import Int8Error
 from ndld_flow.precision_search.minimal_set import Budget
+from ndld_flow.precision_search.observations import OBSERVED
 from ndld_flow.precision_search.trials import Judge
 from ndld_flow.quantize.calibration import Ranges, Workspace
 from ndld_flow.quantize.int8_reducer import isolated_errors
@@ -45,12 +46,12 @@ from ndld_flow.quantize.settings import CPU_INTENSITY, PlacementSettings, Quanti
 from ndld_flow.records.placement import MeasuredRatio, PlacedRegion, Placement, PlacementTrial, RegionDecision
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.runtimes.protocol import SessionRequest
-from ndld_flow.samples.sample_feeds import Samples, first_labels
+from ndld_flow.samples.sample_feeds import SampleArrays, Samples, first_labels
 from ndld_flow.store.digest import digest_file
 from ndld_flow.store.kinds import Onnx
 
-_ALONE, _TRIALS, _DROPS = 0.4, 0.8, 0.9
-"""Shares of the time after which no further region, set or dropped group is measured."""
+_ALONE, _ERRORS, _TRIALS, _DROPS = 0.4, 0.5, 0.8, 0.9
+"""Shares of the time after which no further region, error of a layer, set or dropped group is measured."""
 _REGION_LIMITS = RoundLimits(rounds=6, budget_ms=8_000.0)
 _SET_LIMITS = RoundLimits(rounds=8, budget_ms=45_000.0)
 _DROP_LIMITS = RoundLimits(rounds=6, budget_ms=20_000.0)
@@ -114,6 +115,7 @@ class Placer:
         """Region without which the model is faster -> the measurement."""
         self._sets: list[_Set] = []
         self._files = 0
+        self._ended_early = False
         self._record: Placement | None = None
 
     def place(
@@ -167,6 +169,7 @@ class Placer:
             region = alike[0]
             if self._used() > _ALONE:
                 self._unmeasured[region.kind] = "the time was used up"
+                self._ended_early = True
                 continue
             what = f"region {done + 1} of {len(ordered)}, {region.layer.op_type} {region.layer.name}"
             self._measure_alone(region, writer, what)
@@ -210,8 +213,9 @@ class Placer:
         whole = scratch / "all_int8.onnx"
         self._write(frozenset(range(len(self._regions))), whole)
         nodes = self._prepared.chosen(self._excluded)
-        samples = [sample.arrays for sample in request.samples]
-        self._errors = isolated_errors(self._prepared, nodes, whole, samples, request.reference)
+        time_is_up = lambda: self._used() > _ERRORS  # noqa: E731
+        samples = SampleArrays(request.samples, OBSERVED, time_is_up)
+        self._errors = isolated_errors(self._prepared, nodes, whole, samples, request.reference, time_is_up)
         worths = [Worth(self._saved_ms(index), self._error(index)) for index in range(len(self._regions))]
         self._judge = Judge(
             request.source, request.samples, request.tolerance, request.reference, request.judged_in, scratch
@@ -259,8 +263,11 @@ class Placer:
     def _try_proposals(self) -> None:
         seen: dict[frozenset[int], str] = {}
         for name, wanted in self._proposals():
-            if not wanted or self._used() > _TRIALS:
+            if not wanted:
                 continue
+            if self._used() > _TRIALS:
+                self._ended_early = True
+                return
             self._workspace.progress(0, 0, f"trying the accuracy of the set `{name}`")
             accurate = self._sets_of.large_part(wanted, self._budget())
             if not accurate:
@@ -409,6 +416,7 @@ class Placer:
             regions=placed,
             trials=tuple(map(self._trial, self._sets)),
             delivered=delivered.latency if delivered is not None else None,
+            ended_early=self._ended_early or bool(self._regions and self._sets_of.untried),
             digest=digest_file(delivered.path) if delivered is not None else "",
             notes=request.samples.notes,
             wall_s=time.monotonic() - self._started,

@@ -198,7 +198,11 @@ class MeasuresInt8(Protocol):
     """A reducer that can measure the error of each node on its own."""
 
     def int8_errors(
-        self, samples: Collection[Mapping[str, Array]], settings: SessionRequest, scratch: Path
+        self,
+        samples: Collection[Mapping[str, Array]],
+        settings: SessionRequest,
+        scratch: Path,
+        time_is_up: Callable[[], bool] = ...,
     ) -> Mapping[str, Int8Error]:
         """Return first output -> error. Raises `ModelError` if the model does not run."""
 

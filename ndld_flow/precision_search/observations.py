@@ -92,8 +92,8 @@ def _replace_if(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
     graph.remove(node, safe=True)
 
 
-_OBSERVED = 4
-"""Number of samples whose inner tensors are observed; trials are judged on all samples."""
+OBSERVED = 4
+"""Most samples whose inner tensors are observed; trials are judged on all samples."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,14 @@ class Observer:
     samples: Samples
     settings: SessionRequest
     scratch: Path
+    time_is_up: Callable[[], bool] = lambda: False
+    """Returns whether the time for observations is used up; then one sample suffices, as they only rank the nodes."""
     notes: list[str] = field(default_factory=list)
     """Observations that failed, as sentences."""
 
     @property
     def _few(self) -> SampleArrays:
-        return SampleArrays(self.samples, _OBSERVED)
+        return SampleArrays(self.samples, OBSERVED, self.time_is_up)
 
     @cached_property
     def _reference(self) -> Path:
@@ -143,7 +145,7 @@ class Observer:
     def _int8_errors(self) -> Mapping[str, Int8Error]:
         if not isinstance(self.reducer, MeasuresInt8):
             return {}
-        return self.reducer.int8_errors(self._few, self.settings, self.scratch)
+        return self.reducer.int8_errors(self._few, self.settings, self.scratch, self.time_is_up)
 
     def _measured(self, measure: Callable[[], Mapping[str, T]]) -> Mapping[str, T]:
         """Return first output -> the error of its node on its own; empty, with a note, if it cannot be measured."""

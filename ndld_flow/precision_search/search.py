@@ -107,6 +107,8 @@ THIN_HEADROOM = "thin headroom: "
 _SAFE_SHARE = 0.25
 """Share of fp16's limit above which inputs that are not in the samples may well exceed it."""
 Precision = Literal["fp16", "bf16", "int8"]
+_OBSERVING = 0.3
+"""Share of the time after which no further sample is observed."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,13 @@ class PrecisionSearcher:
         self._positions = self._allowed()
         settings = replace(SETTINGS, custom_ops=request.custom_ops)
         self._observer = Observer(
-            request.path, request.precision, request.reducer, request.samples, settings, request.scratch
+            request.path,
+            request.precision,
+            request.reducer,
+            request.samples,
+            settings,
+            request.scratch,
+            lambda: time.monotonic() > self._started + _OBSERVING * request.time_s,
         )
         if request.runtime is not None:
             # Every trial would pass where the runtime removes the Casts that round stored tensors.
@@ -211,6 +219,7 @@ class PrecisionSearcher:
             always_kept={reducer.nodes[position].label: why for position, why in reducer.always_kept.items()},
             kept=tuple(self._kept_node(position, found) for position in sorted(kept)),
             passed=found.outcome.passed,
+            ended_early=found.spent,
             metrics_whole=self._trials.metrics(frozenset()),
             metrics_found=self._trials.metrics(kept),
             layers_whole=whole,

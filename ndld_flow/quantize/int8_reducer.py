@@ -8,9 +8,10 @@ copy replaces its node.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, takewhile, tee
 from pathlib import Path
 
 import numpy as np
@@ -226,12 +227,15 @@ _NO_COPY = np.array(-1, np.int64)
 
 
 def int8_errors(
-    copies: QuantizedCopies, samples: Collection[Mapping[str, Array]], settings: SessionRequest
+    copies: QuantizedCopies,
+    samples: Collection[Mapping[str, Array]],
+    settings: SessionRequest,
+    time_is_up: Callable[[], bool] = lambda: False,
 ) -> dict[str, Int8Error]:
     """Return first output of a node -> its error, for each node that has a copy.
 
     A node's own error is measured on all samples, in one run each or more if the values exceed memory; its effect on
-    the outputs on the first sample. Raises `ModelError` if the model does not run.
+    the outputs on the first sample, until `time_is_up`. Raises `ModelError` if the model does not run.
     """
     first = next(iter(samples), None)
     if first is None:
@@ -243,7 +247,8 @@ def int8_errors(
     worst = sorted(own, key=lambda name: own[name].metrics().get("relative_rms", math.inf), reverse=True)[
         :_MOST_FOLLOWED
     ]
-    output_errors = _output_errors(copies, first, worst, quick)
+    followed = takewhile(lambda _: not time_is_up(), worst)
+    output_errors = _output_errors(copies, first, followed, quick)
     mean = sum(error**2 for error in output_errors.values()) / max(len(output_errors), 1)
     shares = {name: error**2 / mean if mean else 0.0 for name, error in output_errors.items()}
     return {
@@ -271,7 +276,7 @@ def _own_errors(
 
 
 def _output_errors(
-    copies: QuantizedCopies, feeds: Mapping[str, Array], names: Sequence[str], settings: SessionRequest
+    copies: QuantizedCopies, feeds: Mapping[str, Array], names: Iterable[str], settings: SessionRequest
 ) -> dict[str, float]:
     """Return first output of a node -> the error of the worst output with its copy selected; 1 if that has NaN, or
     another shape, as lists of boxes or tokens have."""
@@ -280,12 +285,12 @@ def _output_errors(
     if not outputs:
         return {}
     numbers = {name: number for number, name in enumerate(copies.copies)}
-    fed = (
-        {**feeds, copies.selector: np.array(number, np.int64)} for number in (-1, *(numbers[name] for name in names))
-    )
+    run, named = tee(names)
+    chosen = chain([-1], (numbers[name] for name in run))
+    fed = ({**feeds, copies.selector: np.array(number, np.int64)} for number in chosen)
     runs = capture_part(copies.path, outputs, fed, settings)
     exact = next(runs)
-    return {name: _worst_of(exact, arrays) for name, arrays in zip(names, runs, strict=True)}
+    return {name: _worst_of(exact, arrays) for arrays, name in zip(runs, named, strict=True)}
 
 
 def _worst_of(exact: Mapping[str, Array], arrays: Mapping[str, Array]) -> float:
@@ -396,7 +401,11 @@ class Int8Reducer:
         self._write([first_output(node) for node in find_kept_nodes(model, search)], target)
 
     def int8_errors(
-        self, samples: Collection[Mapping[str, Array]], settings: SessionRequest, scratch: Path
+        self,
+        samples: Collection[Mapping[str, Array]],
+        settings: SessionRequest,
+        scratch: Path,
+        time_is_up: Callable[[], bool] = lambda: False,
     ) -> Mapping[str, Int8Error]:
         """Return first output of a node -> its own error; empty for integer operators and for layers that were
         rewritten."""
@@ -404,7 +413,7 @@ class Int8Reducer:
         if self._all_int8 is None:
             return {}
         copies = write_copies(self._prepared.saved(), nodes, self._all_int8.path, scratch / "copies.onnx")
-        errors = int8_errors(copies, samples, settings)
+        errors = int8_errors(copies, samples, settings, time_is_up)
         # A node without a copy was fused into the one before it, whose error includes its rounding.
         if not errors:
             return {}
@@ -431,6 +440,7 @@ def isolated_errors(
     quantized: Path,
     samples: Collection[Mapping[str, Array]],
     settings: SessionRequest,
+    time_is_up: Callable[[], bool],
 ) -> dict[str, Int8Error]:
     """Return first output of a node -> the error of quantizing it alone, as it is in the file `quantized`; empty for
     integer operators and for layers that were rewritten. A file is written beside `quantized`.
@@ -438,7 +448,7 @@ def isolated_errors(
     if not _keeps_layers(load_model(prepared.saved()).graph, load_model(quantized).graph):
         return {}
     copies = write_copies(prepared.saved(), nodes, quantized, quantized.with_name("copies.onnx"))
-    return int8_errors(copies, samples, settings)
+    return int8_errors(copies, samples, settings, time_is_up)
 
 
 def _keeps_layers(prepared: ir.Graph, quantized: ir.Graph) -> bool:

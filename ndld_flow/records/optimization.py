@@ -24,6 +24,7 @@ VariantOutcome = Literal[
     "not right on held-out data",
     "near the bound",
     "not judged",
+    "not found",
     "not proved",
     "not tried",
     "cannot win",
@@ -32,8 +33,9 @@ VariantOutcome = Literal[
 it, so that it was not tried; `not the best`: others were better in the search; `the same`: its model is that of another
 variant; `failed`: it could not be made or run; `not right`: a condition failed there; `near the bound`: all samples
 hold the conditions, and as many new ones may not; `not judged`: the samples do not show whether it is right; `not
-faster`: at 95 % confidence it is not 1 % better than the source; `on the front`: proved too, and another is better in
-the first objective; `delivered`."""
+found`: its search ran out of time before it found a model that is right and faster; `not faster`: at 95 % confidence it
+is not 1 % better than the source; `on the front`: proved too, and another is better in the first objective;
+`delivered`."""
 Ending = Literal["faster", "nothing pays", "not decided"]
 """`faster`: a variant is right, and better at 95 % confidence; `nothing pays`: everything was tried, and no variant is
 right and better; `not decided`: the source is delivered, and a variant may still be better. The budget or Ctrl-C ended
@@ -42,7 +44,7 @@ _AT_LEAST = 0.99
 """Largest upper end of a ratio that is a gain: two equal models may differ by 1 %."""
 _OPEN_BELOW = 0.97
 """Lower end of a ratio below which an unproved gain may be worth having."""
-_OPEN: tuple[VariantOutcome, ...] = ("not tried", "not proved", "not judged")
+_OPEN: tuple[VariantOutcome, ...] = ("not tried", "not proved", "not judged", "not found")
 """Outcomes that leave open whether a variant is better than the source."""
 _COSINES = (0.999, 0.99)
 """Bounds that users choose where the default bounds of each slice are stricter than they need."""
@@ -182,7 +184,7 @@ class Optimization(Document):
     """The model that `optimize` delivers, with the reasons: `optimization.json` in its folder and its run's."""
 
     document: Literal["optimization"] = "optimization"
-    format_version: int = 6
+    format_version: int = 7
     model: str
     target: str
     """The preset, such as `onnxruntime`, `any` or `rtx40`."""

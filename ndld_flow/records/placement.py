@@ -75,7 +75,7 @@ class Placement(Document):
     """The search of `quantize` for the layers that pay, by latency and accuracy together."""
 
     document: Literal["placement"] = "placement"
-    format_version: int = 6
+    format_version: int = 7
     file_name = "placement.json"
     model: str
     objective: Literal["latency"]
@@ -92,6 +92,8 @@ class Placement(Document):
     trials: tuple[PlacementTrial, ...]
     delivered: MeasuredRatio | None
     """The delivered model against the source, measured anew after it was chosen; None if the source was delivered."""
+    ended_early: bool = False
+    """True if the time was used up before all layers were measured and all sets tried: there may be one that pays."""
     digest: str = ""
     """blake3 of the measured file that was delivered; empty if the source was delivered."""
     power: Power | None = None

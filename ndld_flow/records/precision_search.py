@@ -65,7 +65,7 @@ class PrecisionSearch(Document):
     """A search of `find_precision` for the nodes that a reduced precision breaks."""
 
     document: Literal["precision search"] = "precision search"
-    format_version: int = 5
+    format_version: int = 6
     file_name = "precision.json"
     model: str
     """Name of the step, or `source`, whose model was searched."""
@@ -87,6 +87,8 @@ class PrecisionSearch(Document):
     kept: tuple[KeptNode, ...]
     passed: bool
     """True if the tolerance is met with the kept nodes."""
+    ended_early: bool = False
+    """True if the time or the number of trials was used up: there may be a set that meets the tolerance."""
     metrics_whole: dict[str, float]
     """Metrics of the worst output, with every candidate at the reduced precision; empty if that did not run."""
     metrics_found: dict[str, float]

@@ -132,17 +132,25 @@ class Sample:
 
 
 class SampleArrays(Collection[dict[str, Array]]):
-    """The values of samples, or of the first ones, read again in each iteration."""
+    """The values of samples, or of the first ones, read again in each iteration.
 
-    def __init__(self, samples: Samples, most: int | None = None) -> None:
-        self._samples = samples
+    An iteration ends after the first sample, or a later one, once `time_is_up`.
+    """
+
+    def __init__(
+        self, samples: Samples, most: int | None = None, time_is_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._samples, self._time_is_up = samples, time_is_up
         self._count = len(samples) if most is None else min(len(samples), most)
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
-        return (sample.arrays for sample in islice(self._samples, self._count))
+        for index, sample in enumerate(islice(self._samples, self._count)):
+            if index and self._time_is_up():
+                return
+            yield sample.arrays
 
     def __contains__(self, arrays: object) -> bool:
         return any(arrays is sample for sample in self)

@@ -52,7 +52,7 @@ class Quantize(QuantizeSettings, FittedSettings, Step[Onnx, Onnx]):
     """
 
     # 14: the record of `optimize` counts all parts that the samples reach in one form.
-    version: ClassVar[int] = 16
+    version: ClassVar[int] = 17
 
     also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
     synonyms: ClassVar[Mapping[str, str]] = {
@@ -325,7 +325,8 @@ def _placed(quantized: Quantization, placement: Placement, out: Path) -> Result:
     result = _result(quantized)
     measured = placement.delivered
     if measured is None:
-        summary = f"INT8 does not pay in {placement.backend}: the model is the source; {_best_trial(placement)}"
+        pays = "was not found to pay in the time given" if placement.ended_early else "does not pay"
+        summary = f"INT8 {pays} in {placement.backend}: the model is the source; {_best_trial(placement)}"
         return replace(result, summary=summary)
     found = {"ratio": measured.ratio, "ratio_low": measured.low, "ratio_high": measured.high}
     interval = f"{ratio_change(measured.low)} to {ratio_change(measured.high)}"

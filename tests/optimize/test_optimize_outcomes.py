@@ -149,7 +149,7 @@ def test_nothing_pays_only_if_everything_was_tried() -> None:
     source, slow = variant_with("source", "delivered"), variant_with("clean", "not faster")
     hopeless_one = variant_with("INT8 where it pays", "cannot win")
     assert concluded(source, slow, hopeless_one).startswith("Nothing pays: of 1 variant,")
-    for outcome in ("not tried", "not proved", "not judged"):
+    for outcome in ("not tried", "not proved", "not judged", "not found"):
         some = concluded(source, slow, variant_with("INT8", outcome))
         assert some.startswith("Not decided")
         assert f"INT8 ({outcome})" in some

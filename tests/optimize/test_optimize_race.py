@@ -453,8 +453,8 @@ def test_the_rounds_of_a_slow_model_have_their_time_in_a_proof(net: Path) -> Non
     [
         (("not proved", "delivered"), False, "all variants tried"),
         (("not proved", "not proved"), False, TOO_NOISY),
-        (("not proved",), True, f"{TOO_SHORT} and {TOO_NOISY}"),
-        (("delivered",), True, TOO_SHORT),
+        (("not proved",), True, f"{TOO_SHORT} not tried and {TOO_NOISY}"),
+        (("delivered",), True, f"{TOO_SHORT} not tried"),
     ],
 )
 def test_noise_is_named_if_no_later_race_proves_a_variant(
@@ -764,6 +764,13 @@ def raced_in_folder(
     )  # fmt: skip
     race.Race(job, messages.append).run()
     return [message.variant for message in messages if isinstance(message, race_process.Tried)]
+
+
+@pytest.mark.parametrize("name", ["INT8 except what it breaks", "INT8 where it pays"])
+def test_what_a_search_found_when_its_time_was_used_up_leaves_open_what_others_are(net: Path, name: str) -> None:
+    """The model of a placement without a measured layer is the source, which was taken for a decision."""
+    tried = {each.name: each for each in raced_in_folder(net, name, budget="1 ms", keep=("cosine >= 0.9999999",))}
+    assert (tried[name].outcome, tried[name].is_open) == ("not found", True)
 
 
 def test_a_later_race_knows_what_was_wrong_in_an_earlier_one(net: Path) -> None:

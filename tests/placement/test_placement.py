@@ -100,7 +100,7 @@ def test_nothing_pays_where_int8_is_slower_and_the_source_is_returned(tmp_path: 
     source = make_layers(tmp_path / "m.onnx")
     ran, placement = place(source, cost_of(lambda name, convs: 1.1))
     assert (ran.out / "model.onnx").read_bytes() == source.read_bytes()
-    assert placement.delivered is None and placement.power is None
+    assert placement.delivered is None and placement.power is None and not placement.ended_early
     assert {region.decision for region in placement.regions} == {"not faster"}
     assert ran.result.passed
     assert "does not pay" in ran.result.summary
@@ -194,15 +194,16 @@ def test_layers_that_were_not_tried_with_the_rest_are_reported_so(tmp_path: Path
     source = make_layers(tmp_path / "m.onnx", loud=2)
     _, placement = place(source, cost_of(lambda name, convs: 0.6), optimize={"trials": 1})
     assert {region.decision for region in placement.regions} == {"not tried"}
-    assert placement.delivered is None
+    assert placement.delivered is None and placement.ended_early
 
 
 def test_regions_that_are_not_reached_in_time_are_reported(tmp_path: Path, place: Place) -> None:
     source = make_layers(tmp_path / "m.onnx")
-    _, placement = place(source, cost_of(lambda name, convs: 0.6), optimize={"time": 0.001})
+    ran, placement = place(source, cost_of(lambda name, convs: 0.6), optimize={"time": 0.001})
     assert {region.decision for region in placement.regions} == {"not measured"}
     assert all(region.alone is None for region in placement.regions)
-    assert placement.delivered is None
+    assert placement.delivered is None and placement.ended_early
+    assert "does not pay" not in ran.result.summary
 
 
 def test_groups_share_integers() -> None:

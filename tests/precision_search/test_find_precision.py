@@ -202,6 +202,7 @@ def test_a_bound_that_cannot_be_met_fails_and_delivers_the_best_set(tmp_path: Pa
     assert result.metrics_found["cosine"] > 0.999
     assert "not met (max_abs" in ran.result.summary
     assert any("not met even" in note for note in result.notes)
+    assert not result.ended_early
 
 
 def test_a_budget_ends_the_search_with_the_best_set_so_far(tmp_path: Path) -> None:
@@ -210,6 +211,7 @@ def test_a_budget_ends_the_search_with_the_best_set_so_far(tmp_path: Path) -> No
     assert result.passed
     assert ran.result.passed
     assert any("ended because its budget" in note for note in result.notes)
+    assert result.ended_early
 
 
 def test_a_budget_of_one_reports_only_the_failure(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ _OUTCOMES: dict[VariantOutcome, tuple[int, str]] = {
     "the same": (2, "skipped"),
     "near the bound": (3, "warning"),
     "not judged": (3, "inconclusive"),
+    "not found": (3, "inconclusive"),
     "not right on held-out data": (4, "failed"),
     "not right": (4, "failed"),
     "failed": (5, "failed"),

@@ -87,7 +87,8 @@ def _view(step: str, placement: Placement) -> PlacementView:
 def _describe_result(placement: Placement) -> str:
     backend, measured = short_name(placement.backend), placement.delivered
     if measured is None:
-        return f"INT8 does not pay in {backend}: the result is the source."
+        found = "was not found to pay in the time given" if placement.ended_early else "does not pay"
+        return f"INT8 {found} in {backend}: the result is the source."
     quantized = sum(region.decision == "quantized" for region in placement.regions)
     return (
         f"{counted(quantized, 'region')} of {count(len(placement.regions))} in INT8: latency in {backend} "
