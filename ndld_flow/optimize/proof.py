@@ -292,7 +292,9 @@ def _speed(folder: Path) -> Speed | None:
     """Return the ratio that alternating passes gave; None if they gave none."""
     comparison = read_stored(Comparison, find_file(folder / _DECIDES, Comparison.file_name))
     found = [each for each in comparison.profiles[0].verdicts if each.metric == "latency.median" and each.base == 0]
-    return Speed(ratio=found[0].ratio, low=found[0].low, high=found[0].high, clock=found[0].clock) if found else None
+    if not found:
+        return None
+    return Speed(ratio=found[0].ratio, low=found[0].low, high=found[0].high, clock=found[0].clock, proved=True)
 
 
 def _used_by_others(folder: Path) -> float:

@@ -67,6 +67,8 @@ class Speed(Record):
     """The ends of the interval of 95 % confidence."""
     clock: str
     """`cpu` or `wall`: the clock of the rounds that decided; empty if process runs did."""
+    proved: bool = False
+    """True if new processes measured it; else the one process of the race did."""
 
     @property
     def is_possible(self) -> bool:

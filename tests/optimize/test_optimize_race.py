@@ -159,7 +159,9 @@ def test_a_delivered_model_was_proved_or_is_the_source(ran: Ran) -> None:
     assert fast.is_file()
     (delivered,) = [variant for variant in found.variants if variant.outcome == "delivered"]
     assert delivered.name == found.delivered
-    assert found.faster == (found.speed is not None and found.speed.high <= 0.99)
+    assert found.faster == (found.speed is not None and found.speed.proved and found.speed.high <= 0.99)
+    measured = {each.outcome: each.speed.proved for each in found.variants if each.speed is not None}
+    assert not measured.get("not the best") and not measured.get("not right")
     if found.faster:
         assert found.metrics["cosine"].value >= 0.98
         judged = json.loads((ran.folder / found.report).parent.joinpath("held", "accuracy.json").read_text())

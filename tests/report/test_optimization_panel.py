@@ -125,9 +125,9 @@ def test_right_variants_come_first_and_the_fastest_of_them(tmp_path: Path) -> No
     ]
 
 
-def test_each_row_has_the_speed_of_the_race(tmp_path: Path) -> None:
+def test_each_row_has_its_speed_and_whether_that_is_proved(tmp_path: Path) -> None:
     delivered, other, *_ = view_of(RACE, tmp_path).rows
-    assert (delivered.times, delivered.interval) == ("1.96x", "1.89x to 2.00x")
+    assert (delivered.times, delivered.interval) == ("1.96x", "1.89x to 2.00x, proved")
     assert (other.times, other.interval, other.took, other.accuracy) == (
         "1.82x", "1.75x to 1.85x", "2.1 s", ("cosine 0.99950",)
     )  # fmt: skip

@@ -21,7 +21,8 @@ from tests.support.run_fixtures import write_quickstart
 
 def variant(name: str, outcome: VariantOutcome, *ratios: float, **more: Any) -> TriedVariant:
     """Return a variant; `ratios` are that of its latency to the source's, and the ends of its interval."""
-    speed = Speed(ratio=ratios[0], low=ratios[1], high=ratios[2], clock="cpu") if ratios else None
+    proved = outcome in ("delivered", "not faster")
+    speed = Speed(ratio=ratios[0], low=ratios[1], high=ratios[2], clock="cpu", proved=proved) if ratios else None
     return TriedVariant(**{"name": name, "runtime": "onnxruntime", "outcome": outcome, "speed": speed} | more)
 
 

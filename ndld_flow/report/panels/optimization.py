@@ -64,7 +64,7 @@ class VariantRow:
     times: str
     """How many times as fast as the source, `2.32x`; without it, its objectives in the search."""
     interval: str
-    """`2.20x to 2.45x`; empty without a speed."""
+    """`2.20x to 2.45x, proved`; empty without a speed."""
     plot: SpeedPlot | None
     mark: str
     """The class of the interval's colour."""
@@ -157,6 +157,7 @@ def _row(variant: TriedVariant, found: Optimization, scale: IntervalScale) -> Va
     interval, plot, mark = "", None, ""
     if speed is not None:
         times, interval = speed.describe()
+        interval += ", proved" if speed.proved else ""
         ends = (1, 1 / speed.high, 1 / speed.ratio, 1 / speed.low)
         plot = SpeedPlot(*(round(scale.place(end), 2) for end in ends))
         if place <= _RIGHT:  # a wrong model may be fast, which is no improvement
