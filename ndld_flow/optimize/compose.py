@@ -164,6 +164,12 @@ class Composer(Subject):
         """Return the only shapes that all variants but the source accept; empty if these stay free."""
         return self.trial.free_sizes if self.options.fix_shapes else ""
 
+    @property
+    def may_fix_sizes(self) -> bool:
+        """Return whether sizes are free that `--fix-shapes` would fix: all samples have one size."""
+        varies = any(likely.varies for likely in self.trial.inputs)
+        return bool(self.trial.free_sizes) and not varies and not self.options.fix_shapes
+
     def compose_sweep(self, target: Path, *, limit_ms: float | None = None) -> str:
         """Return the text of the sweep over all variants, for a file, those that need minutes last.
 

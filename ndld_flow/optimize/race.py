@@ -13,14 +13,14 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ndld_flow.accuracy.accuracy_record import metrics_of
 from ndld_flow.accuracy.model_comparison import ReferenceRun, run_reference
 from ndld_flow.accuracy.tolerance import Tolerance
-from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.base.errors import ModelError, NdldFlowError
 from ndld_flow.base.quantities import times_as_fast
 from ndld_flow.execution.devices import Claim, holding
 from ndld_flow.execution.events import RACE
@@ -32,6 +32,7 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.hardware import usable_cpus
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import load_model
+from ndld_flow.models.input_shapes import fix_shapes_file
 from ndld_flow.optimize.compose import SOURCE
 from ndld_flow.optimize.goals import PAYS, Conditions, near_default_bound
 from ndld_flow.optimize.race_process import USELESS, Finished, RaceJob, Racing, Ranked, Tried, find_useless
@@ -50,6 +51,7 @@ from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runner.run import run_steps
 from ndld_flow.runner.run_state import RunOpener
 from ndld_flow.runs.outputs import Outputs
+from ndld_flow.runtimes.protocol import Session, SessionRequest
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.step import Context
 from ndld_flow.steps.check_accuracy import CheckAccuracy
@@ -94,10 +96,10 @@ class Entrant:
 class LostError(Exception):
     """A variant has left the race."""
 
-    def __init__(self, outcome: VariantOutcome, why: str) -> None:
+    def __init__(self, outcome: VariantOutcome, why: str, hint: str = "") -> None:
         super().__init__(why)
         self.outcome: VariantOutcome = outcome
-        self.why = why
+        self.why, self.hint = why, hint
 
 
 class Race:
@@ -178,9 +180,8 @@ class Race:
             self._qualify(entrant)
         except LostError as lost:
             if name in self._cut_short:  # another model may be right and faster, whatever this one lacks
-                lost = LostError(
-                    "not found", f"its search ran out of time; what it found is {lost.outcome}: {lost.why}"
-                )
+                found = "" if lost.outcome == "the same" else f"; what it found: {lost.why}"
+                lost = LostError("not found", f"its search ran out of time{found}")
             self._lose(name, entrant, lost, self._worked_s() - start_s)
             return
         except NdldFlowError as error:
@@ -196,7 +197,9 @@ class Race:
         if lost.outcome in USELESS:
             self._useless.add(name)
         if entrant is None:
-            self._tell(TriedVariant(name=name, runtime="", outcome=lost.outcome, why=lost.why, took_s=took_s))
+            self._tell(
+                TriedVariant(name=name, runtime="", outcome=lost.outcome, why=lost.why, hint=lost.hint, took_s=took_s)
+            )
             return
         entrant.close()
         self._show(replace(entrant, took_s=took_s), lost.outcome, lost.why)
@@ -244,7 +247,7 @@ class Race:
         if same != name:
             raise LostError("the same", f"it is the same model as {same}")
         feeds = make_feeds(session.declared_inputs(model.path), request.inputs, request.seed, model.label)
-        opened = session.in_turns().open(model.path)
+        opened = self._open(session.in_turns(), model.path, {name: feed.values.shape for name, feed in feeds.items()})
         try:
             binding = opened.bind({name: feed.values for name, feed in feeds.items()}, on_device=True)
             binding.run()  # libraries start threads with the first pass
@@ -254,6 +257,20 @@ class Race:
             opened.close()
             raise
         return Entrant(name, session.names().backend, recipe, model, racer, opened.close)
+
+    def _open(self, session: SessionRequest, model: Path, shapes: Mapping[str, tuple[int, ...]]) -> Session:
+        """Open a model. Raises LostError if it opens only with fixed sizes, else as `open` does."""
+        try:
+            return session.open(model)
+        except ModelError as error:
+            fixed = self._scratch / "fixed.onnx"
+            with suppress(NdldFlowError):
+                if self._job.may_fix_sizes:
+                    fix_shapes_file(model, fixed, shapes, {})
+                    session.open(fixed).close()
+                    hint = f"{session.names().library} accepts this model only with fixed sizes: --fix-shapes tries it"
+                    raise LostError("failed", f"{hint} ({error})", hint) from None
+            raise
 
     def _build(self, name: str, recipe: Recipe, wanted: str) -> Onnx:
         """Run the steps that make a variant; their results stay in the store, where the proof finds them."""

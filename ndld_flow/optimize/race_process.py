@@ -63,6 +63,8 @@ class RaceJob(Record):
     """Time to leave for a proof, once a variant seems to be faster than the source."""
     proved: str = ""
     """The best variant that is proved."""
+    may_fix_sizes: bool = False
+    """The model leaves sizes free, and all samples have one size, so that `--fix-shapes` may help."""
     folder: str = ""
     """A folder for temporary files."""
 

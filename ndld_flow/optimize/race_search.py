@@ -38,6 +38,8 @@ _LAST_ROUNDS = 48
 not leave a gain open while there is time."""
 _FAR = 0.9
 """Ratio to the best below which a form that is not right is far faster: what may make it right is tried first."""
+_WAITING = 2
+"""Number of unproved variants that race again with others."""
 _LEAST_S = 5.0
 """Least time for which another race is started."""
 
@@ -83,7 +85,8 @@ class RaceSearch(Search):
         others = [name for may_win in again for name in names if may_win(name)]
         left_s = self._budget.left_s()
         if others and left_s - self._proof_s(least_share) > _LEAST_S:
-            waiting = [name for name in self._result.ranking[:1] if name not in self._proofs]
+            unproved = [name for name in self._result.ranking if name not in self._proofs]
+            waiting = [name for name in unproved if self._may_be_better(self._result.tried.get(name))][:_WAITING]
             self._race([self._best.variant.name, *waiting, *others], least_share)
             self._prove_best(certain=certain)
 
@@ -154,6 +157,7 @@ class RaceSearch(Search):
             seconds=min(self._budget.left_s(), 1e6),
             proof_s=self._proof_s(least_share),
             proved=self._best.variant.name,
+            may_fix_sizes=self._composer.may_fix_sizes,
         )
         self._result.finished = False
         others = job.variants[1:]

@@ -99,6 +99,8 @@ class TriedVariant(Record):
 
     objectives: dict[str, Metric] = {}
     """Objective -> its value in the search, or in its repetition in turns; those that were not measured are missing."""
+    hint: str = ""
+    """What may make one that failed run."""
     on_front: bool = False
     """True if no other variant is better in one objective and not worse in any; only with several objectives."""
 
@@ -289,8 +291,9 @@ class Optimization(Document):
         headline, reason = self.headline
         ship, _, cost, *_ = self.conclude()
         reason = reason if self.ending == "not decided" else reason[:1].upper() + reason[1:]
-        hint = self.right_by_cosine
-        below = filter(None, (reason, cost, ship, self._open_it, self.describe_search(), hint[:1].upper() + hint[1:]))
+        hints = dict.fromkeys((self.right_by_cosine, *(each.hint for each in self.variants)))
+        texts = (hint[:1].upper() + hint[1:] for hint in hints)
+        below = filter(None, (reason, cost, ship, self._open_it, self.describe_search(), *texts))
         return short_name(headline, longest), tuple(short_name(line, longest) for line in below)
 
     @property
@@ -397,7 +400,8 @@ class Optimization(Document):
             texts = (f"{count} {outcome}{notes.get(outcome, '')}" for outcome, count in counts.most_common())
             listed.append(", ".join(texts))
         losers = [each for each in others if each.outcome != "delivered"]
-        found = "; ".join(filter(None, (*listed, self._fastest_loser(losers), self.right_by_cosine)))
+        hints = dict.fromkeys(short_name(each.hint, 120) for each in losers)
+        found = "; ".join(filter(None, (*listed, self._fastest_loser(losers), self.right_by_cosine, *hints)))
         return f"{self.describe_search()}: {found or 'nothing else'}"
 
     def _fastest_loser(self, losers: Sequence[TriedVariant]) -> str:

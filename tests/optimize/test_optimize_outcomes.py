@@ -145,6 +145,14 @@ def variant_with(name: str, outcome: VariantOutcome) -> TriedVariant:
     return TriedVariant(name=name, runtime="onnxruntime", outcome=outcome)
 
 
+def test_what_may_make_variants_run_is_said_once() -> None:
+    hint = "OpenVINO accepts this model only with fixed sizes: --fix-shapes tries it"
+    failed = [variant_with(name, "failed").model_copy(update={"hint": hint}) for name in ("a", "b")]
+    record = record_of(variant_with("source", "delivered"), *failed)
+    assert record.conclude()[3].count(hint) == 1
+    assert record.conclude_page(200)[1].count(hint) == 1
+
+
 def test_nothing_pays_only_if_everything_was_tried() -> None:
     source, slow = variant_with("source", "delivered"), variant_with("clean", "not faster")
     hopeless_one = variant_with("INT8 where it pays", "cannot win")
