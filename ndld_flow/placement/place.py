@@ -262,9 +262,11 @@ class Placer:
 
     def _try_proposals(self) -> None:
         seen: dict[frozenset[int], str] = {}
+        proposed = set[frozenset[int]]()
         for name, wanted in self._proposals():
-            if not wanted:
+            if not wanted or wanted in proposed:
                 continue
+            proposed.add(wanted)
             if self._used() > _TRIALS:
                 self._ended_early = True
                 return

@@ -1,7 +1,7 @@
 """The record of `optimize`: the model to ship, what it gains and costs, and why the others lost."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Literal, Self
 
@@ -281,8 +281,8 @@ class Optimization(Document):
         return self._ship(), gain, self._cost(), self._tried(), f"Repeat it: {self.command}"
 
     def conclude_fully(self) -> tuple[str, ...]:
-        """Return the five lines, how to open the model if its path does not suffice, and the front."""
-        return *self.conclude(), *filter(None, [self._open_it]), *self.describe_front()
+        """Return the five lines, how to open the model if its path does not suffice, hints, and the front."""
+        return *self.conclude(), *filter(None, [self._open_it]), *self._hints(), *self.describe_front()
 
     def conclude_page(self, longest: int) -> tuple[str, tuple[str, ...]]:
         """Return the headline of a page, and the lines below it: cost, what to ship and how many were tried; first the
@@ -291,14 +291,17 @@ class Optimization(Document):
         headline, reason = self.headline
         ship, _, cost, *_ = self.conclude()
         reason = reason if self.ending == "not decided" else reason[:1].upper() + reason[1:]
-        hints = dict.fromkeys((self.right_by_cosine, *(each.hint for each in self.variants)))
-        texts = (hint[:1].upper() + hint[1:] for hint in hints)
-        below = filter(None, (reason, cost, ship, self._open_it, self.describe_search(), *texts))
+        below = filter(None, (reason, cost, ship, self._open_it, self.describe_search(), *self._hints()))
         return short_name(headline, longest), tuple(short_name(line, longest) for line in below)
 
     @property
     def _open_it(self) -> str:
         return f"Open it: {self.opening}" if self.opening else ""
+
+    def _hints(self) -> Iterator[str]:
+        """Return sentences on what may make the fastest wrong variant right, and one that failed run."""
+        hints = dict.fromkeys((self._right_by_cosine(), *(short_name(each.hint, 120) for each in self.variants)))
+        return filter(None, hints)
 
     def describe_front(self) -> tuple[str, ...]:
         """Return a line for each proved model on the Pareto front, with the command that exports it."""
@@ -400,8 +403,7 @@ class Optimization(Document):
             texts = (f"{count} {outcome}{notes.get(outcome, '')}" for outcome, count in counts.most_common())
             listed.append(", ".join(texts))
         losers = [each for each in others if each.outcome != "delivered"]
-        hints = dict.fromkeys(short_name(each.hint, 120) for each in losers)
-        found = "; ".join(filter(None, (*listed, self._fastest_loser(losers), self.right_by_cosine, *hints)))
+        found = "; ".join(filter(None, (*listed, self._fastest_loser(losers))))
         return f"{self.describe_search()}: {found or 'nothing else'}"
 
     def _fastest_loser(self, losers: Sequence[TriedVariant]) -> str:
@@ -419,8 +421,7 @@ class Optimization(Document):
         """Return the ratio in the race below which a variant is faster than what ships, whose ratio is the proof's."""
         return _OPEN_BELOW * self.speed.ratio if self.speed is not None else _AT_LEAST
 
-    @property
-    def right_by_cosine(self) -> str:
+    def _right_by_cosine(self) -> str:
         """Return how to allow the fastest variant that is wrong by other bounds than a cosine; empty without one.
 
         A user who named conditions has decided what is right.
@@ -433,7 +434,7 @@ class Optimization(Document):
             if self.keep or each.speed is None or each.speed.ratio >= self._clearly_faster or bound is None:
                 continue
             name = f"{each.name} at {times_as_fast(each.speed.ratio)} has {metric_text('cosine', cosine, '')}"
-            return f"if a cosine of {bound} suffices ({name}), give --keep 'cosine >= {bound}'"
+            return f"If a cosine of {bound} suffices ({name}), give --keep 'cosine >= {bound}'"
         return ""
 
     def describe_search(self) -> str:

@@ -149,7 +149,7 @@ def test_what_may_make_variants_run_is_said_once() -> None:
     hint = "OpenVINO accepts this model only with fixed sizes: --fix-shapes tries it"
     failed = [variant_with(name, "failed").model_copy(update={"hint": hint}) for name in ("a", "b")]
     record = record_of(variant_with("source", "delivered"), *failed)
-    assert record.conclude()[3].count(hint) == 1
+    assert record.conclude_fully().count(hint) == 1
     assert record.conclude_page(200)[1].count(hint) == 1
 
 
@@ -235,7 +235,7 @@ def test_what_only_a_cosine_would_allow_is_offered(
         }
     )
     found = record_of(lost, variant_with("source", "delivered")).model_copy(update={"keep": keep})
-    for text in (found.conclude()[3], " ".join(found.conclude_page(300)[1])):
+    for text in (" ".join(found.conclude_fully()), " ".join(found.conclude_page(300)[1])):
         assert ("--keep" in text) is bool(bound)
         assert bound in text
 

@@ -75,7 +75,7 @@ class VariantRow:
     """The class of the outcome's sign and colour."""
     why: str
     took: str
-    """Empty if it is unknown."""
+    """Empty if it is unknown, or it was not tried."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,7 @@ def _rank(variant: TriedVariant) -> tuple[int, float, float]:
 
 def _row(variant: TriedVariant, found: Optimization, scale: IntervalScale) -> VariantRow:
     speed, (place, sign) = _speed(variant), _OUTCOMES[variant.outcome]
+    took_s = variant.took_s if variant.is_tried else None
     measured = variant.objectives or ({"latency": variant.latency} if variant.latency is not None else {})
     shown = list(measured.values())[:_SHOWN_METRICS]
     times = ", ".join(short_name(quantity(each.value, each.unit), 40) for each in shown) or ABSENT
@@ -173,7 +174,7 @@ def _row(variant: TriedVariant, found: Optimization, scale: IntervalScale) -> Va
         outcome=variant.outcome,
         sign=sign,
         why=short_name(variant.why, 1000),
-        took=seconds(variant.took_s) if variant.took_s is not None and 0 <= variant.took_s < math.inf else "",
+        took=seconds(took_s) if took_s is not None and 0 <= took_s < math.inf else "",
     )
 
 
