@@ -409,16 +409,23 @@ class Optimization(Document):
     def _fastest_loser(self, losers: Sequence[TriedVariant]) -> str:
         """Return the variant that may be faster than what ships, and is not known to be right; empty without one."""
         known = ("not the best", "not faster", "the same", "on the front")
-        timed = [(each.speed.ratio, each) for each in losers if each.speed is not None and each.outcome not in known]
+        timed = [
+            (each.speed.ratio, each)
+            for each in losers
+            if each.speed is not None and each.outcome not in known and each.speed.high < self._clearly_faster
+        ]
         ratio, fastest = min(timed, key=lambda pair: pair[0], default=(inf, None))
-        if fastest is None or ratio >= self._clearly_faster:
+        if fastest is None:
             return ""
         why = f" ({short_name(fastest.why, 80)})" if fastest.why else ""
         return f"of the others, {fastest.name} at {times_as_fast(ratio)} is {fastest.outcome}{why}"
 
     @property
     def _clearly_faster(self) -> float:
-        """Return the ratio in the race below which a variant is faster than what ships, whose ratio is the proof's."""
+        """Return the ratio in the race below which a variant is faster than what ships, whose ratio is the proof's.
+
+        The high end of its interval is compared: the race measures few rounds of what is wrong.
+        """
         return _OPEN_BELOW * self.speed.ratio if self.speed is not None else _AT_LEAST
 
     def _right_by_cosine(self) -> str:
@@ -431,7 +438,7 @@ class Optimization(Document):
         for each in sorted(close, key=lambda each: each.speed.ratio if each.speed else inf):
             cosine = each.metrics["cosine"].value if "cosine" in each.metrics else 0.0
             bound = next((bound for bound in _COSINES if _EXACT < _ROOM * (1 - cosine) <= 1 - bound), None)
-            if self.keep or each.speed is None or each.speed.ratio >= self._clearly_faster or bound is None:
+            if self.keep or each.speed is None or each.speed.high >= self._clearly_faster or bound is None:
                 continue
             name = f"{each.name} at {times_as_fast(each.speed.ratio)} has {metric_text('cosine', cosine, '')}"
             return f"If a cosine of {bound} suffices ({name}), give --keep 'cosine >= {bound}'"

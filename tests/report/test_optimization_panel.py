@@ -101,12 +101,14 @@ def test_a_reason_that_variants_share_is_named_once() -> None:
 @pytest.mark.parametrize(("outcome", "named"), [("not right", True), ("near the bound", True), ("not the best", False)])
 def test_what_is_not_right_and_would_be_the_fastest_is_named(outcome: VariantOutcome, named: bool) -> None:
     """Another bound, or more samples, may make it the best; what the race found slower is no such promise."""
-    faster, less_fast = (
+    faster, less_fast, unsure = (
         variant("INT8", outcome, 0.4, 0.38, 0.42, why="cosine 0.93"),
         variant("INT4", outcome, 0.6, 0.5, 0.7),
+        variant("INT2", outcome, 0.3, 0.1, 0.9),
     )
-    line = optimization(less_fast, faster).conclude()[3]
+    line = optimization(less_fast, faster, unsure).conclude()[3]
     assert ("INT8 at 2.50x" in line and "cosine 0.93" in line) is named
+    assert "INT2" not in line, "it may be slower than what ships"
     assert "INT4" not in line + optimization(less_fast).conclude()[3], "what ships is faster"
 
 
