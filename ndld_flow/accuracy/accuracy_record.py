@@ -42,7 +42,7 @@ from ndld_flow.records.accuracy import (
 )
 from ndld_flow.records.execution import BuiltFile
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.power import FaultOutcome
+from ndld_flow.records.power import FaultOutcome, first_reason
 from ndld_flow.samples.sample_feeds import SampleArrays
 
 MOST_LAYERS = 1000
@@ -228,9 +228,9 @@ def summarize(accuracy: Accuracy, kept: Collection[str] = ()) -> str:
         judged = ", ".join(each for each in figures if each not in unbounded.values())
         within = f"{judged or 'nothing to compare'}: within {limit}" if judged or not unbounded else ""
         text = "; ".join(filter(None, (gated, within, f"{unjudged}: without a bound" if unjudged else "")))
-        text += f", weak: {first_of(accuracy.weak, 1)}" if accuracy.weak else ""
+        text += f", weak: {first_reason(accuracy.weak)}" if accuracy.weak else ""
     elif accuracy.outcome == "inconclusive" and not undecided:
-        text = f"weak: {first_of(accuracy.weak, 1)}"
+        text = f"weak: {first_reason(accuracy.weak)}"
     elif accuracy.outcome == "inconclusive":
         more = f" (and {counted(len(undecided) - 1, 'more output')})" if len(undecided) > 1 else ""
         text = f'output "{undecided[0].output}": {undecided[0].undecided}{more}'

@@ -119,9 +119,14 @@ class Power(Record):
         return (f"{counted(len(self.faults), 'planted fault')}: {', '.join(outcomes)}",) if outcomes else ()
 
 
+def first_reason(weak: Sequence[str]) -> str:
+    """Return the first reason why a check is weak, and how many more there are."""
+    return f"{weak[0]}, and {counted(len(weak) - 1, 'more reason')}" if len(weak) > 1 else weak[0]
+
+
 def qualify(power: Power | None, remarks: Sequence[str] = ()) -> str:
     """Return `, weak: output y is constant (20 planted faults: 12 noticed, 8 unseen)`, to append to a verdict."""
     weak, noticed = ((), ()) if power is None else (power.weak, power.remarks)
-    caveat = f", weak: {first_of(weak, 1)}" if weak else ""
+    caveat = f", weak: {first_reason(weak)}" if weak else ""
     details = "; ".join((*remarks, *noticed))
     return f"{caveat} ({details})" if details else caveat

@@ -7,6 +7,7 @@ from ndld_flow.base.text import first_of, short_name
 from ndld_flow.records.accuracy import describe_worst_slice
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.outcomes import ENDINGS
+from ndld_flow.records.power import first_reason
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_latency import MODEL_KINDS, latency_of_result
 from ndld_flow.report.collect_summary import AccuracyOutcome, EngineOutcome, GraphOutcome, Summary, collect_summary
@@ -70,7 +71,7 @@ def outcome_line(summary: Summary) -> str:
 
 def weak_words(summary: Summary) -> str:
     """Return why the comparisons that passed show little: `1 of 43 rows of embedding are read (agree)`."""
-    return "; ".join(f"{first_of(reasons, 1)} ({step})" for step, reasons in summary.weak.items())
+    return "; ".join(f"{first_reason(reasons)} ({step})" for step, reasons in summary.weak.items() if reasons)
 
 
 def graph_words(graph: GraphOutcome) -> str:

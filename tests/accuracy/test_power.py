@@ -23,7 +23,7 @@ from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.measurement import FIXED_SIZES, is_warning
 from ndld_flow.records.placement import Placement
-from ndld_flow.records.power import PartsReached, PlantedFault, Power
+from ndld_flow.records.power import PartsReached, PlantedFault, Power, first_reason
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.panels.power import collect_power
@@ -635,3 +635,11 @@ def test_the_interval_of_a_share_is_wilsons() -> None:
     assert power(8, 20).remarks == ("20 planted faults: 12 noticed, 8 unseen",)
     assert power(1, 1).remarks == ("1 planted fault: 1 unseen",)
     assert Power().remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("reasons", "text"), [("a", "a"), ("ab", "a, and 1 more reason"), ("abc", "a, and 2 more reasons")]
+)
+def test_further_reasons_are_counted_as_such(reasons: str, text: str) -> None:
+    """A verdict ended with `and 1 more`, and did not say of what."""
+    assert first_reason(tuple(reasons)) == text
