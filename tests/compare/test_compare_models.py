@@ -88,6 +88,7 @@ def test_sizes_that_nobody_gave_are_named_beside_the_speed(in_folder: Path) -> N
     (shape,) = [item.shape for item in compared.profiles[1].inputs]
     assert min(shape) == 1 < max(shape)
     assert any(f"x {shape_text(shape)}" in event.text for event in events if isinstance(event, Notice))
+    assert compared.finished in events, "a program that listens sees the end"
     assert summary.latency is not None
     assert f"x {measured.shape_text(shape)} " in latency_words(summary)
 

@@ -56,6 +56,15 @@ def test_a_changed_part_of_an_address_recomputes(in_folder: Path, one: str, othe
     assert started(toy.run()[1]) == []
 
 
+def test_the_digest_for_caches_of_ci_is_the_same_with_another_credential(in_folder: Path) -> None:
+    """Each machine may have its own. What else differs is in the digest."""
+    toy, digests = make_toy(in_folder, ONE % "https://h/x?token=canary-one"), list[str]()
+    for word in ("https://h/x?token=canary-one", "https://h/x?token=canary-two", "https://h/y?token=canary-two"):
+        toy.write(ONE % word)
+        digests.append(api.digest(toy.recipe, outputs=in_folder / "outputs", trust=True))
+    assert digests[0] == digests[1] != digests[2]
+
+
 @pytest.mark.thorough
 def test_points_of_a_sweep_over_an_address_have_separate_results(in_folder: Path) -> None:
     words = [f"{LONG}a", f"{LONG}b", "https://h/x?token=canary-one", "https://h/x?token=canary-two"]

@@ -44,6 +44,7 @@ from ndld_flow.optimize import proof, race, race_process, race_search
 from ndld_flow.optimize.budget import Budget, BudgetEndedError
 from ndld_flow.optimize.compose import read_model
 from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, prove_source
+from ndld_flow.optimize.goals import Conditions
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_process import RaceJob, RaceResult, run_race
@@ -671,6 +672,22 @@ def test_a_variant_whose_samples_decide_nothing_is_not_judged_and_one_that_fails
         with pytest.raises(race.LostError) as lost:
             running._qualify(entrant)
         assert lost.value.outcome == name
+
+
+@pytest.mark.parametrize("kind", ["condition", "default bound"])
+def test_a_variant_near_a_bound_of_either_kind_does_not_stay(
+    net: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    found = SimpleNamespace(failed=False, outputs=(), passed=True, samples=(), violations=())
+    monkeypatch.setattr(race, "metrics_of", lambda _: {})
+    monkeypatch.setattr(race.Race, "_agreement", lambda *_: found)
+    monkeypatch.setattr(Conditions, "near_bound", lambda *_: kind if kind == "condition" else "")
+    monkeypatch.setattr(race, "near_default_bound", lambda _: kind if kind != "condition" else "")
+    running, model = race_of(net), cast("Any", SimpleNamespace(path=net))
+    entrant = race.Entrant("INT8", "", running._sweep.base, model, racer("INT8", {}), lambda: None)
+    with pytest.raises(race.LostError) as lost:
+        running._judge(entrant)
+    assert (lost.value.outcome, lost.value.why) == ("near the bound", kind)
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,7 @@ def test_a_tolerance_that_nothing_meets_delivers_the_source(tmp_path: Path, plac
     assert placement.delivered is None
     assert {region.decision for region in placement.regions} == {"inaccurate"}
     assert all("max_abs" in region.why for region in placement.regions)
+    assert [trial.regions for trial in placement.trials] == [0], "all rules propose the same set"
     assert (ran.out / "model.onnx").read_bytes() == source.read_bytes()
 
 
