@@ -38,7 +38,9 @@ def test_a_run_that_optimize_did_not_make_has_no_such_panel(tmp_path: Path) -> N
 def test_it_opens_with_the_lines_of_the_conclusion(tmp_path: Path) -> None:
     view = view_of(RACE, tmp_path)
     ship, gain, cost, _, repeat = RACE.conclude()
-    assert (view.gain, view.lines, f"Repeat it: {view.command}") == (gain, (cost, ship, RACE.describe_search()), repeat)
+    (hint,) = (each.hint for each in RACE.variants if each.hint)
+    assert (view.gain, f"Repeat it: {view.command}") == (gain, repeat)
+    assert view.lines == (cost, ship, RACE.describe_search(), hint)
     text = draw_report(tmp_path).read_text("utf-8")
     assert next(iter(find_panels())) == "optimization"
     assert text.index('id="optimization-title"') < text.index('class="concluded"') < text.index('class="glance"')
@@ -279,5 +281,5 @@ def test_the_record_is_written_into_the_run_whose_page_and_summary_open_with_it(
     assert f'href="./{OPTIMIZATION_RECORD}"' in page, "among the files of the run"
     first, *lines = (line for line in (folder / RUN_SUMMARY).read_text("utf-8").splitlines() if line)
     assert first == f"### {RACE.conclude()[1]}"
-    assert lines[3] == f"- Repeat it: <code>{RACE.command}</code>"
-    assert lines[4].startswith("### ") and "PASSED" in lines[4]
+    assert lines[4] == f"- Repeat it: <code>{RACE.command}</code>"
+    assert lines[5].startswith("### ") and "PASSED" in lines[5]
