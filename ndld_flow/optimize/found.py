@@ -24,8 +24,8 @@ from ndld_flow.records.run_record import metrics_of
 
 TOO_NOISY = "the measurements are too noisy"
 """Why a search ended whose proofs leave open whether anything is better."""
-TOO_SHORT = "the budget left too little time for those"
-"""Why a search ended with variants of these outcomes: not tried, not found."""
+TOO_SHORT = "the budget left too little time for those not tried"
+CUT_SHORT = "a search used up its share of the budget"
 
 
 _FUSED = re.compile(r"^(Fused|Nhwc|Quick|Skip)+(?=.)")

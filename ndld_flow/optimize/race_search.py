@@ -14,7 +14,7 @@ from ndld_flow.base.text import first_of
 from ndld_flow.execution.events import Notice, VariantTried
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import SOURCE, WORTH_SHARE, ProofTime
-from ndld_flow.optimize.found import TOO_NOISY, TOO_SHORT, Found, Search
+from ndld_flow.optimize.found import CUT_SHORT, TOO_NOISY, TOO_SHORT, Found, Search
 from ndld_flow.optimize.goals import AT_LEAST, PAYS
 from ndld_flow.optimize.proof import Proof, Prover
 from ndld_flow.optimize.race_process import USELESS, RaceJob, RaceResult, find_useless, run_race
@@ -105,9 +105,8 @@ class RaceSearch(Search):
         """Return why a search that nothing interrupted ended; noise is a reason if no proof after it found a gain."""
         known = [variant.name for variant in self._composer.variants if variant.name not in self._hopeless]
         unproved = [each for each in self._proofs.values() if each.outcome == "not proved"]
-        lacking = ["not tried"] if any(map(self._is_untried, known)) else []
-        lacking += ["not found"] if any(each.outcome == "not found" for each in self._result.tried.values()) else []
-        reasons = [f"{TOO_SHORT} {' or '.join(lacking)}"] if lacking else []
+        reasons = [TOO_SHORT] if any(map(self._is_untried, known)) else []
+        reasons += [CUT_SHORT] if any(each.outcome == "not found" for each in self._result.tried.values()) else []
         if unproved and self._best is self._source:
             others = max(each.used_by_others for each in unproved)
             load = f": other processes used {percent(others)} of the CPUs" if others >= BUSY else ""
