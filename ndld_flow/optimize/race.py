@@ -1,9 +1,9 @@
 """Race the variants of a model: build each when its turn comes, judge it, and keep it while it may be the best.
 
 A variant leaves the race for the first of these reasons: one that quantizes less is wrong; it cannot be built or run;
-alternating passes show with 95 % confidence that it is slower than the leader; the samples of the search show that it
-is wrong, or so near a bound that others may be. Those that stay are right on these samples, so that the last rounds
-choose among them by speed.
+alternating passes show that it is slower than the leader; the samples of the search show that it is wrong, or so near a
+bound that others may be. Those that stay are right on these samples, so that the last rounds choose among them by
+speed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ndld_flow.models.input_shapes import fix_shapes_file
 from ndld_flow.optimize.compose import SOURCE
 from ndld_flow.optimize.goals import PAYS, Conditions, near_default_bound
 from ndld_flow.optimize.race_process import USELESS, Finished, RaceJob, Racing, Ranked, Tried, find_useless
-from ndld_flow.optimize.rounds import Racer, Ratio, Rounds, compare
+from ndld_flow.optimize.rounds import EQUAL, Racer, Ratio, Rounds, compare
 from ndld_flow.optimize.variant import MADE
 from ndld_flow.processes.lines import Line
 from ndld_flow.recipe.load import load_sweep
@@ -59,12 +59,9 @@ from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import Artifact, Onnx
 from ndld_flow.store.locks import WAITS
 
-_FIRST_ROUNDS, _MOST_FIRST_ROUNDS = 3, 8
 _SLOWER = 0.03
 """Logarithm of the ratio from which a slower variant leaves: one of equal speed may be more right."""
 _LAST_ROUNDS, _MOST_ROUNDS = 6, 18
-_EQUAL = 0.01
-"""Half the interval of the ratio to the best within which it does not matter who wins."""
 _TOLD_APART = 9
 """Number of rounds after which the slower of two leaves although its interval does not show it."""
 _END_S, _END_PASSES, _END_SHARE = 5.0, 150, 0.3
@@ -321,29 +318,17 @@ class Race:
 
     def _qualify(self, entrant: Entrant) -> None:
         """Let a variant stay, or lead. Raises LostError if it cannot be the best, or is wrong."""
-        leader = self._leader
-        ratio = self._compare_first(entrant)
+        leader, source = self._leader, self._source
+        assert source is not None
+        with self._measuring(entrant.name):
+            beside = [] if leader is source else [source.racer]
+            ratio = self._rounds.tell_apart(entrant.racer, leader.racer, beside)
         if ratio.low > 0 and ratio.log > _SLOWER:
             raise _slower_than(leader, ratio)
         self._judge(entrant)
         if ratio.log < 0 and ratio.high < _SLOWER:
             self._leader = entrant
             self._drop_slower()
-
-    def _compare_first(self, entrant: Entrant) -> Ratio:
-        """Measure a variant against the leader until it is known who is faster, or that it does not matter."""
-        with self._measuring(entrant.name):
-            racers = [self._leader.racer, entrant.racer]
-            self._rounds.run(self._with_source(racers), _FIRST_ROUNDS)
-            ratio = compare(entrant.racer, self._leader.racer)
-            while abs(ratio.log) < ratio.half and ratio.rounds < _MOST_FIRST_ROUNDS and ratio.half > _EQUAL:
-                self._rounds.run(racers, 1)
-                ratio = compare(entrant.racer, self._leader.racer)
-        return ratio
-
-    def _with_source(self, racers: list[Racer]) -> list[Racer]:
-        assert self._source is not None
-        return [*racers, *([self._source.racer] if self._source.racer not in racers else [])]
 
     def _drop_slower(self) -> None:
         """Let those leave that are slower than the new leader, so that few models are open."""
@@ -431,12 +416,13 @@ class Race:
 
     def _run_rounds(self) -> Entrant:
         """Let all that may be the best alternate until the best is known, or it does not matter; return it."""
-        racing, rounds = list(self._alive), 0
+        assert self._source is not None
+        racing, rounds, source = list(self._alive), 0, self._source.racer
         by_racer = {id(each.racer): each for each in racing}
         with self._measuring():
             while True:
-                racers = self._with_source([each.racer for each in racing])
-                self._rounds.run(racers, _LAST_ROUNDS if not rounds else 2)
+                racers = [each.racer for each in racing]
+                self._rounds.run(racers if source in racers else [*racers, source], _LAST_ROUNDS if not rounds else 2)
                 rounds += _LAST_ROUNDS if not rounds else 2
                 best = min(racing, key=lambda each: compare(each.racer, racing[0].racer).log)
                 ratios = {id(each.racer): compare(each.racer, best.racer) for each in racing if each is not best}
@@ -446,11 +432,11 @@ class Race:
                     *(
                         by_racer[key]
                         for key, ratio in ratios.items()
-                        if ratio.low <= 0 and not (apart and ratio.log > 2 * _EQUAL)
+                        if ratio.low <= 0 and not (apart and ratio.log > 2 * EQUAL)
                     ),
                 ]
                 widest = max((ratio.half for key, ratio in ratios.items() if by_racer[key] in racing), default=0.0)
-                if len(racing) == 1 or rounds >= _MOST_ROUNDS or widest < _EQUAL or self._left() <= 0:
+                if len(racing) == 1 or rounds >= _MOST_ROUNDS or widest < EQUAL or self._left() <= 0:
                     return best
 
 

@@ -3,8 +3,9 @@
 In a round each model has a turn, in random order. The drift of the machine is in all turns of a round, so that models
 are compared by the differences of the logarithms of their times in the rounds that both were in. A trimmed mean of
 these (Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61, 1974) leaves out the rounds
-that were disturbed. What one process shares, such as its memory layout, is in all rounds: this chooses, and fresh
-processes prove.
+that were disturbed. A race looks at the result after every round and stops when it shows who is faster: the intervals
+are those of 98 % confidence, so that 95 % of equal models are found equal in the end. What one process shares, such as
+its memory layout, is in all rounds: this chooses, and fresh processes prove.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import NamedTuple
 
 from ndld_flow.profiles.compare.intervals import two_sided_p
 
+_FIRST_ROUNDS, _MOST_FIRST_ROUNDS = 3, 8
+EQUAL = 0.01
+"""Half the interval of a ratio within which it does not matter who is faster."""
 _TURN_MS = 6.0
 """Duration of a turn, which short passes share."""
 _MOST_PASSES = 8
@@ -32,7 +36,7 @@ _SETTLE_S = 0.004
 
 
 class Ratio(NamedTuple):
-    """The logarithm of one model's time over another's, and half its interval of 95 % confidence."""
+    """The logarithm of one model's time over another's, and half its interval of 98 % confidence."""
 
     log: float
     half: float
@@ -93,6 +97,17 @@ class Rounds:
                 racer.logs[self.count] = math.log(racer.measure(passes, parallel=parallel))
             self.count += 1
 
+    def tell_apart(self, racer: Racer, other: Racer, beside: Iterable[Racer] = ()) -> Ratio:
+        """Let two alternate until it is known who is faster, or that it does not matter; `beside`: racers that have a
+        turn in the first rounds, too.
+        """
+        self.run([other, racer, *beside], _FIRST_ROUNDS)
+        ratio = compare(racer, other)
+        while abs(ratio.log) < ratio.half and ratio.rounds < _MOST_FIRST_ROUNDS and ratio.half > EQUAL:
+            self.run([other, racer], 1)
+            ratio = compare(racer, other)
+        return ratio
+
 
 def compare(racer: Racer, other: Racer) -> Ratio:
     """Return the ratio of two racers' times, from the rounds that both were in."""
@@ -112,14 +127,14 @@ def estimate(times: Mapping[int, float], others: Mapping[int, float]) -> Ratio:
     centre = math.fsum(winsorized) / count
     spread = math.fsum((each - centre) ** 2 for each in winsorized)
     error = math.sqrt(spread / (len(kept) * (len(kept) - 1))) + _LEAST_ERROR
-    return Ratio(mean, t_95(len(kept) - 1) * error, count)
+    return Ratio(mean, _quantile(len(kept) - 1) * error, count)
 
 
 @cache
-def t_95(freedom: int) -> float:
-    """Return the quantile of Student's t whose two-sided p-value is 5 %."""
-    low, high = 0.0, 20.0
+def _quantile(freedom: int) -> float:
+    """Return the quantile of Student's t whose two-sided p-value is 2 %."""
+    low, high = 0.0, 40.0
     while high - low > 1e-4:
         middle = (low + high) / 2
-        low, high = (middle, high) if two_sided_p(middle, freedom) > 0.05 else (low, middle)
+        low, high = (middle, high) if two_sided_p(middle, freedom) > 0.02 else (low, middle)
     return high
