@@ -200,8 +200,6 @@ class Step(Settings, Generic[In, Out]):
     """True if the model that it produces has the inputs of the one that it reads, under the same names."""
     sets_shapes: ClassVar[bool] = False
     """True if its `inputs:` are the shapes that its result is to accept, whatever those of the model are."""
-    reads_first_sample: ClassVar[bool] = False
-    """True if it reads only the first of the files that an input's `data:` names."""
     runs_sequences: ClassVar[bool] = False
     """True if it runs inputs with `from:` step by step; other steps that read their values are refused."""
     stops_run: ClassVar[bool] = False
@@ -310,6 +308,10 @@ class Step(Settings, Generic[In, Out]):
     def library_versions(self) -> dict[str, str]:
         """Return libraries that determine the result -> their versions; by default those of the class."""
         return {name: read_version(name) for name in type(self).libraries}
+
+    def samples_read(self) -> int | None:
+        """Return how many of the files that an input's `data:` names it reads, the first ones; None for all."""
+        return None
 
     def passed_variables(self) -> tuple[str, ...]:
         """Return the names of environment variables that determine the result with these settings; none by default."""

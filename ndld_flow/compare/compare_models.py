@@ -19,7 +19,7 @@ from ndld_flow.execution.request import Request
 from ndld_flow.models.external_files import declared_inputs
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.recipe.load import load_sweep
-from ndld_flow.recipe.sample_files import MOST_FILES, FoundData, measured_trial, sample_files, spread_files
+from ndld_flow.recipe.sample_files import MOST_FILES, FoundData, in_turn, measured_trial, sample_files, spread_files
 from ndld_flow.recipe.write_recipe import input_lines, name_recipe, try_with_data
 from ndld_flow.recipe.yaml_file import parse_yaml
 from ndld_flow.records.comparison import Comparison
@@ -55,8 +55,8 @@ runtime: {runtime}
 steps:
   agree:  {{step: check_accuracy, reference: source, candidate: candidate{judged}}}
   # They show where the time goes; `decide` measures both again.
-  base:   {{step: profile, from: source, runs: 1, stable: 0{own}}}
-  speed:  {{step: profile, from: candidate, runs: 1, stable: 0}}
+  base:   {{step: profile, from: source, runs: 1, stable: 0{turns}{own}}}
+  speed:  {{step: profile, from: candidate, runs: 1, stable: 0{turns}}}
   decide:
     step: compare_profiles
     base: base
@@ -143,7 +143,7 @@ def compare_models(
         judged=proof.settings if check else generated,
         conditions=json.dumps([f"agree.{condition}" for condition in check.conditions] if check else []),
     )
-    load_sweep(parse_yaml(recipe, compose(inputs="  {}")))  # a wrong gate must not wait for the passes below
+    load_sweep(parse_yaml(recipe, compose(inputs="  {}", turns="")))  # a wrong gate must not wait for the passes below
     shapes = check.shapes if check else options.shapes
     data = proof.data if check else options.data
     trial, found = try_with_data(base, data, {**fixed, **shapes})
@@ -151,13 +151,14 @@ def compare_models(
     files = found.files if check else sample_files(found, base, trial, folder / "samples", options.tokenizer)
     trial = measured_trial(trial, files)
     used = FoundData({name: spread_files(paths, MOST_FILES) for name, paths in files.items()})
-    write_text_atomically(recipe, compose(inputs="\n".join(input_lines(trial, used)) or "  {}"))
+    inputs = "\n".join(input_lines(trial, used)) or "  {}"
+    write_text_atomically(recipe, compose(inputs=inputs, turns=in_turn(trial, used.files)))
     request = Request(recipe, outputs=outputs, force=("base", "speed", "decide"))
     finished = run_alone(request, listener)
     if not options.data:
         others = "; --data compares on others"
-        inputs = proof.describe(candidate) + others if check else _describe_generated(trial, proof.lack)
-        listener(Notice(text=f"compared on {inputs}"))
+        samples = proof.describe(candidate) + others if check else _describe_generated(trial, proof.lack)
+        listener(Notice(text=f"compared on {samples}"))
     if proved and proved.runtime != proved.source_runtime:
         own, other = map(describe_runtime, (proved.runtime, proved.source_runtime))
         text = f"{candidate} ran in {own}, for which it was proved, and {base} in {other}; --runtime runs both in one"

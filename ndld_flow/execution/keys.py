@@ -87,7 +87,7 @@ def describe_key(
                 for name, path in {**step.data_files, **step.other_files}.items()
             },
             **{
-                name: _digest_samples(_place(step, name), data, store, first=type(step.step).reads_first_sample)
+                name: _digest_samples(_place(step, name), data, store, most=step.step.samples_read())
                 for name, data in samples.items()
             },
             **_digest_code(step.code(), store),
@@ -184,10 +184,10 @@ def _digest_code(codes: Mapping[str, UserCode], store: Store) -> dict[str, str]:
     return digests
 
 
-def _digest_samples(name: str, data: Data, store: Store, *, first: bool) -> str:
+def _digest_samples(name: str, data: Data, store: Store, *, most: int | None) -> str:
     """Return the digest of a file; of several, with their order and names, which are the samples' labels.
 
-    `first`: only the first is read.
+    `most`: only so many are read, the first ones.
     """
     if isinstance(data, str) and names_one_file(data):
         return _digest_sample(name, data, store)
@@ -198,7 +198,7 @@ def _digest_samples(name: str, data: Data, store: Store, *, first: bool) -> str:
     return digest_json(
         [
             [file.label, *(_digest_sample(name, str(path), store) for path in file.contents.values())]
-            for file in (found[:1] if first else found)
+            for file in found[:most]
         ]
     )
 

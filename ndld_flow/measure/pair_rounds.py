@@ -25,7 +25,6 @@ from ndld_flow.processes.launch import CommandWorker, ProcessEnd
 from ndld_flow.records.measurement import FEWEST_ROUNDS
 from ndld_flow.records.noise import Round, RoundSide
 from ndld_flow.runtimes.protocol import Binding, Session, SessionRequest
-from ndld_flow.samples.feeds import make_feeds
 
 _WARMUP_TURNS = 4
 _TURN_MS = 2.0
@@ -105,14 +104,11 @@ class PairMeasurement:
 
     def _prepare(self, side: Side, folder: Path) -> _Model:
         request = side.request
-        values = request.values
-        if values is None:
-            with naming_step(side.step):
-                specs = request.session.declared_inputs(request.path)
-                feeds = make_feeds(specs, request.inputs, request.seed, request.label)
-            values = {name: feed.values for name, feed in feeds.items()}
-        files = write_feeds(values, folder / "inputs")
-        return _Model(side, Job(request.path, request.session.in_turns(), (Part(files, TimingPlan(1)),)), folder)
+        with naming_step(side.step):
+            samples = [request.values] if request.values is not None else request.make_values()
+        files = [write_feeds(values, folder / f"sample-{number}") for number, values in enumerate(samples)]
+        parts = tuple(Part(each, TimingPlan(1)) for each in files)
+        return _Model(side, Job(request.path, request.session.in_turns(), parts), folder)
 
     @contextlib.contextmanager
     def _opened(self, rng: random.Random) -> Iterator[None]:

@@ -24,6 +24,9 @@ from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.runtimes.protocol import RecordingPlan, SessionRequest, Timing
 from ndld_flow.samples.feedback import Feedback
+from ndld_flow.samples.feeds import Feed, make_feeds
+from ndld_flow.samples.sample_feeds import make_samples
+from ndld_flow.samples.sample_settings import SampleSettings
 
 _FEWEST_TO_TRUST = 5
 """The interval of fewer medians is too short: the whole range of 5 values contains the median with 94 % confidence."""
@@ -153,6 +156,8 @@ class ProfilingRequest:
     seed: int
     options: dict[str, JsonValue]
     """Every setting in effect, for the record."""
+    samples: int = 1
+    """Number of samples that passes run in turn."""
     steps: int | None = None
     """Number of steps of a sequence; None for as many as its data has."""
     lock_clocks: bool = False
@@ -163,6 +168,18 @@ class ProfilingRequest:
     """Sample the GPU during the measurement."""
     values: Mapping[str, Array] | None = None
     """Values of the inputs for rounds, instead of those of `inputs`: a part of a model reads captured ones."""
+
+    def make_feeds(self) -> list[dict[str, Feed]]:
+        """Return the values of the inputs in each sample. Raises `RequestError` if they do not fit."""
+        specs = self.session.declared_inputs(self.path)
+        if self.samples == 1:
+            return [make_feeds(specs, self.inputs, self.seed, self.label)]
+        wanted = SampleSettings(samples=self.samples, seed=self.seed)
+        return [sample.feeds for sample in make_samples(specs, self.inputs, wanted, self.label)]
+
+    def make_values(self) -> list[dict[str, Array]]:
+        """Return the same without their descriptions."""
+        return [{name: feed.values for name, feed in feeds.items()} for feeds in self.make_feeds()]
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> Measured:
         specs = request.session.declared_inputs(request.path)
         sequences = _sequences(request, specs)
         steps = [] if sequences is None else [step.feeds for step in sequences]
-        feeds = steps[0] if steps else make_feeds(specs, request.inputs, request.seed, request.label)
+        samples = steps or request.make_feeds()
         # Created before measuring, although used after it: a mistake should show at once.
         batches = {
             batch: make_feeds(specs, request.inputs, request.seed, request.label, batch) for batch in request.batches
@@ -92,8 +92,8 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> Measured:
     runs = ProcessRuns(
         model=request.path,
         session=request.session,
-        feeds=write_feeds(_arrays(feeds), folder / "inputs"),
-        steps=write_steps(map(_arrays, steps[1:]), folder / "steps"),
+        feeds=write_feeds(_arrays(samples[0]), folder / "inputs"),
+        steps=write_steps(map(_arrays, samples[1:]), folder / "steps"),
         feedback={} if sequences is None else sequences.feedback,
         tally=Tally(request.plan, least),
         folder=folder,
@@ -101,16 +101,17 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> Measured:
         layers=recording,
         environment=request.session.environment(folder),
     )
-    return Measured(side, feeds, batches, runs, look_around(on_gpu))
+    return Measured(side, samples[0], batches, runs, look_around(on_gpu))
 
 
 def _sequences(request: ProfilingRequest, specs: Sequence[TensorSpec]) -> Sequences | None:
     """Return the first sequence of a model with states; None for a model without."""
     if not find_feedback(request.inputs):
         return None
-    if request.batches:
+    if request.batches or request.samples > 1:
+        setting, what = ("batches", "batch size") if request.batches else ("samples", "sample")
         raise RequestError(
-            "batches: a sequence is measured at one batch size. Remove `batches`, or the inputs' `from`."
+            f"{setting}: a sequence is measured at one {what}. Remove `{setting}`, or the inputs' `from`."
         )
     wanted = SampleSettings(steps=request.steps, samples=1, seed=request.seed)
     sequences = make_sequences(specs, request.inputs, wanted, request.label)
@@ -227,7 +228,7 @@ class Measured:
     @property
     def steps(self) -> int:
         """Number of steps of the sequence that passes repeat; 0 without one."""
-        return len(self.runs.steps) + 1 if self.runs.steps else 0
+        return len(self.runs.steps) + 1 if self.runs.feedback else 0
 
 
 def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
@@ -269,6 +270,7 @@ def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
         notes=(
             *first.notes,
             *note_assumed(measured.feeds),
+            *([f"passes run {request.samples} samples in turn"] if request.samples > 1 else []),
             *_sequence_notes(measured),
             *_first_pass_note(measured),
             *doubts(measured.before),

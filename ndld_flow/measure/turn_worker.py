@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.measure.samples_in_turn import bind_samples
 from ndld_flow.measure.worker import JOB, Answer, Job, count_threads, read_feeds
 from ndld_flow.processes import worker as process
 
@@ -44,10 +45,11 @@ def main() -> None:
 
 
 def _serve(job: Job, answer: Callable[[Mapping[str, float | None]], object]) -> None:
-    feeds = read_feeds(job.parts[0].feeds)
+    samples = [read_feeds(part.feeds) for part in job.parts]
     threads_before = count_threads()
-    binding = job.session.open(job.model).bind(feeds, on_device=True)
-    binding.run()  # libraries start threads with the first pass
+    binding = bind_samples(job.session.open(job.model), samples)
+    for _ in samples:
+        binding.run()  # libraries start threads with the first pass, and adapt to each size
     # The thread that runs the model and those that the library started; 1 if the system does not report them.
     answer({"threads": count_threads() - threads_before + 1})
     gc.collect()

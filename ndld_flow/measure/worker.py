@@ -24,6 +24,7 @@ import numpy as np
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.garbage_collection import paused_garbage_collection
+from ndld_flow.measure.samples_in_turn import SamplesInTurn, bind_samples
 from ndld_flow.models.tensors import Array, numpy_dtype
 from ndld_flow.processes import worker as process
 from ndld_flow.processes.worker import ReportProgress
@@ -64,10 +65,10 @@ class TimingPlan:
 
 
 class SequencePasses(Protocol):
-    """Passes that are the steps of a sequence, which starts again after its last step."""
+    """Passes that are the steps of a sequence, or samples in turn; it starts again after the last one."""
 
     count: int
-    """Number of steps."""
+    """Number of steps or samples."""
 
     def restart(self) -> None:
         """Let the next pass be the first step."""
@@ -186,9 +187,10 @@ class Part:
     what: str = ""
     """Prefix of the pass's number in progress messages."""
     steps: tuple[Mapping[str, FeedFile], ...] = ()
-    """Inputs of the further steps of a sequence, without its states; `feeds` are those of the first step."""
+    """Inputs of the further steps of a sequence, without its states, or of the further samples that passes run in turn;
+    `feeds` are those of the first."""
     feedback: Feedback = field(default_factory=dict)
-    """Input -> the output whose value it has at the next step."""
+    """Input -> the output whose value it has at the next step of a sequence."""
 
 
 @dataclass(frozen=True)
@@ -383,12 +385,13 @@ def _measure(job: Job, progress: ReportProgress) -> Answer:
     entered = time.perf_counter()
     answer = Answer()
     first = job.parts[0]
-    feeds = read_feeds(first.feeds)  # loaded before memory is measured, as they are needed for any model
+    # They are loaded before memory is measured, as they are needed for any model.
+    samples = [read_feeds(files) for files in (first.feeds, *([] if first.feedback else first.steps))]
     threads_before = count_threads()
     with PeakMemory() as memory:
         progress(0, first.plan.passes, "loading")
         session = job.session.open(job.model)
-        binding: Binding = _SequenceBinding(session, first) if first.steps else session.bind(feeds, on_device=True)
+        binding: Binding = _SequenceBinding(session, first) if first.feedback else bind_samples(session, samples)
         timing = _time(binding, first, entered, progress)
     facts = session.describe()
     answer.peak_bytes = memory.peak_bytes
@@ -430,7 +433,7 @@ def _time(binding: Binding, part: Part, entered: float, progress: ReportProgress
         binding,
         within(part.plan, (time.perf_counter() - entered) * 1e3),
         lambda done, total: progress(done, total, f"{part.what}pass {done} of {total}"),
-        binding if isinstance(binding, _SequenceBinding) else None,
+        binding if isinstance(binding, _SequenceBinding | SamplesInTurn) else None,
     )
 
 

@@ -28,6 +28,7 @@ from ndld_flow.recipe.sample_files import (
     FEW_FILES,
     RANDOM_SAMPLES,
     FoundData,
+    in_turn,
     is_scaled,
     measured_trial,
     split_data,
@@ -316,7 +317,8 @@ class Composer(Subject):
         if self.preset.built_only:
             return lines
         runs = f", backend: {self.preset.engine['backend']}, engine: {built}" if engine else ""
-        return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{runs}{own}{on}}}"]
+        turns = in_turn(self.trial, self.samples.search)
+        return [*lines, f"{name or 'speed'}: {{step: profile, from: {result}{runs}{own}{turns}{on}}}"]
 
     def _proof_steps(self, variant: Variant, part: ProofPart, time: ProofTime) -> list[str]:
         """Return the steps of the search, and those on held-out samples and against the source."""

@@ -30,6 +30,7 @@ from ndld_flow.execution.messages import Waits
 from ndld_flow.graph.diff.diff_models import diff_models
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.hardware import usable_cpus
+from ndld_flow.measure.samples_in_turn import SamplesInTurn, bind_samples
 from ndld_flow.models.external_files import model_bytes
 from ndld_flow.models.files import load_model
 from ndld_flow.models.input_shapes import fix_shapes_file
@@ -52,7 +53,6 @@ from ndld_flow.runner.run import run_steps
 from ndld_flow.runner.run_state import RunOpener
 from ndld_flow.runs.outputs import Outputs
 from ndld_flow.runtimes.protocol import Session, SessionRequest
-from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.step import Context
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.steps.profile import ProfileModel
@@ -243,12 +243,15 @@ class Race:
         same = self._entered.setdefault((model.digest, f"{session.runtime} {session.to_json()}"), name)
         if same != name:
             raise LostError("the same", f"it is the same model as {same}")
-        feeds = make_feeds(session.declared_inputs(model.path), request.inputs, request.seed, model.label)
-        opened = self._open(session.in_turns(), model.path, {name: feed.values.shape for name, feed in feeds.items()})
+        samples = request.make_values()
+        opened = self._open(session.in_turns(), model.path, {name: each.shape for name, each in samples[0].items()})
         try:
-            binding = opened.bind({name: feed.values for name, feed in feeds.items()}, on_device=True)
-            binding.run()  # libraries start threads with the first pass
+            binding = bind_samples(opened, samples)
+            for _ in samples:
+                binding.run()  # libraries start threads with the first pass, and adapt to each size
             racer = Racer(name, binding.run, parallel=request.options.get("threads") != 1 and len(usable_cpus()) > 1)
+            if isinstance(binding, SamplesInTurn):
+                racer.restart = binding.restart
             racer.measure(1, parallel=racer.parallel)
         except BaseException:
             opened.close()

@@ -57,19 +57,28 @@ class Racer:
 
     name: str
     run: Callable[[], object]
-    """Runs one pass."""
+    """Runs one pass, of the next sample if there are several."""
     parallel: bool
     """Several threads may run a pass: its time is that of the clock, and not that of the CPUs."""
     ms: float = math.inf
     """Time of its quickest pass so far."""
     logs: dict[int, float] = field(default_factory=dict)
     """Round -> the logarithm of the time of a pass."""
+    restart: Callable[[int], object] | None = None
+    """Lets the next pass run the sample of this number; None if there is only one."""
 
-    def measure(self, passes: int, *, parallel: bool) -> float:
-        """Run some passes; return the ms of the quickest: CPU time of the process, or wall time of parallel ones."""
+    def measure(self, passes: int, *, parallel: bool, sample: int = 0) -> float:
+        """Run some passes of a sample; return the ms of the quickest: CPU time of the process, or wall time of parallel
+        ones.
+
+        Of several samples, the one before it runs before each pass: their sizes change in use, too.
+        """
         clock = time.perf_counter_ns if parallel else time.process_time_ns
         quickest = math.inf
         for _ in range(passes):
+            if self.restart is not None:
+                self.restart(sample - 1)
+                self.run()
             start = clock()
             self.run()
             quickest = min(quickest, (clock() - start) / 1e6)
@@ -94,7 +103,7 @@ class Rounds:
                     time.sleep(_SETTLE_S)
                 racer.run()  # its weights come into the caches
                 passes = max(1, min(_MOST_PASSES, int(_TURN_MS / racer.ms)))
-                racer.logs[self.count] = math.log(racer.measure(passes, parallel=parallel))
+                racer.logs[self.count] = math.log(racer.measure(passes, parallel=parallel, sample=self.count))
             self.count += 1
 
     def tell_apart(self, racer: Racer, other: Racer, beside: Iterable[Racer] = ()) -> Ratio:

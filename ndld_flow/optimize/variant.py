@@ -27,8 +27,8 @@ LONGEST_S = 570.0
 """Longest default budget in seconds."""
 CLEAN = "{step: sanitize, from: clean}"
 """A step that changes nothing further."""
-QUANTIZED = 0.5
-"""Share of quantized weights from which a model is one in INT8 already."""
+QUANTIZED, _WHOLLY = 0.5, 0.95
+"""Shares of quantized weights from which a model is one in INT8 already, and has nothing left to quantize."""
 MADE = "made"
 """The last step of variants that change more than to clean up."""
 
@@ -199,6 +199,11 @@ class Subject:
         from ndld_flow.models.node_weights import quantized_share
 
         return quantized_share(self.model)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Return whether nothing is left to quantize: layers take time, and are in INT8 already."""
+        return self.quantized_share >= _WHOLLY
 
     @cached_property
     def weights(self) -> Mapping[str, int]:

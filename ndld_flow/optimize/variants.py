@@ -27,7 +27,7 @@ def cleaned(subject: Subject) -> Proposals:
         yield "The model lists its weights as inputs: they become constants, which a caller cannot replace."
     shapes = subject.trial.free_sizes
     if any(likely.varies for likely in subject.trial.inputs):
-        yield f"The samples have several sizes: the speed is that of one of median size, {shapes}."
+        yield f"The samples have several sizes: passes run some of them in turn, first one of median size, {shapes}."
     elif shapes and not subject.options.fix_shapes:
         yield (
             f"Shapes stay free, and are measured as {shapes}; --shape sets others. With --fix-shapes, the model "
@@ -119,7 +119,7 @@ def int8(subject: Subject) -> Proposals:
 
 def _may_pay(subject: Subject) -> bool:
     """Return whether layers that INT8 makes faster take some of the time, or may do so."""
-    return subject.pays_in(_LEAST_TIME, *_LAYERS, weights=0)
+    return not subject.is_quantized and subject.pays_in(_LEAST_TIME, *_LAYERS, weights=0)
 
 
 def _plain_form(subject: Subject) -> str:
@@ -156,7 +156,7 @@ def int8_dynamic(subject: Subject) -> Proposals:
 
     Variants differ in the operators and the scales. Convolutions become slower that way.
     """
-    if not subject.samples.search or not subject.runs_in_onnxruntime:
+    if not subject.samples.search or not subject.runs_in_onnxruntime or subject.is_quantized:
         return
     if not subject.allows("MatMulInteger", "DynamicQuantizeLinear"):
         return
@@ -227,7 +227,8 @@ def int8_placed(subject: Subject) -> Proposals:
 def int8_smoothed(subject: Subject) -> Proposals:
     """Yield INT8 after SmoothQuant, with real samples, for mostly matrix products, as in transformers."""
     quantized = subject.allows("QuantizeLinear", "DequantizeLinear", "Mul")
-    if not subject.samples.search or not quantized or not subject.pays_in(0.3, "MatMul", "Gemm"):
+    products = not subject.is_quantized and subject.pays_in(0.3, "MatMul", "Gemm")
+    if not subject.samples.search or not quantized or not products:
         return
     smoothed = "{step: smooth_activations, from: clean}"
     made = f"{{{subject.quantize('found')}{subject.quantize_target}}}"
@@ -248,7 +249,7 @@ def int8_weights(subject: Subject) -> Proposals:
     if not subject.samples.search or not subject.runs_in_onnxruntime or not subject.allows("MatMulNBits"):
         return
     matrices = subject.weights.get("MatMul", 0) + subject.weights.get("Gemm", 0)
-    if matrices < _WHOLE_WEIGHTS or not subject.pays_in(0.08, "MatMul", "Gemm", weights=0.25):
+    if matrices < _WHOLE_WEIGHTS or subject.is_quantized or not subject.pays_in(0.08, "MatMul", "Gemm", weights=0.25):
         return
     for weights in ("int8", "int4") if subject.aims_at("size") else ("int8",):
         settings = f"mode: weight_only, weights: {weights}, block_size: 128, accuracy_level: 4"

@@ -30,6 +30,8 @@ MOST_FILES = 48
 """Number of files that are used; of more, these are taken at equal distances."""
 FEW_FILES = 12
 RANDOM_SAMPLES = 4
+_IN_TURN = 8
+"""Number of samples of several sizes that passes run in turn."""
 _MOST_TOKENS = 512
 """Number of tokens after which a line of text is cut: most encoders take no more."""
 
@@ -159,9 +161,9 @@ def sample_files(
 ) -> dict[str, list[str]]:
     """Return the files of each input, a sample in each, or one for all samples.
 
-    A single file of many samples, such as the rows of an array or a long recording, is split into files in `folder`.
-    Of samples that vary in size, one of median size is the first, which is measured. Raises RequestError for files that
-    do not fit the model.
+    A single file of many samples, such as the rows of an array or a long recording, is split into files in `folder`. Of
+    samples that vary in size, one of median size is the first, and some of other sizes follow. Raises RequestError for
+    files that do not fit the model.
     """
     found = dict(data.files)
     single = {name: Path(paths[0]) for name, paths in found.items() if len(paths) == 1}
@@ -174,7 +176,7 @@ def sample_files(
 
 
 def measured_trial(trial: InputTrial, files: Mapping[str, list[str]]) -> InputTrial:
-    """Return a trial with the shapes of the first of the samples for inputs that vary; those are measured."""
+    """Return a trial with the shapes of the first of the samples for inputs that vary."""
     shapes = FoundData(files).shapes(trial)
     inputs = (
         replace(each, shape=shapes[each.spec.name][0]) if each.varies and each.spec.name in shapes else each
@@ -183,17 +185,27 @@ def measured_trial(trial: InputTrial, files: Mapping[str, list[str]]) -> InputTr
     return replace(trial, inputs=tuple(inputs))
 
 
+def in_turn(trial: InputTrial, files: Mapping[str, Sequence[str]]) -> str:
+    """Return the setting of `profile` by which passes run samples of several sizes in turn; empty for one size."""
+    count = min(_IN_TURN, max(map(len, files.values()), default=1))
+    return f", samples: {count}" if count > 1 and any(likely.varies for likely in trial.inputs) else ""
+
+
 def _typical_first(files: dict[str, list[str]], trial: InputTrial, like: int | None = None) -> dict[str, list[str]]:
-    """Return samples with one of median size first, or of a size like this, where inputs that vary have arrays."""
+    """Return samples with one of median size first, or of a size like this, where inputs that vary have arrays.
+
+    Those that passes run in turn follow, at equal distances in the order of sizes.
+    """
     sizes = _sizes_of(files, trial)
     if not sizes:
         return files
     wanted = sorted(sizes)[len(sizes) // 2] if like is None else like
-    first = min(range(len(sizes)), key=lambda index: abs(sizes[index] - wanted))
-    return {
-        name: [each[first], *each[:first], *each[first + 1 :]] if len(each) > 1 else each
-        for name, each in files.items()
-    }
+    order = sorted(range(len(sizes)), key=sizes.__getitem__)
+    first = min(order, key=lambda index: abs(sizes[index] - wanted))
+    order.remove(first)
+    begin = [first, *order[:: max(1, len(order) // (_IN_TURN - 1))][: _IN_TURN - 1]]
+    places = [*begin, *(index for index in range(len(sizes)) if index not in begin)]
+    return {name: [each[index] for index in places] if len(each) > 1 else each for name, each in files.items()}
 
 
 def _sizes_of(files: Mapping[str, list[str]], trial: InputTrial) -> list[int]:

@@ -23,7 +23,15 @@ from ndld_flow.inputs import refuse_misfit
 from ndld_flow.machine.host import has_nvidia_gpu
 from ndld_flow.models.external_files import declared_inputs
 from ndld_flow.recipe.load import load_sweep
-from ndld_flow.recipe.sample_files import FoundData, find_data, has_images, is_scaled, refuse_other_data, split_files
+from ndld_flow.recipe.sample_files import (
+    FoundData,
+    find_data,
+    has_images,
+    in_turn,
+    is_scaled,
+    refuse_other_data,
+    split_files,
+)
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.recipe.yaml_file import parse_yaml
 from ndld_flow.runtimes.registry import DEFAULT, find_builder, runtime_names
@@ -104,8 +112,8 @@ _ENGINE = """
   engine: {{step: build_engine, backend: {runtime}, from: {result}{typing}}}
 """
 _SPEED = """
-  base:  {{step: profile, from: source}}
-  speed: {{step: profile, from: {result}}}{note}
+  base:  {{step: profile, from: source{turns}}}
+  speed: {{step: profile, from: {result}{turns}}}{note}
 """
 _DECIDE = """
   decide:                     # the two models alternate, pass by pass, until the evidence decides
@@ -409,7 +417,8 @@ def _steps(
     yield _AGREE.format(result=result, tolerance=loose, samples=samples)
     if options.runs_model:
         slow = options.precision == "fp16" and not has_nvidia_gpu()
-        yield _SPEED.format(result=result, note="   # a CPU computes FP16 in FP32: faster on a GPU" if slow else "")
+        note = "   # a CPU computes FP16 in FP32: faster on a GPU" if slow else ""
+        yield _SPEED.format(result=result, turns=in_turn(trial, data.files), note=note)
         if options.precision is not None and not slow:
             yield _DECIDE
         return

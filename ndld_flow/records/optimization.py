@@ -56,6 +56,8 @@ _USUAL = ("cosine", "slice_rms", "relative_rms", "max_abs")
 """Metrics that describe an accuracy where no condition names any."""
 _NAMED = 3
 """Number of variants that the conclusion names; the report has all."""
+_LONG = 100
+"""Characters of a reason in the conclusion."""
 
 
 class Speed(Record):
@@ -182,6 +184,11 @@ class FrontPoint(Record):
     command: str
     """The command that repeats its proof and writes the model."""
     delivered: bool
+
+
+def _first_clause(reason: str, end: str) -> str:
+    """Return a reason, or its part before a mark if it is long."""
+    return short_name(reason if len(reason) <= _LONG else reason.partition(end)[0], _LONG)
 
 
 class Optimization(Document):
@@ -339,7 +346,7 @@ class Optimization(Document):
         open_ones = [each for each in self.variants if each.is_open]
         named: dict[str, list[str]] = {}
         for each in open_ones:  # many are open for one reason, such as the budget
-            named.setdefault(short_name(each.why or each.outcome, 80), []).append(short_name(each.name, 60))
+            named.setdefault(_first_clause(each.why, ";") or each.outcome, []).append(short_name(each.name, 60))
         names = [f"{first_of(group, _NAMED)} ({why})" for why, group in named.items()]
         is_short = "budget" in self.stopped_because or any(each.outcome == "not tried" for each in open_ones)
         longer = f"{self._longer_budget()} or " if is_short else ""
@@ -417,7 +424,7 @@ class Optimization(Document):
         ratio, fastest = min(timed, key=lambda pair: pair[0], default=(inf, None))
         if fastest is None:
             return ""
-        why = f" ({short_name(fastest.why, 80)})" if fastest.why else ""
+        why = f" ({_first_clause(fastest.why, ',')})" if fastest.why else ""
         return f"of the others, {fastest.name} at {times_as_fast(ratio)} is {fastest.outcome}{why}"
 
     @property

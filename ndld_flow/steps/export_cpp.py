@@ -28,7 +28,6 @@ class ExportCpp(Step[Onnx, CppProject]):
 
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow", "ml-dtypes")
     uses_inputs: ClassVar[bool] = True
-    reads_first_sample: ClassVar[bool] = True
     runs_sequences: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("inputs", "outputs", "left_out")
 
@@ -41,6 +40,9 @@ class ExportCpp(Step[Onnx, CppProject]):
     custom_ops: CustomOps = ()
     """Libraries with custom operators for ONNX Runtime, such as `libmy_ops.so`, which are copied to the project and
     loaded by the program. They need a trusted recipe. The program of an `engine` does not use them."""
+
+    def samples_read(self) -> int:
+        return 1
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.export.cpp.write_project import EngineFile, ExportRequest, write_project

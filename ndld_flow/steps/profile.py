@@ -72,7 +72,6 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
     runs_sequences: ClassVar[bool] = True
-    reads_first_sample: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics(*(f"latency.{word}" for word in _LATENCIES), "load_ms", unit="ms"),
@@ -135,6 +134,9 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     """Number of passes with the profiler of ONNX Runtime or TensorRT, which times the layers; 0 records no layers."""
     batches: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Batch sweep: also measure these batch sizes. The batch is the dynamic first dimension of every input."""
+    samples: Annotated[int, Field(ge=1)] = 1
+    """Number of samples of the data that passes run in turn, for data of several sizes: a runtime may have to adapt to
+    each new size. Layers are those of the first."""
     steps: Annotated[int, Field(ge=2)] | None = None
     """Number of steps of a sequence, for models with states (`inputs: {state: {from: stateN}}`), by default as many as
     the data has. Each pass is the next step; the first steps (prefill) and the later ones (decoding) have metrics of
@@ -192,6 +194,9 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     def reused_where(self) -> Reuse:
         return Reuse(self.reuse_on)
 
+    def samples_read(self) -> int:
+        return self.samples
+
     def library_versions(self) -> dict[str, str]:
         own = {name: read_version(name) for name in type(self).libraries}
         versions = self.runtime.library_versions() | own | plugin_versions(self.runtime)
@@ -247,6 +252,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
             layer_passes=self.layer_passes,
             batches=self.batches,
             seed=self.seed,
+            samples=self.samples,
             steps=self.steps,
             lock_clocks=self.lock_clocks,
             restore_clocks=self.restore_clocks,

@@ -61,7 +61,6 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
     version: ClassVar[int] = 2
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
     uses_inputs: ClassVar[bool] = True
-    reads_first_sample: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes")
 
     command: Annotated[tuple[str, ...], RunsCode()] = Field(min_length=1)
@@ -163,6 +162,9 @@ class RunTool(LoadsCustomOps, Step[Onnx, Onnx]):
         """
         passed = (name for name, value in self.environment.items() if value is None)
         return tuple(name for name in passed if not is_secret_variable(name))
+
+    def samples_read(self) -> int:
+        return 1
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.graph.model_tool import copy_model, move_model, run_on_model

@@ -64,6 +64,7 @@ INPUTS = "inputs: {x: {shape: [1, 3, 16, 16], data: set, mean: [%s]}}\n"
         ("run_tool: {command: [tool, $Model, $Output]}", False, False, False),
         ("run_tool: {command: [tool, $Model, $Output, '$Input{x}']}", True, False, True),
         ("profile: {}", True, False, True),
+        ("profile: {samples: 2}", True, True, True),
         ("check_accuracy: {candidate: source}", True, True, True),
         ("inspect_activations: {}", True, True, True),
         ("find_precision: {}", True, True, True),

@@ -270,9 +270,11 @@ def test_samples_of_several_sizes_keep_them(in_folder: Path, check_message: Chec
         np.save(f"ids/{number}.npy", np.ones((1, length), np.int64))
     composer = read(write(TWO), data=("ids=ids",))
     assert composer.trial.inputs[0].shape == (1, 5), "a sample of median size is measured"
-    inputs = compose(composer)["inputs"]
+    composed = compose(composer)
+    inputs = composed["inputs"]
     assert inputs["ids"] == {"data": ["ids/3.npy", "ids/0.npy", "ids/2.npy"]}
     assert "shape" not in inputs["mask"], "its length is that of the sample's ids"
+    assert composed["steps"]["speed"]["samples"] == 3, "passes run the samples in turn"
     assert any("ids 1x5" in sentence for sentence in composer.left_out)
     with pytest.raises(RequestError, match="--fix-shapes"):
         read(Path("model.onnx"), data=("ids=ids",), fix_shapes=True)
