@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.quantities import Bytes
@@ -52,6 +52,12 @@ class Preset(Settings):
     unknown: str = ""
     """A sentence on what is not measured here."""
 
+    @model_validator(mode="after")
+    def _check_speed(self) -> Preset:
+        if self.engine and self.speed:
+            raise ValueError("`speed` sets runtimes, and `engine` is what runs here: remove `speed`")
+        return self
+
     @property
     def built_only(self) -> bool:
         """Return whether engines are built, and nothing runs them."""
@@ -78,5 +84,6 @@ def read_preset(name: str) -> Preset:
         return Preset.model_validate_json(json.dumps(read_yaml(files[name]).values, default=str))
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
-        where = ".".join(map(str, wrong["loc"]))
-        raise RequestError(f"--for {name}: {files[name]}: {where}: {wrong['msg']}") from None
+        where = f"{'.'.join(map(str, wrong['loc']))}: " if wrong["loc"] else ""
+        problem = wrong["msg"].removeprefix("Value error, ")
+        raise RequestError(f"--for {name}: {files[name]}: {where}{problem}") from None

@@ -79,8 +79,8 @@ def test_racers_run_the_same_sample_in_a_round_after_one_of_another_size() -> No
     """The number of passes in a turn differs: a model ten times as fast runs eight in the time of one."""
     ran: dict[str, list[str]] = {"quick": [], "slow": []}
     racers = []
-    for name in ran:
-        bound = in_turn(ran[name])
+    for name, passes in ran.items():
+        bound = in_turn(passes)
         racers.append(Racer(name, bound.run, parallel=False, restart=bound.restart))
     rounds = Rounds()
     for expected in ("ca", "ab", "bc", "ca"):

@@ -160,6 +160,10 @@ def test_a_target_is_one_file_and_a_wrong_one_is_refused(in_folder: Path, check_
     with pytest.raises(RequestError) as caught:
         read_preset("phone")
     check_message(caught.value)
+    (folder / "phone.yaml").write_text("description: a phone\nspeed: {threads: 2}\nengine: {backend: tensorrt}\n")
+    with pytest.raises(RequestError) as caught:
+        read_preset("phone")
+    check_message(caught.value)
     (folder / "phone.yaml").write_text('description: a phone\nspeed: {"x: 1}\\nsteps": 1}\n')
     with pytest.raises(RequestError, match="speed"):
         read_preset("phone")
