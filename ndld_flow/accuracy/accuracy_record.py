@@ -24,7 +24,7 @@ from ndld_flow.accuracy.model_comparison import (
 from ndld_flow.accuracy.power.measure_power import Check, JudgedOutput, is_blind
 from ndld_flow.accuracy.sequence_judgement import SequenceCriteria, judge_sequence
 from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, UNITS, Tolerance, outside
-from ndld_flow.base.declared_metrics import higher_is_better
+from ndld_flow.base.declared_metrics import higher_is_better, metric_text
 from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.quantities import counted, number, percent
@@ -210,7 +210,8 @@ def summarize(accuracy: Accuracy, kept: Collection[str] = ()) -> str:
 
     Gates of a recipe judge the metrics that are `kept`, so that these are neither within a tolerance nor unjudged.
     """
-    agreement = _agreement(accuracy)
+    agreement, worst = _agreement(accuracy), _worst(accuracy)
+    agreement |= {name: f"{name} {metric_text(name, worst[name])}" for name in kept if name in worst.keys() - agreement}
     labelled = [
         f"{metric.name} {number(metric.candidate)} (reference {number(metric.reference)})"
         for metric in accuracy.labelled
@@ -298,9 +299,12 @@ def _remarks(accuracy: Accuracy) -> list[str]:
 def remark_on_unseen(outputs: Sequence[OutputAgreement]) -> Iterator[str]:
     """Yield which outputs the samples hardly activate."""
     partly = [each for each in outputs if each.unseen_count < each.slice_count]
-    alike = [short_name(each.output) for each in outputs if each not in partly]  # errors are measured all the same
+    alike = [
+        f'"{short_name(each.output)}"' for each in outputs if each not in partly
+    ]  # errors are measured all the same
     if alike:
-        yield f"{first_of(alike, 2)} hardly {'vary' if len(alike) > 1 else 'varies'} on the samples"
+        outputs_vary = "outputs {} hardly vary" if len(alike) > 1 else "output {} hardly varies"
+        yield f"{outputs_vary.format(first_of(alike, 2))} on the samples"
     if partly:
         unseen, count = (sum(counts) for counts in zip(*((e.unseen_count, e.slice_count) for e in partly), strict=True))
         names = short_name(partly[0].output) if len(partly) == 1 else counted(len(partly), "output")

@@ -58,6 +58,8 @@ def hint_at_verb(word: str) -> str:
 def hint_at_option(option: str, verb: str) -> str:
     """Return what to write instead of an option that a verb does not have; empty if there is nothing clear."""
     name = option.lstrip("-")
+    if name == "o" and verb == "init":
+        return "`init MODEL.onnx RECIPE.yaml` names the recipe, and `run RECIPE.yaml -o RESULT.onnx` the result"
     if name == "o" and verb in _WITHOUT_RECIPE:
         return f"`{verb}` writes no model; `--outputs` names the folder of its run and report"
     if hint := _OPTIONS.get(name.lower()):

@@ -54,7 +54,8 @@ def describe_variant(event: events.VariantTried) -> str:
     why = visible_text(" ".join(tried.why.split()))
     why = why if len(why) <= _LONGEST else f"{why[: _LONGEST - 1]}…"
     name = shortened(visible_text(" ".join(tried.name.split())), _LONGEST)
-    return ": ".join(filter(None, [name, describe_place(event), why, found]))
+    place = f"{describe_place(event)} ({why})" if why else describe_place(event)
+    return ": ".join(filter(None, [name, place, found]))
 
 
 def describe_place(event: events.VariantTried) -> str:

@@ -121,7 +121,7 @@ steps:
 _PROOF = """\
 # {variant}: the proof of `ndld-flow optimize`, on samples that the search has not seen. Reproduce the result with:
 #
-#   ndld-flow run {target} -o {output}
+#   ndld-flow run {target}{output}
 #
 {head}
 gates:
@@ -220,7 +220,7 @@ class Composer(Subject):
         return _PROOF.format(
             variant=variant.name,
             target=short_name(str(target)),
-            output=short_name(str(output)),
+            output="" if variant.is_source else f" -o {short_name(str(output))}",  # no step produces the source
             head=self._head(
                 f"{self.name}-proof",
                 variant.runtime,

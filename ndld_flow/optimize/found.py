@@ -24,7 +24,7 @@ from ndld_flow.records.run_record import metrics_of
 
 TOO_NOISY = "the measurements are too noisy"
 """Why a search ended whose proofs leave open whether anything is better."""
-TOO_SHORT = "the budget left too little time for those not tried"
+TOO_SHORT = "the rest of the budget is too short for those not tried"
 CUT_SHORT = "a search used up its share of the budget"
 
 

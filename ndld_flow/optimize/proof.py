@@ -193,7 +193,7 @@ class Prover:
             why=why,
             record=record,
             speed=_speed(run) if is_raced else None,
-            used_by_others=_used_by_others(run) if is_raced else 0.0,
+            used_by_others=_used_by_others(run, record) if is_raced else 0.0,
             gains=gains,
             # The optimization's own sentence names the samples.
             accuracy=(
@@ -297,9 +297,14 @@ def _speed(folder: Path) -> Speed | None:
     return Speed(ratio=found[0].ratio, low=found[0].low, high=found[0].high, clock=found[0].clock, proved=True)
 
 
-def _used_by_others(folder: Path) -> float:
-    """Return the largest share of the CPUs that other processes used during the profiles of a run."""
-    files = (find_file(folder / name, Profile.file_name) for name in ("base", "speed") if (folder / name).is_dir())
+def _used_by_others(folder: Path, record: RunRecord) -> float:
+    """Return the largest share of the CPUs that other processes used during the profiles of a run.
+
+    It says nothing about rounds that were measured later, when the profiles were reused.
+    """
+    outcomes = {step.name: step.outcome for step in record.steps}
+    profiles = [name for name in ("base", "speed") if outcomes.get(name) == outcomes.get(_DECIDES)]
+    files = (find_file(folder / name, Profile.file_name) for name in profiles)
     return max((read_stored(Profile, file).share_used_by_others for file in files), default=0.0)
 
 

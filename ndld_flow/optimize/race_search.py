@@ -241,7 +241,10 @@ class RaceSearch(Search):
             outcome: VariantOutcome = "delivered" if self._best is self._source else "not the best"
             return TriedVariant(name=name, runtime=variant.runtime, outcome=outcome)
         if tried is None:
-            why = self._hopeless.get(name, self._result.waited and f"the race was waiting for {self._result.waited}")
+            waited = (
+                f"the race was waiting for {self._result.waited}" if self._result.waited else "too little time was left"
+            )
+            why = self._hopeless.get(name, waited)
             outcome = "cannot win" if name in self._hopeless else "not tried"
             return TriedVariant(name=name, runtime=variant.runtime, outcome=outcome, why=why)
         proof = self._proofs.get(name)

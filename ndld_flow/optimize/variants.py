@@ -62,7 +62,7 @@ def fp16(subject: Subject) -> Proposals:
     """Yield FP16 with the exceptions that a search finds, for targets that compute in it: a CPU does so in FP32."""
     if not subject.preset.fp16:
         if subject.runtime == subject.preset.runtimes[0]:
-            yield "FP16 is not tried: a CPU computes it in FP32."
+            yield "FP16 is not tried: a CPU computes it in FP32, or no faster."
         return
     found = f"{{step: find_precision, from: clean{tolerance_of(subject.conditions)}, trials: 60, time: 2 min}}"
     made = "{step: convert_fp16, from: clean, found_by: found}"

@@ -185,7 +185,7 @@ def write_recipe(
         raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
     trial, data = try_data(model, options, ask)
     advice = _advise(model, options)
-    name = name_recipe(model)
+    name = name_recipe(path)
     # The result's name says what it is; whether it is faster shows only the run.
     ending = f"{options.precision or 'clean'}.onnx" if options.runs_model else "engine"
     command = f"ndld-flow run {short_name(str(path))} -o {short_name(f'{name}.{ending}')}"

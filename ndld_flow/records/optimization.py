@@ -320,7 +320,8 @@ class Optimization(Document):
 
     def _ship(self) -> str:
         where = joined([short_name(file) for file in self.exported or (self.file,)])
-        sizes = size(self.size_bytes) + ("" if self.is_source else f", source {size(self.source_bytes)}")
+        unchanged = ", the source's file, unchanged" if self.faster else ""
+        sizes = size(self.size_bytes) + (unchanged if self.is_source else f", source {size(self.source_bytes)}")
         runtime = describe_runtime(self.runtime)
         runs = runtime if self.target in (runtime.split(" ")[0], "any") else self.target
         shapes = f"; it accepts only {self.fixed_shapes}" if self.fixed_shapes else ""

@@ -393,7 +393,8 @@ def write_samples(model: Path, given: Mapping[str, InputSpec], most: int, folder
         name: re.sub(r"[^\w-]", "-", paths[0].stem)[:40] if len(paths) == 1 else "sample" for name, paths in own.items()
     }
     if stems.keys() != written.keys() or len({*stems.values()}) < len(stems):  # names of files must differ
-        stems = {name: f"input{index}" for index, name in enumerate(written)}
+        stem = next(iter(stems.values())) if len({*stems.values()}) == 1 else "input"
+        stems = {name: f"{stem}-{index}" for index, name in enumerate(written)}
     for number, (_, feeds) in enumerate(files.feeds()):
         if number % distance:
             continue

@@ -56,7 +56,7 @@ def test_each_variant_is_a_line() -> None:
     wrong = variant("INT4\x1b[31m\nX", "not right", why="cosine 0.93\non 3 samples")
     (line,) = lines_of(VariantTried(variant=wrong))
     assert "\x1b" not in line
-    assert line.endswith("cosine 0.93 on 3 samples")
+    assert line.endswith("(cosine 0.93 on 3 samples)")
     assert lines_of(VariantTried(variant=found), loudness="quiet") == []
     assert lines_of(VariantTried(variant=variant("INT8 of all layers", "cannot win", why="others show it"))) == []
 

@@ -16,7 +16,7 @@ from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.found import TOO_NOISY
 from ndld_flow.optimize.optimize import _describe_opening
-from ndld_flow.optimize.proof import Proof, Prover, _judge
+from ndld_flow.optimize.proof import Proof, Prover, _judge, _used_by_others
 from ndld_flow.optimize.race_search import find_hopeless
 from ndld_flow.optimize.sweep_search import (
     Point,
@@ -29,7 +29,7 @@ from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, Optimization, Speed, TriedVariant, VariantOutcome, find_ending
 from ndld_flow.records.run_record import GateResult
 from tests.optimize.test_optimize_parts import ROWS, read, write
-from tests.support.run_fixtures import StepSketch, run_record
+from tests.support.run_fixtures import StepSketch, profile, run_record
 
 
 def proved(name: str, ratio: float, outcome: VariantOutcome = "delivered") -> Proof:
@@ -143,6 +143,33 @@ def concluded(*variants: TriedVariant) -> str:
 
 def variant_with(name: str, outcome: VariantOutcome) -> TriedVariant:
     return TriedVariant(name=name, runtime="onnxruntime", outcome=outcome)
+
+
+def test_a_file_that_is_delivered_unchanged_is_said_to_be() -> None:
+    speed = Speed(ratio=0.5, low=0.45, high=0.55, clock="wall")
+    found = record_of(variant_with("source in OpenVINO", "delivered")).model_copy(update={"speed": speed})
+    for ending, delivered, unchanged in (
+        ("faster", "source in OpenVINO", True),
+        ("faster", "clean in OpenVINO", False),
+        ("nothing pays", "source", True),
+    ):
+        ship = found.model_copy(update={"ending": ending, "delivered": delivered}).conclude()[0]
+        assert ("unchanged" in ship) is unchanged
+
+
+def test_the_load_of_reused_profiles_is_not_that_of_later_rounds(tmp_path: Path) -> None:
+    """Profiles of a loaded machine were reused, and 58 % of its CPUs were said to be in use, which were idle."""
+    quiet = profile("half", 2.0, 1, 4)
+    during = {"cpus_used_by_others": 0.5 * (quiet.machine.cpu_count or 1)}
+    busy = quiet.model_copy(update={"conditions": {**quiet.conditions, "during": during}})
+    assert busy.share_used_by_others == 0.5
+    for name in ("base", "speed"):
+        (tmp_path / name).mkdir()
+        busy.write(tmp_path / name)
+    record = run_record([StepSketch(name, "profile") for name in ("base", "speed", "versus")])
+    assert _used_by_others(tmp_path, record) == 0.5
+    reused = [step if step.name == "versus" else step.model_copy(update={"outcome": "reused"}) for step in record.steps]
+    assert _used_by_others(tmp_path, record.model_copy(update={"steps": tuple(reused)})) == 0.0
 
 
 def test_what_may_make_variants_run_is_said_once() -> None:

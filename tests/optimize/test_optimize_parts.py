@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import wave
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -407,6 +408,15 @@ def test_costly_variants_come_last(in_folder: Path) -> None:
     files = (Path("p.yaml"), Path("o.onnx"))
     proof = composer.compose_proof(Variant("clean", "onnxruntime"), *files, time=ProofTime(500.0))
     assert "budget: 375 s" in proof, "a busy machine gets more time than the model asks for"
+
+
+def test_the_command_of_a_proof_writes_a_file_only_if_a_step_produces_one(in_folder: Path) -> None:
+    """The source in another runtime is its own file: `-o` was refused as its recipe has no step that makes a model."""
+    composer = read(write(ROWS))
+    for is_source in (True, False):
+        variant = Variant("some", "openvino", is_source=is_source)
+        (command,) = re.findall("ndld-flow run .*", composer.compose_proof(variant, Path("p.yaml"), Path("o.onnx")))
+        assert ("-o" in command) is not is_source
 
 
 def test_what_a_check_is_worth_takes_a_tenth_of_the_budget(in_folder: Path) -> None:

@@ -53,6 +53,12 @@ def test_the_sizes_are_accepted_by_the_model(in_folder: Path) -> None:
     assert load_recipe(written.path).file.inputs["x"].run_shape == (1, 3, 64, 64)
 
 
+def test_two_recipes_for_a_model_have_two_names(in_folder: Path) -> None:
+    picky_model(in_folder / "model.onnx", 64)
+    names = [load_recipe(write_recipe(Path("model.onnx"), path).path).name for path in (None, Path("small.yaml"))]
+    assert names == ["model", "small"]
+
+
 def test_sizes_that_no_trial_finds_are_asked_for(in_folder: Path) -> None:
     picky_model(in_folder / "model.onnx", 17)
     asked = []
