@@ -333,6 +333,7 @@ def _run(answer: Answer, began_s: float) -> ProfileRun:
         latency_ms=tuple(timing.latency_ms),
         load_ms=answer.load_ms,
         first_pass_ms=timing.first_pass_ms,
+        new_size_ms=tuple(timing.new_size_ms),
         peak_memory_bytes=answer.peak_bytes,
         started_s=timing.began_s - began_s,
         starts_ms=tuple(timing.starts_ms),
@@ -379,6 +380,8 @@ def metrics_of(profile: Profile) -> dict[str, Metric]:
     reached = _spread(profile)
     if reached is not None:
         metrics["latency.spread"] = Metric(value=reached)
+    new_size_ms = profile.new_size_ms
+    metrics |= {} if new_size_ms is None else {"new_size_ms": Metric(value=new_size_ms, unit="ms")}
     metrics["load_ms"] = Metric(value=statistics.median(run.load_ms for run in profile.runs), unit="ms")
     if profile.peak_memory_bytes:
         metrics["memory.peak_bytes"] = Metric(value=profile.peak_memory_bytes, unit="bytes")

@@ -429,12 +429,17 @@ def _record(job: Job, plan: RecordingPlan, answer: Answer, folder: Path, progres
 
 def _time(binding: Binding, part: Part, entered: float, progress: ReportProgress) -> Timing:
     progress(0, part.plan.passes, f"{part.what}warming up")
-    return time_passes(
+    plan = within(part.plan, (time.perf_counter() - entered) * 1e3)
+    if isinstance(binding, SamplesInTurn):
+        plan = replace(plan, warmup_passes=max(plan.warmup_passes, binding.count))
+    timing = time_passes(
         binding,
-        within(part.plan, (time.perf_counter() - entered) * 1e3),
+        plan,
         lambda done, total: progress(done, total, f"{part.what}pass {done} of {total}"),
         binding if isinstance(binding, _SequenceBinding | SamplesInTurn) else None,
     )
+    timing.new_size_ms = binding.new_size_ms if isinstance(binding, SamplesInTurn) else []
+    return timing
 
 
 class _SequenceBinding(HostBinding):

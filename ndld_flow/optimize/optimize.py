@@ -153,6 +153,7 @@ def _describe(prover: Prover, found: Found, source: Proof, budget: Budget, start
         speed=delivered.speed,
         used_by_others=delivered.used_by_others,
         gains=delivered.gains,
+        new_size_ms=delivered.new_size_ms,
         front=found.front,
         unknown=composer.preset.unknown,
         fixed_shapes=composer.fixed_shapes if faster and not delivered.variant.is_source else "",

@@ -59,6 +59,8 @@ class Proof:
     used_by_others: float = 0.0
     """Largest share of the CPUs that other processes used during its profiles."""
     gains: tuple[Gain, ...] = ()
+    new_size_ms: tuple[float, float] | None = None
+    """Time of the first pass at a size that is new to the process, of the source and of the variant."""
     accuracy: str = ""
     held_samples: int = 0
     """Samples that the search has not seen, those that the check made included."""
@@ -195,6 +197,7 @@ class Prover:
             speed=_speed(run) if is_raced else None,
             used_by_others=_used_by_others(run, record) if is_raced else 0.0,
             gains=gains,
+            new_size_ms=_new_size_ms(record) if is_raced else None,
             # The optimization's own sentence names the samples.
             accuracy=(
                 summarize(held.model_copy(update={"seen": None}), dict(self.composer.conditions.accuracy))
@@ -295,6 +298,11 @@ def _speed(folder: Path) -> Speed | None:
     if not found:
         return None
     return Speed(ratio=found[0].ratio, low=found[0].low, high=found[0].high, clock=found[0].clock, proved=True)
+
+
+def _new_size_ms(record: RunRecord) -> tuple[float, float] | None:
+    times = [_step(record, name).metrics.get("new_size_ms") for name in ("base", "speed")]
+    return (times[0].value, times[1].value) if times[0] is not None and times[1] is not None else None
 
 
 def _used_by_others(folder: Path, record: RunRecord) -> float:

@@ -161,6 +161,18 @@ class WrittenRecipe:
     """The command that runs it."""
     advice: str = ""
     """A sentence on what INT8 may gain, or that the weights are INT8 already; empty if there is nothing to say."""
+    decides: bool = False
+    """The run compares the speed of both models in alternating passes."""
+
+    @property
+    def first_run_s(self) -> float:
+        """Return about how many seconds the first run takes where nothing else runs, by the time of the trial's pass.
+
+        The constants are those of two CPUs: two profiles, which end when they are stable or with their budget, about a
+        hundred passes of the check, and the rounds.
+        """
+        ms = self.trial.pass_ms
+        return 4 + 2 * min(12.5, 5 + 0.25 * ms) + 0.1 * ms + (min(60, 6 + 0.2 * ms) if self.decides else 0)
 
 
 def write_recipe(
@@ -205,7 +217,7 @@ def write_recipe(
         write_text_atomically(path, text)
     except OSError as error:
         raise OutputsError(f"{path}: the recipe cannot be written ({error.strerror}). Choose another path.") from None
-    return WrittenRecipe(path, trial, command, advice)
+    return WrittenRecipe(path, trial, command, advice, decides=_DECIDE in text)
 
 
 def _advise(model: Path, options: RecipeOptions) -> str:

@@ -8,7 +8,16 @@ from typing import Literal, Self
 from pydantic import field_validator
 
 from ndld_flow.base.declared_metrics import metric_text
-from ndld_flow.base.quantities import counted, percent, ratio_change, seconds, size, speedup_interval, times_as_fast
+from ndld_flow.base.quantities import (
+    counted,
+    milliseconds,
+    percent,
+    ratio_change,
+    seconds,
+    size,
+    speedup_interval,
+    times_as_fast,
+)
 from ndld_flow.base.text import first_of, joined, short_name
 from ndld_flow.records.document import Document, Record, Time
 from ndld_flow.records.measurement import BUSY, Metric
@@ -56,6 +65,8 @@ _USUAL = ("cosine", "slice_rms", "relative_rms", "max_abs")
 """Metrics that describe an accuracy where no condition names any."""
 _NAMED = 3
 """Number of variants that the conclusion names; the report has all."""
+_SLOW = 1.1
+"""Ratio to the source from which the first pass at a new size is reported."""
 _LONG = 100
 """Characters of a reason in the conclusion."""
 
@@ -195,7 +206,7 @@ class Optimization(Document):
     """The model that `optimize` delivers, with the reasons: `optimization.json` in its folder and its run's."""
 
     document: Literal["optimization"] = "optimization"
-    format_version: int = 7
+    format_version: int = 8
     model: str
     target: str
     """The preset, such as `onnxruntime`, `any` or `rtx40`."""
@@ -238,6 +249,9 @@ class Optimization(Document):
     """Each objective against the source; empty for the source itself."""
     front: tuple[FrontPoint, ...] = ()
     """The proved part of the Pareto front; empty with one objective."""
+    new_size_ms: tuple[float, float] | None = None
+    """Time of the first pass at a size that is new to the process, of the source and of the delivered model; None where
+    all samples have one size."""
     fixed_shapes: str = ""
     """The only shapes that the delivered model accepts, of inputs that were free in the source."""
     unknown: str = ""
@@ -307,8 +321,17 @@ class Optimization(Document):
 
     def _hints(self) -> Iterator[str]:
         """Return sentences on what may make the fastest wrong variant right, and one that failed run."""
-        hints = dict.fromkeys((self._right_by_cosine(), *(short_name(each.hint, 120) for each in self.variants)))
+        failed = (short_name(each.hint, 120) for each in self.variants)
+        hints = dict.fromkeys((self._slow_at_new_sizes(), self._right_by_cosine(), *failed))
         return filter(None, hints)
+
+    def _slow_at_new_sizes(self) -> str:
+        """Return how much longer the first pass at each size takes than in the source; empty if it does not."""
+        source_ms, ms = self.new_size_ms or (0.0, 0.0)
+        if not self.faster or ms < _SLOW * source_ms:
+            return ""
+        times = f"{milliseconds(ms)}, and {milliseconds(source_ms)} in the source"
+        return f"The first pass at a size that is new to the process takes {times}: it pays if sizes repeat"
 
     def describe_front(self) -> tuple[str, ...]:
         """Return a line for each proved model on the Pareto front, with the command that exports it."""

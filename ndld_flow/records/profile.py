@@ -45,6 +45,8 @@ class ProfileRun(Record):
     """Time to create the session or load the engine."""
     first_pass_ms: float = 0.0
     """Duration of the process's first pass, which is part of the warm-up; 0 if it was not timed."""
+    new_size_ms: tuple[float, ...] = ()
+    """Duration of the first pass at each further size, if samples of several sizes take turns."""
     peak_memory_bytes: int = 0
     started_s: float = 0.0
     """Start of its first measured pass, in seconds after the first run of all that were measured in turns."""
@@ -301,7 +303,7 @@ class Profile(Document):
     """The measurements of one model by `profile`. The timing pass and the layer pass are separate."""
 
     document: Literal["profile"] = "profile"
-    format_version: int = 7
+    format_version: int = 8
     file_name = "profile.json"
     label: str
     """Display name of the model: the step's name, `source`, a file."""
@@ -381,6 +383,12 @@ class Profile(Document):
         device = self.conditions.get("device")
         value = device.get(name) if isinstance(device, dict) else None
         return value if isinstance(value, int | str) else None
+
+    @property
+    def new_size_ms(self) -> float | None:
+        """Return the median of the first passes at sizes that were new to a process; None without such."""
+        times = [ms for run in self.runs for ms in run.new_size_ms]
+        return statistics.median(times) if times else None
 
     @property
     def share_used_by_others(self) -> float:

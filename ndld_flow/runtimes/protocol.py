@@ -69,6 +69,8 @@ class Timing:
     warmup_ms: float = 0.0
     first_pass_ms: float = 0.0
     """Duration of the first warm-up pass; 0 without a warm-up."""
+    new_size_ms: list[float] = field(default_factory=list)
+    """Duration of the first pass at each further size, if samples of several sizes take turns."""
     began_s: float = 0.0
     """`time.monotonic` at the first measured pass: it is the same clock in all processes."""
     limit_reached: bool = False

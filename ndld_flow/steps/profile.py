@@ -66,8 +66,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         "batch_size": "batches",
     }
 
-    # 6: `model_bytes` and `items_per_pass` are new.
-    version: ClassVar[int] = 8
+    version: ClassVar[int] = 9
     reuse: ClassVar[Reuse] = Reuse.THIS_HOST
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "pillow")
     uses_inputs: ClassVar[bool] = True
@@ -75,6 +74,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     takes_turns: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics(*(f"latency.{word}" for word in _LATENCIES), "load_ms", unit="ms"),
+        *metrics("new_size_ms", unit="ms", given=lambda step: step.samples > 1, when="`samples` have several sizes"),
         *metrics("latency.cov", "latency.runs"),
         *metrics("latency.spread", when="there are enough process runs"),
         *metrics(

@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import milliseconds
+from ndld_flow.base.quantities import milliseconds, rounded_seconds
 from ndld_flow.cli.options import data_option, refuse_missing, shapes_option
 from ndld_flow.cli.public_functions import public
 from ndld_flow.models.tensors import shape_text
@@ -101,7 +101,9 @@ def _init(model: Path, target: Path | None, options: RecipeOptions, overwrite: b
     unknown = [likely.spec.name for likely in trial.inputs if likely.shape is None]
     shapes = [f"{name}={shape_text(shape)}" for name, shape in known.items()]
     if not trial.error:
-        click.echo(f"The model accepted {', '.join(shapes) or 'no inputs'} (one pass, {milliseconds(trial.pass_ms)}).")
+        takes = f"; the first run takes about {rounded_seconds(written.first_run_s)}" if options.runs_model else ""
+        passed = f"(one pass, {milliseconds(trial.pass_ms)}{takes})"
+        click.echo(f"The model accepted {', '.join(shapes) or 'no inputs'} {passed}.")
         if written.advice:
             click.echo(f"{written.advice}.")
         return written.command

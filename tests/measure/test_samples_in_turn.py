@@ -53,7 +53,7 @@ def sizes(in_folder: Path) -> Path:
 
 
 def in_turn(ran: list[str]) -> SamplesInTurn:
-    return SamplesInTurn(cast("Any", [_Bound(name, ran) for name in "abc"]))
+    return SamplesInTurn(cast("Any", [_Bound(name, ran) for name in "abc"]), [1, 2])
 
 
 def test_each_pass_runs_the_next_sample() -> None:
@@ -73,6 +73,24 @@ def test_one_sample_is_bound_alone() -> None:
 
     bound: object = bind_samples(cast("Session", Opened()), [{}])
     assert bound == ({}, True)
+
+
+def test_the_first_pass_at_each_new_size_is_timed() -> None:
+    class Opened:
+        def bind(self, feeds: object, on_device: bool = False) -> _Bound:
+            return _Bound("", [])
+
+    shapes = ((2, 8), (5, 8), (2, 8), (3, 8))
+    bound = bind_samples(cast("Session", Opened()), [{"x": np.ones(shape, np.float32)} for shape in shapes])
+    assert isinstance(bound, SamplesInTurn)
+    for passes in (1, 1, 1, 6):
+        for _ in range(passes):
+            bound.run()
+    first = [*bound.new_size_ms]
+    assert len(first) == 2, "the first sample is not one of a further size, and the third has the first one's"
+    for _ in range(4):
+        bound.run()
+    assert bound.new_size_ms == first
 
 
 def test_racers_run_the_same_sample_in_a_round_after_one_of_another_size() -> None:
@@ -110,6 +128,8 @@ def test_profiles_and_rounds_run_all_samples(sizes: Path, monkeypatch: pytest.Mo
     profile = read_document(Profile, Path(finished.folder) / "speed" / Profile.file_name)
     assert [run.latency_ms for run in profile.runs if len(run.latency_ms) % 3] == [], "whole turns of three samples"
     assert profile.sequence_steps == 0
+    assert [len(run.new_size_ms) for run in profile.runs] == [2] * len(profile.runs)
+    assert finished.metrics["speed.new_size_ms"].unit == "ms"
     assert profile.layers
     comparison = json.loads((Path(finished.folder) / "decide" / "comparison.json").read_text())
     assert PairedRounds.model_validate(comparison["profiles"][0]["rounds"]).rounds

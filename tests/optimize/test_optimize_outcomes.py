@@ -157,6 +157,16 @@ def test_a_file_that_is_delivered_unchanged_is_said_to_be() -> None:
         assert ("unchanged" in ship) is unchanged
 
 
+@pytest.mark.parametrize(("source_ms", "ms", "is_told"), [(8.8, 18.5, True), (8.8, 9.0, False)])
+def test_sizes_that_are_slow_when_they_are_new_are_told(source_ms: float, ms: float, is_told: bool) -> None:
+    """An encoder was 1.2 times as fast as its source at lengths that repeat, and half as fast at each new one."""
+    speed = Speed(ratio=0.8, low=0.75, high=0.85, clock="wall")
+    found = record_of(variant_with("clean in OpenVINO", "delivered"))
+    update = {"ending": "faster", "delivered": "clean in OpenVINO", "speed": speed, "new_size_ms": (source_ms, ms)}
+    lines = found.model_copy(update=update).conclude_fully()
+    assert any("18.5 ms" in line and "8.80 ms" in line for line in lines) is is_told
+
+
 def test_the_load_of_reused_profiles_is_not_that_of_later_rounds(tmp_path: Path) -> None:
     """Profiles of a loaded machine were reused, and 58 % of its CPUs were said to be in use, which were idle."""
     quiet = profile("half", 2.0, 1, 4)
