@@ -57,7 +57,7 @@ class Sanitize(LoadsCustomOps, SanitizeSettings, Step[Onnx, Onnx]):
             context.log.info(note)
         before, after = change.before, change.after
         weights = (before.initializer_bytes, after.initializer_bytes)
-        sizes = [size_change(*weights)] if any(weights) else []  # trees have their numbers in attributes
+        sizes = [f"weights {size_change(*weights)}"] if any(weights) else []  # trees have their numbers in attributes
         left = [note for note in change.notes if note.startswith(LEFT_UNFOLDED)]
         nodes = f"{before.node_count} -> {after.node_count} nodes"
         summary = "; ".join((", ".join((nodes, *sizes)), *left))
