@@ -256,7 +256,12 @@ def _agreement(accuracy: Accuracy) -> dict[str, str]:
     worst = _worst(accuracy)
     slices = {} if accuracy.worst_slice is None else {"slice_rms": describe_worst_slice(*accuracy.worst_slice)}
     if "cosine" in worst:
-        figures = {"cosine": f"cosine {number(worst['cosine'])}", "max_abs": f"max abs {number(worst['max_abs'])}"}
+        largest = accuracy.worst_output("max_abs") if len(accuracy.outputs) > 1 and worst["max_abs"] else None
+        where = f" ({short_name(largest.output)})" if largest is not None else ""  # outputs have units of their own
+        figures = {
+            "cosine": f"cosine {number(worst['cosine'])}",
+            "max_abs": f"max abs {number(worst['max_abs'])}{where}",
+        }
         return slices | figures
     return {"mismatched": f"{percent(worst['mismatched'])} of elements differ"} if "mismatched" in worst else {}
 

@@ -19,6 +19,8 @@ from ndld_flow.base.quantities import seconds
 from ndld_flow.execution.events import Notice
 from ndld_flow.execution.listener import Listener
 from ndld_flow.execution.request import Request
+from ndld_flow.machine.host import describe_machine
+from ndld_flow.measure.preflight import disturbance, read_cpu_time
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.compose import Composer, read_model
 from ndld_flow.optimize.found import Found, prove_source, time_shares
@@ -28,6 +30,7 @@ from ndld_flow.optimize.race_search import RaceSearch, remove_leftovers
 from ndld_flow.optimize.sweep_search import SweepSearch
 from ndld_flow.optimize.variant import LONGEST_S
 from ndld_flow.recipe.write_recipe import name_recipe
+from ndld_flow.records.measurement import cpus_used_by_others
 from ndld_flow.records.optimization import Optimization, find_ending
 from ndld_flow.records.placement import Placement
 from ndld_flow.records.run_folder import OPTIMIZATION_RECORD
@@ -60,7 +63,7 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
     It ends within its budget, and 2 s after Ctrl-C, with the best that was proved until then. Raises NdldFlowError if
     nothing can be searched.
     """
-    start, started_at = time.monotonic(), datetime.now(UTC)
+    start, started_at, cpu_before = time.monotonic(), datetime.now(UTC), read_cpu_time()
     if request.output is not None:
         check_output(request.output)
     folder = _folder(model, options, request.outputs)
@@ -84,7 +87,9 @@ def optimize_model(model: Path, options: OptimizeOptions, request: Request, list
         raise ModelError(f"{model}: no variant of it fits --for {options.target}: {found.delivered.why}")
     found.delivered = prover.deliver(found.delivered)
     assert found.delivered.finished is not None  # it passed
-    record = _describe(prover, found, source, budget, started_at)
+    during = disturbance(cpu_before, read_cpu_time(), time.monotonic() - start)
+    load = cpus_used_by_others(during) / (describe_machine().cpu_count or 1)
+    record = _describe(prover, found, source, budget, started_at).model_copy(update={"load_of_others": load})
     write_text_atomically(folder / OPTIMIZATION_RECORD, record.to_json())
     write_optimization(record, Path(found.delivered.finished.folder))  # on top of the page of its proof
     return record

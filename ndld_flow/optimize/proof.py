@@ -23,16 +23,18 @@ from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.write_recipe import name_recipe
 from ndld_flow.records.accuracy import BLIND, Accuracy
 from ndld_flow.records.comparison import Comparison
+from ndld_flow.records.document import read_document
 from ndld_flow.records.key_parts import ArtifactRecord
-from ndld_flow.records.measurement import Metric
+from ndld_flow.records.measurement import BUSY, Metric
 from ndld_flow.records.optimization import Gain, Speed, VariantOutcome
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import find_file, read_run_record, read_stored
-from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
+from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord, metrics_of
 from ndld_flow.runner.export import Export, export_results
 from ndld_flow.runner.run import open_executor, run_steps
+from ndld_flow.runner.run_state import RunState
 from ndld_flow.store.files import write_text_atomically
-from ndld_flow.store.kinds import Onnx
+from ndld_flow.store.kinds import Onnx, ProfileDocument
 from ndld_flow.sweep.run_request import open_single, run_request, working_on
 
 _JUDGING: Mapping[str, VariantOutcome] = {
@@ -147,6 +149,9 @@ class Prover:
             self.listener(RunStarted(recipe=loaded.name, steps=tuple(step.name for step in loaded.steps)))
             with run.held, open_executor(run, request) as executor:
                 run_steps(run, lambda: executor)
+        if not request.force and any(step.outcome == "reused" and _is_disturbed(run, step) for step in run.steps):
+            again = replace(self, request=replace(self.request, force=("base", "speed")))
+            again._profile(recipe, text)
 
     def deliver(self, proof: Proof) -> Proof:
         """Export the model of a proof that passed, if a file is requested. Raises OutputsError if that fails."""
@@ -240,6 +245,14 @@ class Prover:
             return "near the bound", near
         is_blind = bool(checks) and all(check.blind and not check.by_rounding for check in checks)
         return ("not judged", BLIND) if is_blind else None
+
+
+def _is_disturbed(run: RunState, step: RunStep) -> bool:
+    """Return whether a step is a profile that was measured while other processes used the CPUs."""
+    artifact = run.artifacts.get(step.name)
+    if not isinstance(artifact, ProfileDocument):
+        return False
+    return read_document(Profile, artifact.path).share_used_by_others >= BUSY
 
 
 def _judge(record: RunRecord, documents: Mapping[str, Accuracy]) -> tuple[VariantOutcome, str]:

@@ -160,7 +160,7 @@ def int8_dynamic(subject: Subject) -> Proposals:
         return
     if not subject.allows("MatMulInteger", "DynamicQuantizeLinear"):
         return
-    products = subject.pays_in(0.08, "MatMul", "Gemm", weights=0.25)
+    products = subject.pays_in(_LEAST_TIME, "MatMul", "Gemm", weights=0.25)
     if products:
         for name, per_channel in (("", "false"), (" by channels", "true")):
             yield _dynamic(subject, name, f"op_types: [Gemm, MatMul], per_channel: {per_channel}")
@@ -249,7 +249,11 @@ def int8_weights(subject: Subject) -> Proposals:
     if not subject.samples.search or not subject.runs_in_onnxruntime or not subject.allows("MatMulNBits"):
         return
     matrices = subject.weights.get("MatMul", 0) + subject.weights.get("Gemm", 0)
-    if matrices < _WHOLE_WEIGHTS or subject.is_quantized or not subject.pays_in(0.08, "MatMul", "Gemm", weights=0.25):
+    if (
+        matrices < _WHOLE_WEIGHTS
+        or subject.is_quantized
+        or not subject.pays_in(_LEAST_TIME, "MatMul", "Gemm", weights=0.25)
+    ):
         return
     for weights in ("int8", "int4") if subject.aims_at("size") else ("int8",):
         settings = f"mode: weight_only, weights: {weights}, block_size: 128, accuracy_level: 4"

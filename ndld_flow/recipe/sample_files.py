@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError, UnknownNameError
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import first_of, short_name
 from ndld_flow.store.found_files import (
     IMAGE_SUFFIXES,
     TEXT_SUFFIXES,
@@ -107,8 +107,26 @@ def find_data(data: Sequence[str], trial: InputTrial) -> FoundData:
                 f"--data: {paths[0]} is an image, but {short_name(likely.spec.name)} has the shape "
                 f"{likely.spec.shape_text}."
             )
+    _refuse_one_archive(files)
     given = {name: [os.path.relpath(path) for path in paths] for name, paths in patterns.items()}
     return FoundData(files, {name: paths[0] if len(paths) == 1 else paths for name, paths in given.items()})
+
+
+def _refuse_one_archive(files: Mapping[str, Sequence[str]]) -> None:
+    """Raise RequestError for an archive that is one sample: the rows of its arrays, which would be samples, differ."""
+    from ndld_flow.samples.value_files import open_array
+
+    for archive in {paths[0] for paths in files.values() if len(paths) == 1 and paths[0].endswith(".npz")}:
+        shapes = {
+            name: open_array(Path(archive), name).shape for name, paths in files.items() if list(paths) == [archive]
+        }
+        rows = {name: shape[0] for name, shape in shapes.items() if shape and shape[0] != 1}
+        if len({*rows.values()}) > 1:
+            listed = first_of([f"{short_name(name)} {count}" for name, count in rows.items()], 3)
+            raise RequestError(
+                f"--data {archive}: its arrays differ in rows ({listed}), so that it is one sample. Give a folder with "
+                f"such a file for each sample, at least two, better {FEW_FILES}."
+            )
 
 
 def has_images(files: Sequence[str]) -> bool:

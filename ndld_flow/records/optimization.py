@@ -245,6 +245,8 @@ class Optimization(Document):
     """None for the source itself, and without a device that runs it."""
     used_by_others: float = 0.0
     """Largest share of the CPUs that other processes used while it and the source were profiled for the proof."""
+    load_of_others: float = 0.0
+    """Share of the CPUs that other processes used from the beginning to the end of the command."""
     gains: tuple[Gain, ...] = ()
     """Each objective against the source; empty for the source itself."""
     front: tuple[FrontPoint, ...] = ()
@@ -373,8 +375,12 @@ class Optimization(Document):
             named.setdefault(_first_clause(each.why, ";") or each.outcome, []).append(short_name(each.name, 60))
         names = [f"{first_of(group, _NAMED)} ({why})" for why, group in named.items()]
         is_short = "budget" in self.stopped_because or any(each.outcome == "not tried" for each in open_ones)
-        longer = f"{self._longer_budget()} or " if is_short else ""
-        advice = f"; {longer}a machine without other load may decide it" if self.budget_s else ""
+        advised = [self._longer_budget()] if is_short else []
+        if self.load_of_others >= BUSY:
+            advised.append(f"a machine whose CPUs others do not use (here {percent(self.load_of_others)} of them)")
+        elif not is_short:
+            advised = ["another run"]
+        advice = f"; {' or '.join(advised)} may decide it" if self.budget_s else ""
         if all(each.outcome == "not judged" for each in open_ones):
             advice = "; samples on which the outputs vary more decide it"
         elif all(each.outcome == "near the bound" for each in open_ones):

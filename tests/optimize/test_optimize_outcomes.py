@@ -167,6 +167,15 @@ def test_sizes_that_are_slow_when_they_are_new_are_told(source_ms: float, ms: fl
     assert any("18.5 ms" in line and "8.80 ms" in line for line in lines) is is_told
 
 
+@pytest.mark.parametrize(("load", "outcome", "advised"), [(0.4, "not proved", True), (0.007, "not proved", False)])
+def test_a_quiet_machine_is_advised_only_if_this_one_is_busy(
+    load: float, outcome: VariantOutcome, advised: bool
+) -> None:
+    found = record_of(variant_with("source", "delivered"), variant_with("INT8", outcome))
+    (headline,) = [found.model_copy(update={"budget_s": 60.0, "load_of_others": load}).conclude()[1]]
+    assert ("40 %" in headline) is advised
+
+
 def test_the_load_of_reused_profiles_is_not_that_of_later_rounds(tmp_path: Path) -> None:
     """Profiles of a loaded machine were reused, and 58 % of its CPUs were said to be in use, which were idle."""
     quiet = profile("half", 2.0, 1, 4)

@@ -290,6 +290,17 @@ def test_samples_of_several_sizes_keep_them(in_folder: Path, check_message: Chec
     assert compose(given)["inputs"]["ids"]["shape"] == [1, 5]
 
 
+def test_one_archive_of_arrays_with_different_rows_is_one_sample(in_folder: Path, check_message: CheckMessage) -> None:
+    """Its rows were taken for samples, and the model was said not to run."""
+    write(TWO)
+    np.savez("one.npz", ids=np.ones((4, 5), np.int64), mask=np.ones((3, 5), np.float32))
+    with pytest.raises(RequestError) as caught:
+        read(Path("model.onnx"), data=("one.npz",))
+    check_message(caught.value)
+    np.savez("rows.npz", ids=np.ones((4, 5), np.int64), mask=np.ones((4, 5), np.float32))
+    assert len(read(Path("model.onnx"), data=("rows.npz",)).samples.search["ids"]) == 3
+
+
 def test_held_samples_begin_with_one_of_the_measured_size(in_folder: Path) -> None:
     """`compare` measures the first of these: it printed 4.03x for 84 letters where `optimize` had 3.17x for 39."""
     Path("ids").mkdir()

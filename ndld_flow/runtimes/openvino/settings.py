@@ -68,8 +68,9 @@ class OpenvinoSettings(RuntimeSettings):
         from ndld_flow.runtimes.openvino.request import OpenvinoRequest
 
         compiled = f"openvino.Core().compile_model({model!r}, 'CPU', {properties_of(OpenvinoRequest.of(self))})"
-        shared = "share_inputs=True, share_outputs=True"  # else it copies both in each pass
-        return f"request = {compiled}.create_infer_request(); request.infer(inputs, {shared})"
+        # Outputs that are shared, too, would change with the next pass: a caller who keeps them has the last ones only.
+        infer = "request.infer(inputs, share_inputs=True)"
+        return f"import openvino; request = {compiled}.create_infer_request(); {infer}"
 
     def request(self, model: Onnx, read: ReadArtifact) -> "SessionRequest":
         from ndld_flow.runtimes.openvino.request import OpenvinoRequest
