@@ -365,8 +365,8 @@ class Race:
     def _agreement(self, entrant: Entrant) -> Accuracy:
         """Compare a variant with the source, which runs on the samples once.
 
-        What keeps all values is judged by the default bounds: only if these fail is it measured how far rounding moves
-        the source, which takes four times its passes, and the proof does that. A quantized model rounds to few values.
+        What keeps all values is judged by the default bounds here: to measure how far rounding moves the source takes
+        four times its passes, and the proof does that.
         """
         self._emit(Racing(variant=entrant.name, doing="judging"))
         step = _step(entrant.recipe, "agree")
@@ -378,9 +378,8 @@ class Race:
         if self._reference is None:
             self._reference = run_reference(pair, Path(tempfile.mkdtemp(dir=self._scratch)), context.progress)
         is_kept = _keeps_values(entrant.recipe)
-        default = step.step.model_copy(update={"tolerance": Tolerance()}) if is_kept else step.step
-        found = default.judge(pair, entrant.model, context, self._reference)[0]
-        return step.step.judge(pair, entrant.model, context, self._reference)[0] if is_kept and found.failed else found
+        check = step.step.model_copy(update={"tolerance": Tolerance()}) if is_kept else step.step
+        return check.judge(pair, entrant.model, context, self._reference)[0]
 
     @contextmanager
     def _measuring(self, name: str = "") -> Iterator[None]:
