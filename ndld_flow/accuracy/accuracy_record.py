@@ -304,12 +304,10 @@ def _remarks(accuracy: Accuracy) -> list[str]:
 def remark_on_unseen(outputs: Sequence[OutputAgreement]) -> Iterator[str]:
     """Yield which outputs the samples hardly activate."""
     partly = [each for each in outputs if each.unseen_count < each.slice_count]
-    alike = [
-        f'"{short_name(each.output)}"' for each in outputs if each not in partly
-    ]  # errors are measured all the same
-    if alike:
-        outputs_vary = "outputs {} hardly vary" if len(alike) > 1 else "output {} hardly varies"
-        yield f"{outputs_vary.format(first_of(alike, 2))} on the samples"
+    alike = [f'"{short_name(each.output)}"' for each in outputs if each not in partly]
+    if alike:  # errors are measured all the same
+        named = f"outputs {first_of(alike, 2)} hardly vary" if len(alike) > 1 else f"output {alike[0]} hardly varies"
+        yield f"{named} on the samples"
     if partly:
         unseen, count = (sum(counts) for counts in zip(*((e.unseen_count, e.slice_count) for e in partly), strict=True))
         names = short_name(partly[0].output) if len(partly) == 1 else counted(len(partly), "output")

@@ -150,8 +150,7 @@ class Prover:
             with run.held, open_executor(run, request) as executor:
                 run_steps(run, lambda: executor)
         if not request.force and any(step.outcome == "reused" and _is_disturbed(run, step) for step in run.steps):
-            again = replace(self, request=replace(self.request, force=("base", "speed")))
-            again._profile(recipe, text)
+            replace(self, request=replace(self.request, force=("base", "speed")))._profile(recipe, text)
 
     def deliver(self, proof: Proof) -> Proof:
         """Export the model of a proof that passed, if a file is requested. Raises OutputsError if that fails."""

@@ -241,10 +241,9 @@ class RaceSearch(Search):
             outcome: VariantOutcome = "delivered" if self._best is self._source else "not the best"
             return TriedVariant(name=name, runtime=variant.runtime, outcome=outcome)
         if tried is None:
-            waited = (
-                f"the race was waiting for {self._result.waited}" if self._result.waited else "too little time was left"
-            )
-            why = self._hopeless.get(name, waited)
+            waited = self._result.waited
+            untried = f"the race was waiting for {waited}" if waited else "too little time was left"
+            why = self._hopeless.get(name, untried)
             outcome = "cannot win" if name in self._hopeless else "not tried"
             return TriedVariant(name=name, runtime=variant.runtime, outcome=outcome, why=why)
         proof = self._proofs.get(name)

@@ -249,11 +249,8 @@ def int8_weights(subject: Subject) -> Proposals:
     if not subject.samples.search or not subject.runs_in_onnxruntime or not subject.allows("MatMulNBits"):
         return
     matrices = subject.weights.get("MatMul", 0) + subject.weights.get("Gemm", 0)
-    if (
-        matrices < _WHOLE_WEIGHTS
-        or subject.is_quantized
-        or not subject.pays_in(_LEAST_TIME, "MatMul", "Gemm", weights=0.25)
-    ):
+    is_worth = subject.pays_in(_LEAST_TIME, "MatMul", "Gemm", weights=0.25)
+    if matrices < _WHOLE_WEIGHTS or subject.is_quantized or not is_worth:
         return
     for weights in ("int8", "int4") if subject.aims_at("size") else ("int8",):
         settings = f"mode: weight_only, weights: {weights}, block_size: 128, accuracy_level: 4"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ndld_flow.execution.request import Request
 from ndld_flow.optimize.budget import Budget
 from ndld_flow.optimize.found import TOO_NOISY
 from ndld_flow.optimize.optimize import _describe_opening
-from ndld_flow.optimize.proof import Proof, Prover, _judge, _used_by_others
+from ndld_flow.optimize.proof import Proof, Prover, _is_disturbed, _judge, _used_by_others
 from ndld_flow.optimize.race_search import find_hopeless
 from ndld_flow.optimize.sweep_search import (
     Point,
@@ -27,7 +28,9 @@ from ndld_flow.optimize.sweep_search import (
 from ndld_flow.optimize.variant import Variant
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.optimization import Gain, Optimization, Speed, TriedVariant, VariantOutcome, find_ending
+from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_record import GateResult
+from ndld_flow.store.kinds import ProfileDocument
 from tests.optimize.test_optimize_parts import ROWS, read, write
 from tests.support.run_fixtures import StepSketch, profile, run_record
 
@@ -172,8 +175,8 @@ def test_a_quiet_machine_is_advised_only_if_this_one_is_busy(
     load: float, outcome: VariantOutcome, advised: bool
 ) -> None:
     found = record_of(variant_with("source", "delivered"), variant_with("INT8", outcome))
-    (headline,) = [found.model_copy(update={"budget_s": 60.0, "load_of_others": load}).conclude()[1]]
-    assert ("40 %" in headline) is advised
+    gain = found.model_copy(update={"budget_s": 60.0, "load_of_others": load}).conclude()[1]
+    assert ("40 %" in gain) is advised
 
 
 def test_the_load_of_reused_profiles_is_not_that_of_later_rounds(tmp_path: Path) -> None:
@@ -189,6 +192,11 @@ def test_the_load_of_reused_profiles_is_not_that_of_later_rounds(tmp_path: Path)
     assert _used_by_others(tmp_path, record) == 0.5
     reused = [step if step.name == "versus" else step.model_copy(update={"outcome": "reused"}) for step in record.steps]
     assert _used_by_others(tmp_path, record.model_copy(update={"steps": tuple(reused)})) == 0.0
+    for measured, disturbed in ((busy, True), (quiet, False)):  # which a proof measures again
+        measured.write(tmp_path / "base")
+        artifacts = {"base": ProfileDocument(tmp_path / "base" / Profile.file_name, "base", "")}
+        run: Any = SimpleNamespace(artifacts=artifacts)
+        assert [_is_disturbed(run, step) for step in record.steps] == [disturbed, False, False]
 
 
 def test_what_may_make_variants_run_is_said_once() -> None:
