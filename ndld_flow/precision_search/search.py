@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.divergence import first_divergent
 from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS
-from ndld_flow.accuracy.tolerance import Tolerance
+from ndld_flow.accuracy.tolerance import Tolerance, outside
 from ndld_flow.base.declared_metrics import metric_text
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import count, number, percent
@@ -104,6 +104,7 @@ def shape_of(value: ir.Value | None, shapes: Mapping[str, Shape]) -> Shape | Non
 
 
 THIN_HEADROOM = "thin headroom: "
+CONVERTED = "the model as the step that uses the result converts it: "
 _SAFE_SHARE = 0.25
 """Share of fp16's limit above which inputs that are not in the samples may well exceed it."""
 Precision = Literal["fp16", "bf16", "int8"]
@@ -304,8 +305,10 @@ class PrecisionSearcher:
         last = self._trials.verify(record, kept)
         notes = record.notes
         if record.passed and not last.passed:
-            reason = last.trouble or format_metrics(last.metrics, self._request.tolerance)
-            notes = (*notes, f"the model converted by the step that uses the result misses the bound: {reason}")
+            bounds = self._request.tolerance.bounds()
+            found = [] if "nonfinite" in last.metrics else outside(last.metrics, bounds)
+            reason = last.trouble or "; ".join(found) or format_metrics(last.metrics, self._request.tolerance)
+            notes = (*notes, f"{CONVERTED}{reason}")
         passed = record.passed and last.passed
         layers = () if last.trouble else self._observer.layers(self._trials.judge.ran)
         done = {"trials": (*record.trials, last), "passed": passed, "notes": notes, "layers_found": layers}

@@ -227,7 +227,7 @@ def _log(search: PrecisionSearch, context: Context) -> None:
 
 def _summary(search: PrecisionSearch, bounds: Mapping[str, float]) -> str:
     """Return `keeps 3 of 331 nodes in fp32 (BatchNormalization): cosine 0.77 -> 0.99999, 9 trials`."""
-    from ndld_flow.precision_search.search import THIN_HEADROOM
+    from ndld_flow.precision_search.search import CONVERTED, THIN_HEADROOM
 
     thin = next((f"; {note}" for note in search.notes if note.startswith(THIN_HEADROOM)), "")
     trials = f"{counted(len(search.trials), 'trial')}{thin}"
@@ -241,6 +241,7 @@ def _summary(search: PrecisionSearch, bounds: Mapping[str, float]) -> str:
     unmet = ""
     if not search.passed:
         reasons = [] if "nonfinite" in search.metrics_found else outside(search.metrics_found, bounds)
+        reasons += [note for note in search.notes if note.startswith(CONVERTED)]
         unmet = f"; the tolerance is not met{f' ({reasons[0]})' if reasons else ''}"
     return f"{kept}{named}{_change(search)}, {trials}{unmet}{_caveats(search)}"
 
