@@ -329,8 +329,10 @@ class Optimization(Document):
 
     def _slow_at_new_sizes(self) -> str:
         """Return how much longer the first pass at each size takes than in the source; empty if it does not."""
-        source_ms, ms = self.new_size_ms or (0.0, 0.0)
-        if not self.faster or ms < _SLOW * source_ms:
+        if not self.faster or self.new_size_ms is None:
+            return ""
+        source_ms, ms = self.new_size_ms
+        if ms < _SLOW * source_ms:
             return ""
         times = f"{milliseconds(ms)}, and {milliseconds(source_ms)} in the source"
         return f"The first pass at a size that is new to the process takes {times}: it pays if sizes repeat"

@@ -490,7 +490,7 @@ def test_channels_that_were_not_seen_are_counted_over_all_outputs() -> None:
         )
 
     whole, parts = remark_on_unseen([output("a", 6), output("b", 1), output("c", 10)])
-    assert whole.startswith("c ") and numbers_in(parts) == [7, 20, 2]
+    assert whole.startswith('output "c" ') and numbers_in(parts) == [7, 20, 2]
 
 
 def test_empty_outputs_are_undecided(tmp_path: Path) -> None:

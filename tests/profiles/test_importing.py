@@ -500,7 +500,7 @@ def test_a_damaged_profile_of_ours_is_refused(tmp_path: Path) -> None:
         own_profile(layers=uneven).to_json(): "different numbers of samples",
         own_profile(layer_runs=(3,)).to_json(): "different numbers of samples",
         own_profile(runs=(ProfileRun(latency_ms=()),)).to_json(): "has no samples",
-        own_profile().to_json().replace('"format_version": 7', '"format_version": 8'): "its format is 8",
+        own_profile().to_json().replace('"format_version": 8', '"format_version": 9'): "its format is 9",
         own_profile().to_json().replace('"label": "source"', '"label": 3'): "label: Input should be a valid string",
         own_profile().to_json()[:-40]: "is not a profile that this version reads",
     }
