@@ -168,11 +168,11 @@ class WrittenRecipe:
     def first_run_s(self) -> float:
         """Return about how many seconds the first run takes where nothing else runs, by the time of the trial's pass.
 
-        The constants are those of two CPUs: two profiles, which end when they are stable or with their budget, about a
-        hundred passes of the check, and the rounds.
+        The constants were measured on two CPUs: 29 s, 33 s, 31 s and 98 s for passes of 7 ms, 12 ms, 22 ms and 150 ms.
+        Two profiles take most of it, and end with their budget at the latest; the check runs some hundred passes.
         """
         ms = self.trial.pass_ms
-        return 4 + 2 * min(12.5, 5 + 0.25 * ms) + 0.1 * ms + (min(60, 6 + 0.2 * ms) if self.decides else 0)
+        return 26 + 0.4 * ms + (min(60, 6 + 0.2 * ms) if self.decides else 0)
 
 
 def write_recipe(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import Mock
@@ -51,6 +52,14 @@ def test_the_sizes_are_accepted_by_the_model(in_folder: Path) -> None:
     written = write()
     assert not written.trial.error
     assert load_recipe(written.path).file.inputs["x"].run_shape == (1, 3, 64, 64)
+
+
+def test_the_first_run_is_estimated_from_the_pass_of_the_trial(in_folder: Path) -> None:
+    picky_model(in_folder / "model.onnx", 64)
+    written = write()
+    slow = replace(written, trial=replace(written.trial, pass_ms=written.trial.pass_ms + 100))
+    assert slow.first_run_s > written.first_run_s + 10
+    assert replace(written, decides=True).first_run_s > written.first_run_s + 5
 
 
 def test_two_recipes_for_a_model_have_two_names(in_folder: Path) -> None:
