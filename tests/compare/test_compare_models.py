@@ -78,6 +78,14 @@ def test_two_models_are_judged_and_measured_on_the_given_samples(models: tuple[P
     assert (graph.final, graph.bytes_after) == ("candidate", models[1].stat().st_size)
 
 
+def test_samples_of_several_sizes_are_measured_in_turn(models: tuple[Path, Path]) -> None:
+    Path("sizes").mkdir()
+    for rows in (1, 3, 2):
+        np.save(f"sizes/{rows}.npy", np.ones((rows, 64), np.float32))
+    compared = api.compare_models(models, rules=FEW_ROUNDS, options=api.ModelOptions(data=("sizes",)))
+    assert [profile.options["samples"] for profile in compared.profiles] == [3, 3]
+
+
 def test_sizes_that_nobody_gave_are_named_beside_the_speed(in_folder: Path) -> None:
     """The gain of a loop at one step is not that at a hundred."""
     text = "g (float[batch, steps] x) => (float[batch, steps] y) { y = Tanh(x) }"
