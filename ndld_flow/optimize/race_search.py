@@ -324,7 +324,8 @@ def find_hopeless(
 def _too_slow(costly: Variant, cheap: Sequence[Variant], tried: Mapping[str, TriedVariant]) -> str:
     """Return the reason if variants of the same runtime bound the speed of a costly one, and another is faster.
 
-    Speeds are those against the source in the same rounds: a machine that slows down changes the time of a pass.
+    Speeds are those against the source in the same rounds: a machine that slows down changes the time of a pass. Their
+    intervals do not count: those of the few rounds of a variant that lost are wide, and the bounds leave room.
     """
     known = {each.name: each.speed for each in tried.values() if each.speed is not None}
     known[SOURCE] = Speed(ratio=1.0, low=1.0, high=1.0, clock="")
@@ -336,10 +337,10 @@ def _too_slow(costly: Variant, cheap: Sequence[Variant], tried: Mapping[str, Tri
     }
     if not here:
         return ""
-    near, fastest = min(here, key=lambda name: known[name].low), min(right, key=lambda name: right[name])
+    near, fastest = min(here, key=lambda name: known[name].ratio), min(right, key=lambda name: right[name])
     is_quantized = any(MADE in variant.steps and variant.name in here for variant in cheap)
     bound = _BY_PLACEMENT if is_quantized else _BY_INT8
-    if known[near].low <= bound * right[fastest]:
+    if known[near].ratio <= bound * right[fastest]:
         return ""
     both = f"{near} at {times_as_fast(known[near].ratio)} and {fastest} at {times_as_fast(right[fastest])}"
     return f"{both} of the source's speed, and it is at most {bound:g} times as fast as the first of these"

@@ -98,6 +98,8 @@ def test_costly_variants_that_cannot_win_are_not_tried() -> None:
     unjudged = fast.model_copy(update={"metrics": {}})
     assert hopeless(source, unjudged) == [], "a fast one that nobody has judged may be wrong"
     assert hopeless(*floats, timed("INT8", 0.5)) == ["INT8 except", "INT8 where"]
+    few_rounds = timed("INT8", 0.5).model_copy(update={"speed": Speed(ratio=0.5, low=0.3, high=0.8, clock="cpu")})
+    assert hopeless(*floats, few_rounds) == ["INT8 except", "INT8 where"], "the bound leaves room for noise"
     assert hopeless(*floats, timed("INT8", 0.4, "not right")) == [], "a wrong one is not what exceptions would be"
     assert hopeless(*floats, timed("INT8", 0.4)) == ["INT8 except"], "the same model as INT8"
     assert hopeless(*floats, timed("INT8", 0.4, near=True)) == [], "its proof may fail on other samples"
