@@ -179,11 +179,14 @@ def sleeping_threads() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def short_rounds() -> Iterator[None]:
-    """Measure rounds of pairs with the fewest cycles: more take most of a round's time and decide nothing here."""
+    """Measure rounds of pairs with the fewest cycles and short turns: more take most of a round's time and decide
+    nothing here.
+    """
     from ndld_flow.measure import pair_rounds
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pair_rounds, "_CYCLES_MS", 0.0)
+        for name, ms in (("_CYCLES_MS", 0.0), ("_WARM_MS", 1.0), ("_TURN_MS", 2.0)):
+            patch.setattr(pair_rounds, name, ms)
         yield
 
 

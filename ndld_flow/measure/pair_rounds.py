@@ -27,11 +27,13 @@ from ndld_flow.records.noise import Round, RoundSide
 from ndld_flow.runtimes.protocol import Binding, Session, SessionRequest
 
 _WARMUP_TURNS = 4
-_TURN_MS = 2.0
-"""Minimum duration of a turn, which shorter passes share: waking a process takes about 0.1 ms, and its caches are
-cold."""
-_WARM_MS = 20.0
-"""Duration of a pass up to which the first one of a turn, in which threads wake up, is not measured."""
+_WARM_MS, _TURN_MS = 4.0, 10.0
+"""Least time for which a turn of short passes runs before it is measured, and is measured: caches are cold and threads
+sleep when a process wakes up. One pass and 2 ms measured a ratio of 2.4 where that of passes without pauses was 1.9."""
+_SESSION_WARM_MS, _SESSION_TURN_MS = 1.0, 2.0
+"""The same for sessions in one process, which decide between many small models."""
+_LONG_MS = 20.0
+"""Duration of a pass from which a turn is one pass, and the first: waking up is a small part of it."""
 _MOST_PASSES = 1000
 _FEWEST_CYCLES, _MOST_CYCLES, _CYCLES_MS = 28, 84, 600.0
 """Fewer cycles do not suffice on a busy machine; more are cheap if they take less time than starting the processes."""
@@ -50,6 +52,7 @@ class _Model:
     folder: Path
     child: CommandWorker | None = None
     threads: int = 1
+    pass_ms: float = math.inf
     turns: list[Turn] = field(default_factory=list)
 
     def receive(self, doing: str) -> dict[str, float]:
@@ -64,8 +67,12 @@ class _Model:
 
     def take_turn(self, passes: int, cpu: int, doing: str) -> Turn:
         assert self.child is not None
-        self.child.send(f"{passes} {cpu}\n")
+        self.child.send(f"{passes} {_WARM_MS if self.pass_ms < _LONG_MS else 0.0} {cpu}\n")
         return Turn(**self.receive(doing))
+
+    def warm_up(self, cpu: int) -> None:
+        """Run single passes, in the turns of a cycle, and keep the time of the quickest."""
+        self.pass_ms = min(self.pass_ms, self.take_turn(1, cpu, "warming up").wall_ms)
 
 
 class PairMeasurement:
@@ -90,16 +97,22 @@ class PairMeasurement:
         rng = random.Random(self._number)  # noqa: S311 - the order of turns is not a secret
         with self._opened(rng):
             cpu = self._choose_cpu()
-            # Both models take the same number of passes in a turn.
-            turns = [[model.take_turn(1, cpu, "warming up") for model in self._models] for _ in range(_WARMUP_TURNS)]
-            parallel = any(model.threads > 1 for model in self._models)
-            cycles, passes = plan_cycles(turns, self._round_ms - (time.monotonic() - begun_s) * 1e3, parallel=parallel)
+            for _ in range(_WARMUP_TURNS):
+                for each in self._models:
+                    each.warm_up(cpu)
+            passes, cycle_ms = plan_turns([model.pass_ms for model in self._models], _WARM_MS, _TURN_MS)
+            if len(self._models[0].job.parts) > 1:  # of several samples, both run the same
+                passes = [min(passes)] * 2
+            cycles = plan_cycles(cycle_ms, self._round_ms - (time.monotonic() - begun_s) * 1e3, _CYCLES_MS)
             for cycle, order in enumerate(turn_orders(cycles, rng)):
                 doing = f"measuring round {self._number}, cycle {cycle + 1} of {cycles}"
                 self._models[0].side.progress(cycle, cycles, doing)
                 for model in order:
-                    self._models[model].turns.append(self._models[model].take_turn(passes, cpu, doing))
-            base, candidate = (describe_side(model.turns, passes, model.threads) for model in self._models)
+                    self._models[model].turns.append(self._models[model].take_turn(passes[model], cpu, doing))
+            base, candidate = (
+                describe_side(model.turns, number, model.threads)
+                for model, number in zip(self._models, passes, strict=True)
+            )
         return Round(base=base, candidate=candidate, pinned_to=cpu if cpu >= 0 else None)
 
     def _prepare(self, side: Side, folder: Path) -> _Model:
@@ -120,7 +133,7 @@ class PairMeasurement:
                 model.job.write(folder / JOB)
                 environment = model.side.request.session.environment(model.folder)
                 model.child = stack.enter_context(CommandWorker(turn_worker.__name__, folder, environment))
-                model.turns = []
+                model.turns, model.pass_ms = [], math.inf
             for model in self._models:
                 model.side.progress(0, 0, f"loading for round {self._number}")
                 model.threads = int(model.receive("loading")["threads"])
@@ -132,19 +145,22 @@ class PairMeasurement:
         return self._cpus[self._number % len(self._cpus)] if pinned and self._cpus else -1
 
 
-def plan_cycles(
-    turns: Sequence[Sequence[Turn]], round_ms: float, wanted_ms: float = _CYCLES_MS, *, parallel: bool
-) -> tuple[int, int]:
-    """Return the number of cycles of a round, and of passes in a turn, from cycles of single passes.
+def plan_turns(pass_ms: Sequence[float], warm_ms: float, turn_ms: float) -> tuple[Sequence[int], float]:
+    """Return the passes that are measured in a turn of each model, and the duration of a cycle of turns in ms."""
+    passes, cycle_ms = [], 0.0
+    for ms in (max(1e-6, each) for each in pass_ms):
+        is_long = ms >= _LONG_MS
+        passes.append(1 if is_long else min(_MOST_PASSES, math.ceil(turn_ms / ms)))
+        cycle_ms += passes[-1] * ms + (0.0 if is_long else max(warm_ms, ms))
+    return passes, cycle_ms
 
-    `round_ms` limits the cycles of slow models; those of fast ones take `wanted_ms`. `parallel`: on several threads.
+
+def plan_cycles(cycle_ms: float, round_ms: float, wanted_ms: float) -> int:
+    """Return the number of cycles of a round: those of fast models take `wanted_ms`, `round_ms` limits those of slow
+    ones.
     """
-    quickest_ms = max(1e-6, min(turn.wall_ms for cycle in turns for turn in cycle))
-    cycle_ms = max(1e-6, min(sum(turn.wall_ms for turn in cycle) for cycle in turns))
-    passes = max(2 if parallel and quickest_ms < _WARM_MS else 1, min(_MOST_PASSES, math.ceil(_TURN_MS / quickest_ms)))
-    wanted = min(_MOST_CYCLES, max(_FEWEST_CYCLES, int(wanted_ms / (passes * cycle_ms))))
-    affordable = max(_SLOW_CYCLES, int(round_ms / (passes * cycle_ms)))
-    return min(wanted, affordable), passes
+    wanted = min(_MOST_CYCLES, max(_FEWEST_CYCLES, int(wanted_ms / cycle_ms)))
+    return min(wanted, max(_SLOW_CYCLES, int(round_ms / cycle_ms)))
 
 
 def describe_side(turns: Sequence[Turn], passes: int, threads: int) -> RoundSide:
@@ -245,14 +261,15 @@ def _measure_round(
             bindings[side] = opened[-1].bind(values, on_device=True)
             bindings[side].run()  # libraries start threads with the first pass
             threads[side] = count_threads() - before + 1
-        warm = [[run_turn(bindings[side].run, 1) for side in range(2)] for _ in range(_WARMUP_TURNS)]
-        parallel = any(number > 1 for number in threads.values())
-        cycles, passes = plan_cycles(warm, round_ms, _SESSION_CYCLES_MS, parallel=parallel)
+        warm = [[run_turn(bindings[side].run, 1).wall_ms for _ in range(_WARMUP_TURNS)] for side in range(2)]
+        pass_ms = [min(each) for each in warm]
+        passes, cycle_ms = plan_turns(pass_ms, _SESSION_WARM_MS, _SESSION_TURN_MS)
         turns: tuple[list[Turn], list[Turn]] = ([], [])
-        for order in turn_orders(cycles, rng):
+        for order in turn_orders(plan_cycles(cycle_ms, round_ms, _SESSION_CYCLES_MS), rng):
             for side in order:
-                turns[side].append(run_turn(bindings[side].run, passes))
-        base, candidate = (describe_side(turns[side], passes, threads[side]) for side in range(2))
+                warm_ms = _SESSION_WARM_MS if pass_ms[side] < _LONG_MS else 0.0
+                turns[side].append(run_turn(bindings[side].run, passes[side], warm_ms))
+        base, candidate = (describe_side(turns[side], passes[side], threads[side]) for side in range(2))
         return Round(base=base, candidate=candidate)
     finally:
         for each in opened:

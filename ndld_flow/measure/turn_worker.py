@@ -1,8 +1,8 @@
 """A measuring process that runs passes on command, so that two models can alternate pass by pass.
 
 `python -P -m ndld_flow.measure.turn_worker FOLDER` reads `FOLDER/job.json`, opens the model, and answers
-each line on standard input, the number of passes and the CPU to run on, with a line of JSON. It is blocked while the
-other model's process has its turn, and ends when its standard input does."""
+each line on standard input, the number of passes, the ms of others before them and the CPU to run on, with a line of
+JSON. It is blocked while the other model's process has its turn, and ends when its standard input does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.measure.samples_in_turn import bind_samples
+from ndld_flow.measure.samples_in_turn import SamplesInTurn, bind_samples
 from ndld_flow.measure.worker import JOB, Answer, Job, count_threads, read_feeds
 from ndld_flow.processes import worker as process
 
@@ -52,19 +52,37 @@ def _serve(job: Job, answer: Callable[[Mapping[str, float | None]], object]) -> 
         binding.run()  # libraries start threads with the first pass, and adapt to each size
     # The thread that runs the model and those that the library started; 1 if the system does not report them.
     answer({"threads": count_threads() - threads_before + 1})
+    measured = 0
+
+    def rewind() -> None:
+        """Run the sample before the next to be measured: its size may differ, as in use."""
+        assert isinstance(binding, SamplesInTurn)
+        binding.restart(measured - 1)
+        binding.run()
+
     gc.collect()
     gc.disable()
     for line in sys.stdin:
-        passes, cpu = map(int, line.split())
+        number, warm_ms, cpu_name = line.split()
+        cpu = int(cpu_name)
         if cpu >= 0 and os.sched_getaffinity(0) != {cpu}:
             os.sched_setaffinity(0, {cpu})
-        answer(asdict(run_turn(binding.run, passes)))
+        answer(asdict(run_turn(binding.run, int(number), float(warm_ms), rewind if len(samples) > 1 else None)))
+        measured += int(number)
 
 
-def run_turn(run: Callable[[], object], passes: int) -> Turn:
-    """Run passes one after the other, and measure them together."""
-    if passes > 1:
-        run()  # short passes are measured warm; if a pass is long, its first microseconds do not matter
+def run_turn(
+    run: Callable[[], object], passes: int, warm_ms: float = 0.0, rewind: Callable[[], object] | None = None
+) -> Turn:
+    """Run passes one after the other, and measure them together, after others that take `warm_ms` or more.
+
+    `rewind` is called in between: of several samples, these others must not decide which are measured.
+    """
+    warm_ns = time.perf_counter_ns() + warm_ms * 1e6
+    while time.perf_counter_ns() < warm_ns:
+        run()
+    if rewind is not None and warm_ms:
+        rewind()
     queued = _read_queued_ns()
     cpu, wall = time.process_time_ns(), time.perf_counter_ns()
     for _ in range(passes):

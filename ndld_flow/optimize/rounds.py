@@ -23,9 +23,10 @@ from ndld_flow.profiles.compare.intervals import two_sided_p
 _FIRST_ROUNDS, _MOST_FIRST_ROUNDS = 3, 8
 EQUAL = 0.01
 """Half the interval of a ratio within which it does not matter who is faster."""
-_TURN_MS = 6.0
-"""Duration of a turn, which short passes share."""
+_WARM_MS, _TURN_MS = 4.0, 6.0
+"""Duration of a turn of the slowest model, which short passes share, before it is measured and while it is."""
 _MOST_PASSES = 8
+"""The most stretches of a turn, and passes of a stretch."""
 _TRIMMED_FROM = 6
 """Number of rounds from which the lowest and the highest difference are left out."""
 _LEAST_ERROR = 1e-4
@@ -61,27 +62,30 @@ class Racer:
     parallel: bool
     """Several threads may run a pass: its time is that of the clock, and not that of the CPUs."""
     ms: float = math.inf
-    """Time of its quickest pass so far."""
+    """Time of a pass in its quickest stretch so far."""
     logs: dict[int, float] = field(default_factory=dict)
     """Round -> the logarithm of the time of a pass."""
     restart: Callable[[int], object] | None = None
     """Lets the next pass run the sample of this number; None if there is only one."""
 
-    def measure(self, passes: int, *, parallel: bool, sample: int = 0) -> float:
-        """Run some passes of a sample; return the ms of the quickest: CPU time of the process, or wall time of parallel
-        ones.
+    def measure(self, stretches: int, passes: int = 1, *, parallel: bool, sample: int = 0) -> float:
+        """Run stretches of some passes of a sample; return the ms of a pass in the quickest: CPU time of the process,
+        or wall time of parallel ones.
 
         Of several samples, the one before it runs before each pass: their sizes change in use, too.
         """
         clock = time.perf_counter_ns if parallel else time.process_time_ns
         quickest = math.inf
-        for _ in range(passes):
-            if self.restart is not None:
-                self.restart(sample - 1)
+        for _ in range(stretches):
+            spent = 0
+            for _ in range(passes):
+                if self.restart is not None:
+                    self.restart(sample - 1)
+                    self.run()
+                start = clock()
                 self.run()
-            start = clock()
-            self.run()
-            quickest = min(quickest, (clock() - start) / 1e6)
+                spent += clock() - start
+            quickest = min(quickest, spent / passes / 1e6)
         self.ms = min(self.ms, max(quickest, 1e-6))
         return max(quickest, 1e-6)
 
@@ -93,17 +97,26 @@ class Rounds:
     count: int = 0
 
     def run(self, racers: Iterable[Racer], times: int) -> None:
-        """Let each racer have a turn in each of some rounds."""
+        """Let each racer have a turn in each of some rounds.
+
+        All have as many stretches, of about the same duration: the quickest of several passes against the only pass of
+        a slower model would favour the quick one by a tenth.
+        """
         entered = list(racers)
         parallel = any(racer.parallel for racer in entered)
+        slowest_ms = max(racer.ms for racer in entered)
+        stretches = max(1, min(_MOST_PASSES, int(_TURN_MS / slowest_ms)))
         for _ in range(times):
             rng = random.Random(self.count)  # noqa: S311 - the order of turns is not a secret
             for racer in rng.sample(entered, len(entered)):
                 if parallel:
                     time.sleep(_SETTLE_S)
-                racer.run()  # its weights come into the caches
-                passes = max(1, min(_MOST_PASSES, int(_TURN_MS / racer.ms)))
-                racer.logs[self.count] = math.log(racer.measure(passes, parallel=parallel, sample=self.count))
+                warm_ns = time.perf_counter_ns() + _WARM_MS * 1e6
+                while time.perf_counter_ns() < warm_ns:
+                    racer.run()  # its weights come into the caches, and its threads wake up
+                passes = max(1, min(_MOST_PASSES, int(slowest_ms / racer.ms)))
+                ms = racer.measure(stretches, passes, parallel=parallel, sample=self.count)
+                racer.logs[self.count] = math.log(ms)
             self.count += 1
 
     def tell_apart(self, racer: Racer, other: Racer, beside: Iterable[Racer] = ()) -> Ratio:

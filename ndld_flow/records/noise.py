@@ -51,7 +51,7 @@ class RoundSide(Record):
     """One model's turns in one round, all in one process. Times are of one pass: a turn's time over its passes."""
 
     passes: int
-    """Passes in each turn; more than one if a pass takes far less than 1 ms."""
+    """Measured passes in each turn; more than one if a pass takes less than 10 ms."""
     threads: int
     """Threads of the process that the model's library started, and the one that runs the model."""
     wall_ms: tuple[float, ...]

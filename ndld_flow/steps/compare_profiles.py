@@ -42,7 +42,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     also_called: ClassVar[tuple[str, ...]] = ("compare", "compareperf", "regression")
     synonyms: ClassVar[Mapping[str, str]] = {"baseline": "base"}
 
-    version: ClassVar[int] = 8
+    version: ClassVar[int] = 9
     # The profiles that it reads were measured on this machine, and so are its rounds.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime", "numpy", "pillow")

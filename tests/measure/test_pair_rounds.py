@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,9 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError, KilledError, ModelError
 from ndld_flow.measure import pair_rounds
-from ndld_flow.measure.pair_rounds import PairMeasurement, RoundLimits, measure_rounds, plan_cycles
+from ndld_flow.measure.pair_rounds import PairMeasurement, RoundLimits, measure_rounds, plan_turns
 from ndld_flow.measure.process_runs import MeasuringPlan, ProfilingRequest, Side
-from ndld_flow.measure.turn_worker import Turn, run_turn
+from ndld_flow.measure.turn_worker import run_turn
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession
@@ -63,7 +63,7 @@ def test_two_processes_alternate_pinned_to_one_cpu_and_another_in_the_next_round
     cpus = sorted(os.sched_getaffinity(0))
     assert {item.pinned_to for item in rounds} == set(cpus[:2])
     for item in rounds:
-        assert item.base.passes == item.candidate.passes > 1  # passes of microseconds share a turn
+        assert min(item.base.passes, item.candidate.passes) > 1  # passes of microseconds share a turn
         assert item.base.threads == item.candidate.threads == 1
         lengths = {len(times) for each in (item.base, item.candidate) for times in (each.wall_ms, each.cpu_ms)}
         assert lengths.pop() >= 28
@@ -130,14 +130,24 @@ def until(happens: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("pass_ms", "parallel", "passes"), [(0.5, False, 4), (4.2, False, 1), (4.2, True, 2), (30.0, True, 1)]
+    ("pass_ms", "passes", "cycle_ms"), [((0.5, 4.2), [20, 3], 4 + 10 + 4.2 + 12.6), ((15, 30), [1, 1], 15 + 15 + 30)]
 )
-def test_turns_of_several_threads_begin_with_a_pass_that_wakes_them(
-    pass_ms: float, parallel: bool, passes: int
-) -> None:
+def test_short_passes_are_measured_warm(pass_ms: Sequence[float], passes: Sequence[int], cycle_ms: float) -> None:
     """A candidate of 4.2 ms was measured at 5.5 ms: each of its turns was the pass in which its threads woke up."""
-    turns = [[Turn(pass_ms, pass_ms, None), Turn(2 * pass_ms, pass_ms, None)]]
-    assert plan_cycles(turns, 15_000, parallel=parallel)[1] == passes  # from two on, `run_turn` runs one before them
+    planned, planned_ms = plan_turns(pass_ms, 4.0, 10.0)
+    assert planned == passes
+    assert planned_ms == pytest.approx(cycle_ms)
+
+
+def test_a_turn_is_measured_after_the_time_in_which_the_process_wakes_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: 1_000_000 * len(ran))
+    warm = run_turn(lambda: ran.append("pass"), 3, warm_ms=5.0, rewind=lambda: ran.append("rewind"))
+    assert ran == ["pass"] * 5 + ["rewind"] + ["pass"] * 3
+    assert warm.wall_ms == 3
+    ran.clear()
+    run_turn(lambda: ran.append("pass"), 3, rewind=lambda: ran.append("rewind"))
+    assert ran == ["pass"] * 3
 
 
 @pytest.mark.thorough
@@ -146,7 +156,7 @@ def test_turns_of_several_threads_begin_with_a_pass_that_wakes_them(
 def test_a_process_that_dies_during_a_round_ends_it_by_name_and_nothing_is_left(
     model: Path, tmp_path: Path, check_message: CheckMessage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ndld_flow.measure.pair_rounds.plan_cycles", lambda *_, **__: (28, 1))
+    monkeypatch.setattr("ndld_flow.measure.pair_rounds.plan_cycles", lambda *_: 28)
 
     def kill_one(done: int, total: int, what: str) -> None:
         if "cycle 3 of" in what:

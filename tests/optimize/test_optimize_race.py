@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -854,8 +855,8 @@ draws = random.Random(0)
 class Simulated(Racer):
     """A racer whose times are drawn: one pass in ten is disturbed."""
 
-    def measure(self, passes: int, *, parallel: bool, sample: int = 0) -> float:
-        del passes, parallel, sample
+    def measure(self, stretches: int, passes: int = 1, *, parallel: bool, sample: int = 0) -> float:
+        del stretches, passes, parallel, sample
         return math.exp(draws.gauss(0, 0.1 if draws.random() < 0.1 else 0.02))
 
 
@@ -866,6 +867,21 @@ def test_looking_after_every_round_does_not_tell_equal_models_apart() -> None:
         ratio = Rounds().tell_apart(first, second)
         apart += ratio.low > 0 or ratio.high < 0
     assert apart / 400 < 0.09  # intervals of 95 % confidence told 13 % apart
+
+
+def test_a_quick_model_has_no_more_lucky_passes_than_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quickest of eight passes, against the only one of a model eight times as slow, made it ten times as fast."""
+    now_ns, noise = 0, random.Random(0)
+
+    def run(ms: float) -> None:
+        nonlocal now_ns
+        now_ns += int(1e6 * ms * (1 + noise.expovariate(4)))
+
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now_ns)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    quick, slow = (Racer(str(ms), partial(run, ms), parallel=True, ms=ms) for ms in (1.0, 8.0))
+    Rounds().run([quick, slow], 60)
+    assert math.exp(compare(slow, quick).log) == pytest.approx(8, rel=0.04)
 
 
 def test_each_racer_has_a_turn_in_each_round() -> None:
