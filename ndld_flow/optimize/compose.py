@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import require
 from ndld_flow.base.quantities import counted, parse_duration_ms
-from ndld_flow.base.text import joined, short_name
+from ndld_flow.base.text import first_of, joined, short_name
 from ndld_flow.optimize.goals import AT_LEAST, SLOWER, choose_objectives, read_conditions
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.presets import read_preset
@@ -490,5 +490,7 @@ def _describe_data(subject: Subject) -> Iterator[str]:
     ]
     if filled:
         yield f"Inputs without data are filled: {joined(filled)}; `--data INPUT=PATH` gives them values."
+    if states := [short_name(each.spec.name, 40) for each in inputs if each.state_after]:
+        yield f"{first_of(states, 3)} may be states of a sequence: each sample is judged as a step of its own."
     if any(is_scaled(each, samples.search.get(each.spec.name, ())) for each in inputs):
         yield _PIXELS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ndld_flow.accuracy.accuracy_record import tells_by_cosine
 from ndld_flow.base.errors import ModelError, RequestError, UnknownNameError
 from ndld_flow.execution.events import SweepFinished
 from ndld_flow.optimize.budget import Budget
@@ -98,7 +98,7 @@ def _check_conditions(composer: Composer, source: Proof) -> None:
     asked = {name for name, _ in composer.conditions.accuracy}
     if "cosine" in asked and source.finished is not None:
         agreement = read_stored(Accuracy, find_file(Path(source.finished.folder) / "agree", Accuracy.file_name))
-        if all(math.prod(output.shape) == 1 for output in agreement.outputs):
+        if not tells_by_cosine(agreement):
             raise RequestError(
                 f"--keep cosine: {composer.model} returns one value for each sample, and the cosine of two positive "
                 "values is 1 whatever they are. Bound the error: --keep 'max_abs <= 0.05'."

@@ -111,7 +111,8 @@ class RaceSearch(Search):
             others = max(each.used_by_others for each in unproved)
             load = f": other processes used {percent(others)} of the CPUs" if others >= BUSY else ""
             reasons.append(f"{TOO_NOISY}{load}")
-        return " and ".join(reasons) or "all variants tried"
+        is_complete = not self._hopeless and all(each.outcome != "cannot win" for each in self._result.tried.values())
+        return " and ".join(reasons) or ("all variants tried" if is_complete else "all that can win were tried")
 
     def _is_untried(self, name: str) -> bool:
         tried = self._result.tried.get(name)

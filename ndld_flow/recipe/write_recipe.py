@@ -380,6 +380,7 @@ def input_lines(trial: InputTrial, found: FoundData) -> Iterator[str]:
         notes = [f"free: {', '.join(short_name(dim, 30) for dim in likely.free)}"] if likely.free else []
         notes += [likely.reason] if likely.reason else []
         notes += ["each sample has its own sizes"] if likely.varies else []
+        notes += [f"in sequences: {{from: {json.dumps(likely.state_after)}}}"] if likely.state_after else []
         notes += ["the model does not declare its shape: add `shape: [...]`"] if likely.shape is None else []
         if is_scaled(likely, files):
             notes.append("pixels are scaled to 0..1; set `mean:` and `std:` if the model expects others")

@@ -365,12 +365,20 @@ class Optimization(Document):
         """The gain; or that nothing pays, which only holds if everything was tried or is decided, and the reason."""
         if self.faster:
             return self._gain(), ""
-        if self.ending == "nothing pays":
-            decided = [each for each in self.variants if each.outcome != "cannot win" and each.name != "source"]
-            return "Nothing pays", (
-                f"of {counted(len(decided), 'variant')}, none is both right and at least 1 % {self._better} than the "
-                f"source at 95 % confidence{'; INT8 is tried only with --data' if self.random_inputs else ''}"
-            )
+        return ("Nothing pays", self._why_nothing_pays()) if self.ending == "nothing pays" else self._undecided()
+
+    def _why_nothing_pays(self) -> str:
+        decided = [each for each in self.variants if each.outcome != "cannot win" and each.name != "source"]
+        outcomes = Counter(each.outcome for each in decided)
+        if outcomes.keys() <= {"failed", "the same"}:
+            found = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()) or "none applies"
+            return f"no variant is another model that runs: {found}"
+        return (
+            f"of {counted(len(decided), 'variant')}, none is both right and at least 1 % {self._better} than the "
+            f"source at 95 % confidence{'; INT8 is tried only with --data' if self.random_inputs else ''}"
+        )
+
+    def _undecided(self) -> tuple[str, str]:
         open_ones = [each for each in self.variants if each.is_open]
         named: dict[str, list[str]] = {}
         for each in open_ones:  # many are open for one reason, such as the budget

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import TIMES, milliseconds, share, size, three_digits
+from ndld_flow.base.quantities import TIMES, counted, milliseconds, share, size, three_digits
 from ndld_flow.base.text import first_of, short_name, value_text
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.measurement import Machine, percentile
@@ -177,10 +177,14 @@ def device_of(profile: Profile) -> str:
 
 
 def measured_inputs(profile: Profile) -> str:
-    """Return `x 1x3x320x320 float32`, and the number of inputs beyond two; empty if none is recorded."""
-    return first_of(
+    """Return `x 1x3x320x320 float32`, and the number of inputs beyond two and of other sizes; empty if none is
+    recorded.
+    """
+    inputs = first_of(
         [short_name(f"{each.name} {shape_text(each.shape)} {each.dtype}", 80) for each in profile.inputs], 2
     )
+    sizes = max((len(run.new_size_ms) for run in profile.runs), default=0)
+    return f"{inputs}, in turn with {counted(sizes, 'other size')}" if sizes else inputs
 
 
 def describe_measured(profile: Profile) -> MeasuredView:

@@ -13,13 +13,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.text import shortened
 from ndld_flow.inputs import refuse_misfit, shape_override
 from ndld_flow.models.files import model_inputs, read_proto
 from ndld_flow.models.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    import onnx
 
 _CONFIGS = ("config.json", "preprocessor_config.json")
 _MOST_CONFIG_BYTES = 2**20
@@ -55,6 +58,10 @@ _WHOLE_NAMES = {"b": "batch", "bs": "batch", "h": "height", "w": "width", "t": "
 _AUDIO = re.compile(r"audio|wav|speech|signal|input_values|pcm")
 _RATES = ("sr", "sample_rate", "sampling_rate")
 _LENGTHS = re.compile(r"len(gth)?s?$")
+_TURNS = frozenset(("in", "input", "past", "old", "prev", "out", "output", "present", "new", "next"))
+"""Words by which the names of a state before and after a step differ."""
+_FLOATS = (1, 10, 11, 16)
+"""ONNX's numbers of float32, float16, float64 and bfloat16."""
 _STATE = re.compile(r"^(state|hidden|cache|past|h|c|hn|cn|h0|c0|h_?in|c_?in)\b|state|past_key|hidden")
 
 
@@ -80,6 +87,8 @@ class LikelyInput:
     there are none."""
     varies: bool = False
     """The samples have several shapes; `shape` is that of the first."""
+    state_after: str = ""
+    """The output that seems to be its value at the next step; empty if it is no state."""
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -101,6 +110,8 @@ class _Facts:
     """A state is an input: the model takes a signal in short pieces."""
     config: Mapping[str, Any] = field(default_factory=dict)
     fitting: Mapping[str, str | float] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
+    """Input -> the output that seems to be its value at the next step."""
 
 
 def likely_inputs(
@@ -124,7 +135,10 @@ def likely_inputs(
     for attempt in range(len(facts.image_sides)):
         sizes = dict(named)
         alternative = tuple(_likely(spec, facts, attempt, sizes) for spec in specs)
-        alternative = tuple(_with_length(likely, alternative) for likely in alternative)
+        alternative = tuple(
+            replace(_with_length(likely, alternative), state_after=facts.states.get(likely.spec.name, ""))
+            for likely in alternative
+        )
         shapes = tuple(likely.shape for likely in alternative)
         if shapes not in seen:
             seen.add(shapes)
@@ -300,7 +314,26 @@ def _gather_facts(path: Path) -> _Facts:
     image_sides = tuple(dict.fromkeys(((sides[0], sides[-1]), *usual) if sides else usual))
     is_stream = any(_STATE.search(name) for name in names)
     fitting = _fitting(metadata, config)
-    return _Facts(image_sides, source, not names.isdisjoint(_RATES), is_stream, config, fitting)
+    states = find_states(proto.graph)
+    return _Facts(image_sides, source, not names.isdisjoint(_RATES), is_stream, config, fitting, states)
+
+
+def find_states(graph: onnx.GraphProto) -> dict[str, str]:
+    """Return input -> the output that seems to be its value at the next step: floats of its type and rank, and of its
+    name but for words such as `in` and `out` and a last `n`. Only one of several inputs can be a state.
+    """
+    keyed = {_key_of_state(value): value.name for value in graph.output}
+    return {
+        value.name: keyed[key]
+        for value in graph.input
+        if (key := _key_of_state(value)) in keyed and key[0] and key[1] in _FLOATS and len(graph.input) > 1
+    }
+
+
+def _key_of_state(value: onnx.ValueInfoProto) -> tuple[str, int, int]:
+    words = re.split(r"[^a-z0-9]+", value.name.lower())
+    stem = " ".join(word for word in words if word not in _TURNS).removesuffix("n")
+    return stem, value.type.tensor_type.elem_type, len(value.type.tensor_type.shape.dim)
 
 
 def _fitting(metadata: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, str | float]:

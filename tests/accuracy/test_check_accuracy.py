@@ -67,6 +67,15 @@ def test_a_wrong_scale_fails_though_its_cosine_is_one(tmp_path: Path) -> None:
     assert ran.result.summary.startswith("outside tolerance: slice_rms")
 
 
+@pytest.mark.parametrize(("size", "shown"), [(1, False), (4, True)])
+def test_a_cosine_of_single_values_is_not_shown(tmp_path: Path, size: int, shown: bool) -> None:
+    """`cosine 1` beside an error of 2 % read as if the values were the same; of positive numbers it is always 1."""
+    model = f"g (float[n, {size}] x) => (float[n, {size}] y) {{ y = Sigmoid(x) }}"
+    ran, accuracy = compare(tmp_path, model, model)
+    assert "cosine" in accuracy.outputs[0].metrics, "gates may name it"
+    assert ("cosine" in ran.result.summary) is shown
+
+
 @pytest.mark.parametrize(
     ("tolerance", "judged", "unjudged"),
     [

@@ -214,6 +214,8 @@ def test_nothing_pays_only_if_everything_was_tried() -> None:
     source, slow = variant_with("source", "delivered"), variant_with("clean", "not faster")
     hopeless_one = variant_with("INT8 where it pays", "cannot win")
     assert concluded(source, slow, hopeless_one).startswith("Nothing pays: of 1 variant,")
+    equal = concluded(source, variant_with("clean", "the same"), variant_with("source in OpenVINO", "failed"))
+    assert "1 the same, 1 failed" in equal, "nothing was timed, so that nothing is known to be no faster"
     for outcome in ("not tried", "not proved", "not judged", "not found"):
         some = concluded(source, slow, variant_with("INT8", outcome))
         assert some.startswith("Not decided")

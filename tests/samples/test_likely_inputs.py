@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.tensors import TensorSpec
-from ndld_flow.samples.likely_inputs import LikelyInput, is_image, likely_inputs, suggest_shapes
+from ndld_flow.samples.likely_inputs import LikelyInput, find_states, is_image, likely_inputs, suggest_shapes
 from tests.support.message_files import CheckMessage
 from tests.support.models import save, tensor
 
@@ -155,6 +155,25 @@ def test_a_sampling_rate_makes_the_other_input_a_signal(tmp_path: Path) -> None:
     path = write(tmp_path, tensor("input", [None, None]), tensor("sr", [], INT))
     assert first(path)["input"].shape == (1, 16000)
     assert first(path)["sr"].data == 16000
+
+
+@pytest.mark.parametrize(
+    ("given", "output", "found"),
+    [
+        (tensor("conv_cache", [1, 8]), tensor("conv_cache_out", [1, 8]), True),
+        (tensor("past.0.key", [1, "past"]), tensor("present.0.key", [1, "total"]), True),
+        (tensor("state", [2, 1, 8]), tensor("stateN", [2, 1, 8]), True),
+        (tensor("state", [2, 1, 8]), tensor("state_out", [1, 8]), False),
+        (tensor("mask", [1, 8], INT), tensor("mask_out", [1, 8], INT), False),
+        (tensor("input", [1, 8]), tensor("output", [1, 8]), False),
+    ],
+)
+def test_states_are_recognized_by_their_outputs(
+    given: onnx.ValueInfoProto, output: onnx.ValueInfoProto, found: bool
+) -> None:
+    graph = helper.make_graph([], "main", [tensor("x", [1]), given], [output, tensor("y", [1])])
+    assert find_states(graph) == ({given.name: output.name} if found else {})
+    assert find_states(helper.make_graph([], "main", [given], [output])) == {}, "the only input is no state"
 
 
 def test_a_stream_takes_its_signal_in_short_pieces(tmp_path: Path) -> None:
