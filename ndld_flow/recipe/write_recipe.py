@@ -232,6 +232,10 @@ def _advise(model: Path, options: RecipeOptions) -> str:
             raise RequestError(f"--int8: {already}. What may be left to gain are other {left}")
         return f"{already}: --int8 gains nothing. What may be left are other {left}"
     shares = _weight_shares(model)
+    data = " ".join(f"--data {shlex.quote(each)}" for each in options.data) or "--data DIR"
+    optimize = f"ndld-flow optimize {shlex.quote(str(model))} {data}"
+    if options.precision == "int8" and options.runs_model:
+        return f"This is one of several forms of INT8; which is the fastest, {optimize} finds out"
     if options.precision is not None or not options.runs_model:
         return ""
     if not shares:  # such as trees, whose numbers are attributes
@@ -239,10 +243,9 @@ def _advise(model: Path, options: RecipeOptions) -> str:
     share = sum(shares.get(operator, 0.0) for operator in _INT8_LAYERS)
     if share < _MOST:
         return ""
-    data = " ".join(f"--data {shlex.quote(each)}" for each in options.data) or "--data DIR"
     return (
         f"{percent(share)} of the weights are in layers that INT8 often makes faster: give --int8 with {data}, or find "
-        f"out with ndld-flow optimize {shlex.quote(str(model))} {data}"
+        f"out with {optimize}"
     )
 
 
