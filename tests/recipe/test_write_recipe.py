@@ -275,7 +275,8 @@ def test_a_result_is_never_called_faster_before_it_ran(in_folder: Path) -> None:
 def test_int8_is_advised_where_it_may_pay(in_folder: Path) -> None:
     picky_model(in_folder / "model.onnx")
     assert "--int8" in write().advice
-    assert not write(RecipeOptions(precision="int8")).advice
+    advice = write(RecipeOptions(precision="int8")).advice
+    assert "ndld-flow optimize" in advice and "--int8" not in advice, "static INT8 was 1.25x where dynamic was 1.43x"
     save(GraphBuilder().model([tensor("x", [4])], [tensor("x", [4])]), in_folder / "model.onnx")
     assert "no weights" in write().advice
     assert not write(RecipeOptions("tensorrt")).advice, "its engines have no choice of threads"
