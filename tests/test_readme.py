@@ -31,7 +31,8 @@ QUICK = (
 def test_the_first_screen_holds_the_two_commands() -> None:
     first = README.split("```")[1].strip().splitlines()
     assert first == [
-        "python3 -m venv .venv && .venv/bin/pip install -e '.[openvino]' && .venv/bin/ndld-flow run pipelines/quickstart.yaml",
+        "python3 -m venv .venv && .venv/bin/pip install -e '.[openvino]' "
+        "&& .venv/bin/ndld-flow run pipelines/quickstart.yaml",
         "python3 -m venv .venv && .venv/bin/pip install -e '.[dev]' && .venv/bin/pytest",
     ]
     in_ci = (ROOT / ".ci/run").read_text()
