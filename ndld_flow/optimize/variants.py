@@ -30,8 +30,9 @@ def cleaned(subject: Subject) -> Proposals:
         yield f"The samples have several sizes: passes run some of them in turn, first one of median size, {shapes}."
     elif shapes and not subject.options.fix_shapes:
         yield (
-            f"Shapes stay free, and are measured as {shapes}; --shape sets others. With --fix-shapes, the model "
-            "accepts these only, and runtimes optimize it further."
+            f"Shapes stay free, and only {shapes} is measured: at another size, the first pass may take a runtime "
+            "several times as long. --shape sets other sizes; with --fix-shapes, the model accepts these only, and "
+            "runtimes optimize it further."
         )
 
 
