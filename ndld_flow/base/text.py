@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
 
     def lazy_pattern(pattern: str, flags: int = 0) -> re.Pattern[str]: ...
 
@@ -73,6 +75,11 @@ def shortened(text: str, limit: int) -> str:
 def short_name(text: str, limit: int = 160) -> str:
     """Return a visible name of at most `limit` characters, for places that do not need all of it."""
     return shortened(visible_name(text), limit)
+
+
+def shell_word(text: str | Path) -> str:
+    """Return a visible path or argument as a word of a command to copy."""
+    return shlex.quote(short_name(str(text), 1000))
 
 
 def first_of(texts: Sequence[str], most: int) -> str:

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.base.places import change_value
+from ndld_flow.base.text import shell_word
 from ndld_flow.cli.explain_step import format_default, format_type
 from ndld_flow.cli.options import (
     NamedPath,
@@ -149,7 +150,7 @@ def _run(kind: StepType, names: Mapping[str, str], values: dict[str, Any]) -> in
     with _naming_options(kind, path):
         step.write(path)
     if values["write"] is not None:
-        click.echo(f"{path}\nRun it with: ndld-flow run {path}")
+        click.echo(f"{path}\nRun it with: ndld-flow run {shell_word(path)}")
         return 0
     command = ("ndld-flow", *sys.argv[1:])
     with choose_listener(as_json=as_json, loudness=loudness) as listener, _naming_options(kind, path):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import counted
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import shell_word, short_name
 from ndld_flow.execution.events import Notice, RunFinished
 from ndld_flow.execution.listener import Listener, ignore
 from ndld_flow.execution.request import Request
@@ -130,7 +130,7 @@ def compare_models(
         _RECIPE.format,
         base=short_name(base.name),
         candidate=short_name(candidate.name),
-        target=short_name(str(recipe)),
+        target=shell_word(recipe),
         name=name,
         model=json.dumps(os.path.relpath(base)),
         other=json.dumps(os.path.relpath(candidate)),

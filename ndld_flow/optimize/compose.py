@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.extras import require
 from ndld_flow.base.quantities import counted, parse_duration_ms
-from ndld_flow.base.text import first_of, joined, short_name
+from ndld_flow.base.text import first_of, joined, shell_word, short_name
 from ndld_flow.optimize.goals import AT_LEAST, SLOWER, choose_objectives, read_conditions
 from ndld_flow.optimize.options import OptimizeOptions
 from ndld_flow.optimize.presets import read_preset
@@ -189,7 +189,7 @@ class Composer(Subject):
                 goals[direction] = metrics[0] if len(metrics) == 1 else json.dumps(metrics)
         return _SEARCH.format(
             model_name=short_name(self.model.name),
-            target=short_name(str(target)),
+            target=shell_word(target),
             judge="` or `".join([*limits, "agree"]),
             notes="".join(f"# {note}\n" for note in self.left_out),
             head=self._head(self.name, self.runtime_with(), self._steps(), _PROFILED),
@@ -219,8 +219,8 @@ class Composer(Subject):
         profiled = _PROFILED + "\n  - profiling@steps.base: quick" if quick else ""
         return _PROOF.format(
             variant=variant.name,
-            target=short_name(str(target)),
-            output="" if variant.is_source else f" -o {short_name(str(output))}",  # no step produces the source
+            target=shell_word(target),
+            output="" if variant.is_source else f" -o {shell_word(output)}",  # no step produces the source
             head=self._head(
                 f"{self.name}-proof",
                 variant.runtime,

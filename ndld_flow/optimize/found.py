@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow.accuracy.accuracy_record import tells_by_cosine
 from ndld_flow.base.errors import ModelError, RequestError, UnknownNameError
 from ndld_flow.execution.events import SweepFinished
 from ndld_flow.optimize.budget import Budget
@@ -97,6 +96,8 @@ def _check_conditions(composer: Composer, source: Proof) -> None:
     """
     asked = {name for name, _ in composer.conditions.accuracy}
     if "cosine" in asked and source.finished is not None:
+        from ndld_flow.accuracy.accuracy_record import tells_by_cosine  # heavy, and wrong input must not wait for it
+
         agreement = read_stored(Accuracy, find_file(Path(source.finished.folder) / "agree", Accuracy.file_name))
         if not tells_by_cosine(agreement):
             raise RequestError(

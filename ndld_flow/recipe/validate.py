@@ -205,7 +205,7 @@ class Mistakes:
         return sorted(self.problems, key=lambda problem: problem.line)
 
 
-def validate_recipe(composed: Composed, trust: bool = False) -> Recipe:
+def validate_recipe(composed: Composed, *, trust: bool) -> Recipe:
     """Check everything that can be checked without the model.
 
     `trust` allows the code that the recipe names: `steps_from:` and settings marked `RunsCode`. Raises RecipeError with

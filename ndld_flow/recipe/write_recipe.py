@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +17,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, OutputsError, RequestError, UnknownNameError
 from ndld_flow.base.quantities import percent
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import shell_word, short_name
 from ndld_flow.inputs import refuse_misfit
 from ndld_flow.machine.host import has_nvidia_gpu
 from ndld_flow.models.external_files import declared_inputs
@@ -200,7 +199,7 @@ def write_recipe(
     name = name_recipe(path)
     # The result's name says what it is; whether it is faster shows only the run.
     ending = f"{options.precision or 'clean'}.onnx" if options.runs_model else "engine"
-    command = f"ndld-flow run {short_name(str(path))} -o {short_name(f'{name}.{ending}')}"
+    command = f"ndld-flow run {shell_word(path)} -o {shell_word(f'{name}.{ending}')}"
     result = {"fp16": "half", "int8": "small", None: "sanitize"}[options.precision]
     bound = "20 %" if options.precision == "int8" else "5 %"
     text = _TEMPLATE.format(
@@ -225,15 +224,15 @@ def _advise(model: Path, options: RecipeOptions) -> str:
     from ndld_flow.models.node_weights import quantized_share
 
     quantized = quantized_share(model)
-    left = f"runtimes, threads and fused operators: ndld-flow optimize {shlex.quote(str(model))} --data DIR"
+    left = f"runtimes, threads and fused operators: ndld-flow optimize {shell_word(model)} --data DIR"
     if quantized >= _MOST:
         already = f"{percent(quantized)} of the weights are quantized already"
         if options.precision == "int8":
             raise RequestError(f"--int8: {already}. What may be left to gain are other {left}")
         return f"{already}: --int8 gains nothing. What may be left are other {left}"
     shares = _weight_shares(model)
-    data = " ".join(f"--data {shlex.quote(each)}" for each in options.data) or "--data DIR"
-    optimize = f"ndld-flow optimize {shlex.quote(str(model))} {data}"
+    data = " ".join(f"--data {shell_word(each)}" for each in options.data) or "--data DIR"
+    optimize = f"ndld-flow optimize {shell_word(model)} {data}"
     if options.precision == "int8" and options.runs_model:
         return f"This is one of several forms of INT8; which is the fastest, {optimize} finds out"
     if options.precision is not None or not options.runs_model:
@@ -525,7 +524,7 @@ class StepRecipe:
         compose = partial(
             _ONE_STEP.format,
             step=self.kind.name,
-            target=short_name(str(target)),
+            target=shell_word(target),
             name=self.name,
             model=json.dumps(_locate(self.model)),
             models=f"models: {json.dumps(models)}\n" if models else "",

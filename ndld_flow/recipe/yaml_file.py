@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from typing import Any
 import yaml
 
 from ndld_flow.base.errors import Problem, RecipeError, require_utf8
-from ndld_flow.base.text import suggest, visible_name
+from ndld_flow.base.text import shell_word, suggest, visible_name
 
 MAX_BYTES = 2**20
 """Maximum size of a recipe: people write recipes, and a larger file is something else."""
@@ -236,7 +235,7 @@ def _check_kind(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # a pipe or a device may never end
         raise _refuse(path, "", "is not a regular file; write the recipe to a file first")
     if path.suffix.lower() == ".onnx":
-        hint = f"write a recipe for it with `ndld-flow init {shlex.quote(str(path))}`, then run that"
+        hint = f"write a recipe for it with `ndld-flow init {shell_word(path)}`, then run that"
         raise _refuse(path, "", "is a model, not a recipe", hint)
     if status.st_size > MAX_BYTES:
         raise _refuse(path, "", f"is larger than {MAX_BYTES // 2**20} MiB, the limit for recipes")

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ndld_flow.base.text import shell_word
 from ndld_flow.cli.options import (
     Given,
     Loudness,
@@ -168,7 +169,7 @@ def command(
             listener=listener,
         )
     if found is None:
-        click.echo(f"{write}\nRun it with: ndld-flow run {write}")
+        click.echo(f"{write}\nRun it with: ndld-flow run {shell_word(str(write))}")
         return 0
     if as_json:
         print_json(OUTPUT, found)

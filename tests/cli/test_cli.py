@@ -419,6 +419,7 @@ def test_init_writes_a_recipe_that_runs_unchanged(in_folder: Path, check_message
     done = ndld_flow("init", "my model.onnx", cwd=in_folder)
     assert done.returncode == 0, done
     assert "exists" not in done.stderr
+    assert done.stdout.splitlines()[-1] == "Run it with: ndld-flow run 'my model.yaml' -o my-model.clean.onnx"
     check_message(refused("init", "my model.onnx", cwd=in_folder))
     quick = ("steps.base.budget=300ms", "steps.speed.budget=300ms")
     run = ndld_flow("run", "my model.yaml", *quick, cwd=in_folder)

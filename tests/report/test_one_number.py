@@ -288,3 +288,14 @@ def test_the_picture_of_a_sweep_has_the_numbers_of_its_table(is_curve: bool) -> 
     assert all(any(y == pytest.approx(value, rel=1e-3) for value in shown) for y in drawn)
     assert any(text.get_text().startswith("first measurement") for text in figure.texts) == is_curve
     assert "as first measured" in sweep_markdown(record)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0009999, "0.001"), (0.00012345, "0.00012"), (0.0012345, "0.001234"), (999.96, "1,000"), (1234.56, "1,234.6"),
+        (999_999.9, "999,999.9"), (1_234_567.8, "1.2e+06"), (-0.00012345, "-0.00012"), (0.99998, "0.999980"),
+    ],
+)  # fmt: skip
+def test_numbers_have_the_digits_that_are_read(value: float, text: str) -> None:
+    assert number(value) == text

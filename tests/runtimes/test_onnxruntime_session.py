@@ -351,3 +351,25 @@ def test_affinities_must_fit_the_threads(check_message: CheckMessage) -> None:
     check_message(caught.value)
     with pytest.raises(ValidationError, match="affinity"):
         OnnxruntimeSettings(affinity="1;rm -rf", threads=3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "entry"),
+    [
+        ({"prepacking": False}, ("session.disable_prepacking", "1")),
+        ({"integer_kernels": False}, ("session.disable_quant_qdq", "1")),
+        ({"flush_denormals": True}, ("session.set_denormal_as_zero", "1")),
+        ({"block_base": 4}, ("session.dynamic_block_base", "4")),
+        ({"gelu_approximation": True}, ("optimization.enable_gelu_approximation", "1")),
+        ({"affinity": "1"}, ("session.intra_op_thread_affinities", "1")),
+    ],
+)
+def test_a_setting_that_is_changed_is_the_only_entry(changed: dict[str, Any], entry: tuple[str, str]) -> None:
+    assert _entries(SessionSettings(spins="always")) == {}
+    assert _entries(SessionSettings(spins="always", **changed)) == dict([entry])
+
+
+def test_a_runtime_lacks_nothing_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert OnnxruntimeSettings.lack("a step") == ""
+    monkeypatch.setattr(OnnxruntimeSettings, "libraries", ("onnxruntime", "no-such-library"))
+    assert "pip install no-such-library" in OnnxruntimeSettings.lack("a step")
