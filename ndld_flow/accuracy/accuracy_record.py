@@ -5,7 +5,6 @@ gates may name.
 from __future__ import annotations
 
 import keyword
-import math
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -259,14 +258,9 @@ def _agreement(accuracy: Accuracy) -> dict[str, str]:
     if worst.keys() >= {"cosine", "max_abs"}:
         largest = accuracy.worst_output("max_abs") if len(accuracy.outputs) > 1 and worst["max_abs"] else None
         where = f" ({short_name(largest.output)})" if largest is not None else ""  # outputs have units of their own
-        figures = {"cosine": f"cosine {number(worst['cosine'])}"} if tells_by_cosine(accuracy) else {}
+        figures = {"cosine": f"cosine {number(worst['cosine'])}"} if accuracy.tells_by_cosine else {}
         return slices | figures | {"max_abs": f"max abs {number(worst['max_abs'])}{where}"}
     return {"mismatched": f"{percent(worst['mismatched'])} of elements differ"} if "mismatched" in worst else {}
-
-
-def tells_by_cosine(accuracy: Accuracy) -> bool:
-    """Return whether a cosine tells anything: that of two positive single values is 1 whatever they are."""
-    return any(math.prod(output.shape) != 1 for output in accuracy.outputs if "cosine" in output.metrics)
 
 
 def _over_steps(sequence: SequenceAgreement) -> list[str]:

@@ -96,10 +96,8 @@ def _check_conditions(composer: Composer, source: Proof) -> None:
     """
     asked = {name for name, _ in composer.conditions.accuracy}
     if "cosine" in asked and source.finished is not None:
-        from ndld_flow.accuracy.accuracy_record import tells_by_cosine  # heavy, and wrong input must not wait for it
-
         agreement = read_stored(Accuracy, find_file(Path(source.finished.folder) / "agree", Accuracy.file_name))
-        if not tells_by_cosine(agreement):
+        if not agreement.tells_by_cosine:
             raise RequestError(
                 f"--keep cosine: {composer.model} returns one value for each sample, and the cosine of two positive "
                 "values is 1 whatever they are. Bound the error: --keep 'max_abs <= 0.05'."

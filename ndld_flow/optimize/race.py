@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ndld_flow.accuracy.accuracy_record import metrics_of, tells_by_cosine
+from ndld_flow.accuracy.accuracy_record import metrics_of
 from ndld_flow.accuracy.model_comparison import ReferenceRun, run_reference
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import ModelError, NdldFlowError
@@ -347,7 +347,7 @@ class Race:
         entrant.metrics = {
             name: metric
             for name, metric in metrics_of(accuracy).items()
-            if name != "cosine" or tells_by_cosine(accuracy)
+            if name != "cosine" or accuracy.tells_by_cosine
         }
         if accuracy.failed:
             raise LostError("not right", accuracy.violations or "its own metric fails")

@@ -306,6 +306,11 @@ class Accuracy(Document):
         ]
         return first_of([*own, *of_outputs], 2)
 
+    @property
+    def tells_by_cosine(self) -> bool:
+        """Return whether a cosine tells anything: that of two positive single values is 1 whatever they are."""
+        return any(math.prod(output.shape) != 1 for output in self.outputs if "cosine" in output.metrics)
+
     def worst_output(self, metric: str) -> OutputAgreement | None:
         """Return the output where a metric is worst: the first where it is NaN, which has no order; None without it."""
         having = [output for output in self.outputs if metric in output.metrics]

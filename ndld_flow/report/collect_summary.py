@@ -316,7 +316,7 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy], gates: Sequence[str]) -> 
     shown = accuracies[step]
     return AccuracyOutcome(
         accuracy=shown,
-        cosine=_worst(shown, "cosine"),
+        cosine=_worst(shown, "cosine") if shown.tells_by_cosine else None,
         max_abs=_worst(shown, "max_abs"),
         unjudged=tuple(
             shown_as

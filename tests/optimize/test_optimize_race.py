@@ -660,8 +660,14 @@ def test_a_variant_whose_samples_decide_nothing_is_not_judged_and_one_that_fails
     }
 
     def agreement(_: race.Race, entrant: race.Entrant, *__: object) -> SimpleNamespace:
-        output = SimpleNamespace(**vars(outputs[entrant.name]), metrics={})
-        return SimpleNamespace(failed=bool(output.failed), outputs=(output,), violations=output.failed, passed=False)
+        output = outputs[entrant.name]
+        return SimpleNamespace(
+            failed=bool(output.failed),
+            outputs=(output,),
+            violations=output.failed,
+            passed=False,
+            tells_by_cosine=True,
+        )
 
     monkeypatch.setattr(race, "metrics_of", lambda _: {"cosine": Metric(value=0.99, unit="")})
     monkeypatch.setattr(race.Race, "_agreement", agreement)
