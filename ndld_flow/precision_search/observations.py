@@ -50,6 +50,9 @@ def write_with_taken_branches(
             break
         for node, taken in decided.items():
             _replace_if(model.graph, node, node.attributes["then_branch" if taken else "else_branch"].as_graph())
+        # Shapes that were inferred from both branches, or from the other one, may not be those of this one.
+        for value in (value for node in model.graph for value in node.outputs if not value.is_graph_output()):
+            value.shape = None
         save_model(model, target)
         path = target
     return path

@@ -75,7 +75,11 @@ def test_a_branch_that_all_samples_take_replaces_its_if(tmp_path: Path, flags: t
     x = np.random.default_rng(0).random((8, 16), dtype=np.float32)
     samples = [{"x": x, "flag": np.array(flag, np.float32)} for flag in flags]
     written = write_with_taken_branches(source, tmp_path / "taken.onnx", samples, OnnxruntimeRequest())
-    names = [node.name or "" for node in load_model(written).graph]
+    graph = load_model(written).graph
+    # A graph network of pymupdf-layout was refused: a shape after an If was that of its other branch.
+    inner = [value for node in graph for value in node.outputs if not value.is_graph_output()]
+    assert not taken or all(value.shape is None for value in inner)
+    names = [node.name or "" for node in graph]
     assert [name for name in names if name.endswith("_loud")] == ([f"{taken}_branch_loud"] if taken else [])
     check_model(written, full_check=True)
     before, after = (ort.InferenceSession(path, providers=["CPUExecutionProvider"]) for path in (source, written))
